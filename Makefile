@@ -1,0 +1,67 @@
+# `make run` shows what Pointsman does; `make test` checks everything. Both set up what they need in .venv.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+export PIP_DISABLE_PIP_VERSION_CHECK = 1
+export PIP_ROOT_USER_ACTION = ignore
+
+.PHONY: help run test lint bench docs lock clean
+
+help:
+	@echo "make run     set up .venv and take the tour of the shipped machines"
+	@echo "make test    set up .venv and run every check and test"
+	@echo "make lint    only the static checks: ruff, mypy, import-linter"
+	@echo "make bench   measure the kernel against its peers and write docs/benchmarks.md"
+	@echo "make docs    write the reference of the shipped machines and their pictures anew"
+	@echo "make lock    write requirements/*.txt anew from pyproject.toml"
+	@echo "make clean   remove .venv and everything that was built"
+
+run: $(VENV)/run.stamp
+	@$(BIN)/python examples/tour.py
+
+test: lint
+	$(BIN)/python -m pytest -n auto
+
+lint: $(VENV)/test.stamp
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+
+docs: $(VENV)/run.stamp
+	$(BIN)/python docs/generate.py
+
+bench: $(VENV)/bench.stamp
+	$(BIN)/python bench/kernel.py --write docs/benchmarks.md
+
+# The environment: a venv works without ensurepip too, as long as this Python has some pip.
+$(VENV)/venv.stamp:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Pointsman needs Python 3.11 or later; say which: make PYTHON=python3.12")'
+	@echo "Setting up $(VENV) …"
+	@$(PYTHON) -m venv $(VENV) 2>/dev/null || { rm -rf $(VENV) && $(PYTHON) -m venv --without-pip $(VENV) && $(PYTHON) -m pip --python $(BIN)/python install -q pip; }
+	@touch $@
+
+$(VENV)/run.stamp: requirements/run.txt pyproject.toml $(VENV)/venv.stamp
+	@$(BIN)/python -m pip install -q --require-hashes -r requirements/run.txt
+	@$(BIN)/python -m pip install -q --no-deps --no-build-isolation -e .
+	@touch $@
+
+$(VENV)/test.stamp: requirements/test.txt $(VENV)/run.stamp
+	@$(BIN)/python -m pip install -q --require-hashes -r requirements/test.txt
+	@touch $@
+
+$(VENV)/bench.stamp: requirements/bench.txt $(VENV)/run.stamp
+	@$(BIN)/python -m pip install -q --require-hashes -r requirements/bench.txt
+	@touch $@
+
+COMPILE = $(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate \
+	--no-header pyproject.toml
+
+lock: $(VENV)/venv.stamp
+	@$(BIN)/python -m pip install -q uv
+	$(COMPILE) --upgrade --group build -o requirements/run.txt
+	$(COMPILE) --upgrade --group test -c requirements/run.txt -o requirements/test.txt
+	$(COMPILE) --upgrade --group bench -c requirements/run.txt -o requirements/bench.txt
+
+clean:
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
