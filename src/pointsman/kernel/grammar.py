@@ -1,0 +1,131 @@
+"""The small language of transition lines: `A, B -> C : automatic trigger [guard, not guard] / effect !severity`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from pointsman.errors import Place, SyntaxProblem
+from pointsman.kernel.draft import Binding, Condition, MoveDraft, Word
+from pointsman.kernel.machine import Severity
+
+_TOKEN = re.compile(r"\s*(?:(?P<word>[A-Za-z_][A-Za-z0-9_]*)|(?P<sign>->|\S))")
+_DURATION = re.compile(r"(?P<count>\d{1,9}(?:\.\d{1,9})?)(?P<unit>[smhd])")
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A piece of text and where it begins; one that was folded over several lines has no places inside."""
+
+    text: str
+    place: Place
+    folded: bool = False
+
+
+class _Cursor:
+    """Reads one line, word by word."""
+
+    def __init__(self, line: Line) -> None:
+        self._tokens = [
+            (match["word"] or match["sign"], match.start(match.lastgroup or 0)) for match in _TOKEN.finditer(line.text)
+        ]
+        self._line = line
+        self._at = 0
+
+    @property
+    def place(self) -> Place:
+        offset = self._tokens[self._at][1] if self._at < len(self._tokens) else len(self._line.text)
+        place = self._line.place
+        return place if self._line.folded else replace(place, column=place.column + offset)
+
+    @property
+    def done(self) -> bool:
+        return self._at == len(self._tokens)
+
+    def take(self, token: str) -> bool:
+        """Step over `token` if it comes next."""
+        if self.done or self._tokens[self._at][0] != token:
+            return False
+        self._at += 1
+        return True
+
+    def expect(self, token: str, expected: str) -> None:
+        if not self.take(token):
+            raise SyntaxProblem(self.place, expected)
+
+    def word(self, expected: str) -> Word:
+        if self.done or not re.fullmatch(r"\w+", self._tokens[self._at][0]):
+            raise SyntaxProblem(self.place, expected)
+        word = Word(self._tokens[self._at][0], self.place)
+        self._at += 1
+        return word
+
+    def words(self, expected: str) -> tuple[Word, ...]:
+        """One word or more, with commas between them."""
+        words = [self.word(expected)]
+        while self.take(","):
+            words.append(self.word(expected))
+        return tuple(words)
+
+    def end(self, expected: str) -> None:
+        if not self.done:
+            raise SyntaxProblem(self.place, expected)
+
+
+def parse_moves(states: Line, rule: Line) -> Sequence[MoveDraft]:
+    """Both halves of a transition line, one move for each state that it starts from."""
+    cursor = _Cursor(states)
+    sources = cursor.words("a state name")
+    cursor.expect("->", "'->' and the state that the transition leads to")
+    target = cursor.word("the state that the transition leads to")
+    cursor.end("one state after '->' and then ' : '")
+
+    cursor = _Cursor(rule)
+    automatic = cursor.take("automatic")
+    trigger = cursor.word("the name of a trigger")
+    otherwise, conditions = _parse_conditions(cursor)
+    effects = cursor.words("the name of an effect") if cursor.take("/") else ()
+    severity = _parse_severity(cursor) if cursor.take("!") else Severity.INFO
+    cursor.end("nothing more; the order is: trigger [guards] / effects !severity")
+    return [MoveDraft(source, target, trigger, conditions, otherwise, automatic, severity, effects) for source in sources]
+
+
+def _parse_conditions(cursor: _Cursor) -> tuple[bool, tuple[Condition, ...]]:
+    conditions: list[Condition] = []
+    if not cursor.take("["):
+        return False, ()
+    otherwise = cursor.take("else")
+    if otherwise and cursor.take("]"):
+        return True, ()
+    while True:
+        negated = cursor.take("not")
+        conditions.append(Condition(cursor.word("the name of a guard"), negated))
+        if not cursor.take(","):
+            break
+    cursor.expect("]", "',' and another guard, or ']'")
+    return otherwise, tuple(conditions)
+
+
+def _parse_severity(cursor: _Cursor) -> Severity:
+    word = cursor.word("a severity")
+    try:
+        return Severity(word.text)
+    except ValueError:
+        raise SyntaxProblem(word.place, f"one of {', '.join(Severity)} after '!'") from None
+
+
+def parse_binding(signal: Word, line: Line) -> Binding:
+    """`trigger`, or `trigger from STATE, STATE` where one trigger stands for several signals."""
+    cursor = _Cursor(line)
+    trigger = cursor.word("the name of a trigger")
+    states = cursor.words("a state name") if cursor.take("from") else ()
+    cursor.end("'from' and the states in which the trigger stands for this signal, or nothing more")
+    return Binding(signal, trigger, states)
+
+
+def parse_duration(text: str) -> float | None:
+    """Seconds in `90s`, `15m`, `1.5h`, `2d`; None for anything else."""
+    match = _DURATION.fullmatch(text)
+    return float(match["count"]) * _SECONDS[match["unit"]] if match else None

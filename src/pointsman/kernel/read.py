@@ -1,0 +1,292 @@
+"""YAML text to a draft, with a finding for everything that does not have the shape of a lifecycle file."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from ruamel.yaml import YAML
+from ruamel.yaml.error import MarkedYAMLError
+from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
+from ruamel.yaml.reader import ReaderError
+
+from pointsman.errors import Finding, Place, SyntaxProblem, suggest
+from pointsman.kernel.draft import LifecycleDraft, MachineDraft, StateDraft, Word
+from pointsman.kernel.grammar import Line, parse_binding, parse_duration, parse_moves
+from pointsman.kernel.machine import Kind, Outcome, Phase, State
+
+_LIFECYCLE_KEYS = ("lifecycle", "version", "title", "machines")
+_MACHINE_KEYS = ("kind", "same_as", "states", "transitions", "signals", "fallbacks")
+_STATE_KEYS = ("phase", "outcome", "initial", "terminal", "sealed", "needs", "longest_stay")
+_BY_NAME = "by_name"
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
+_LIFECYCLE_NAME = re.compile(r"[A-Za-z0-9_-]{1,100}")
+
+
+def read_lifecycle(text: str, file: str) -> tuple[LifecycleDraft | None, list[Finding]]:
+    """What the text says, and what is wrong with how it says it; no draft where there is nothing to go on."""
+    reader = _Reader(file)
+    yaml = YAML(typ="safe", pure=True)
+    yaml.composer.warn_double_anchors = False
+    try:
+        root = yaml.compose(text)
+    except Exception as error:  # noqa: BLE001 - ruamel stumbles over broken text in ways that it does not declare
+        reader.report("yaml", _yaml_place(error, text, file), _yaml_message(error), "Mend the syntax here.")
+        return None, reader.findings
+    if not isinstance(root, MappingNode):
+        advice = f"Begin with `lifecycle: NAME`; the keys are {', '.join(_LIFECYCLE_KEYS)}."
+        reader.report("structure", Place(file, 1, 1), "The file is not a mapping.", advice)
+        return None, reader.findings
+    return reader.lifecycle(root), reader.findings
+
+
+def _yaml_place(error: Exception, text: str, file: str) -> Place:
+    if isinstance(error, MarkedYAMLError) and (mark := error.problem_mark or error.context_mark):
+        return Place(file, mark.line + 1, mark.column + 1)
+    if isinstance(error, ReaderError):
+        before = text[: error.position]
+        return Place(file, before.count("\n") + 1, len(before) - (before.rfind("\n") + 1) + 1)
+    return Place(file, 1, 1)
+
+
+def _yaml_message(error: Exception) -> str:
+    if isinstance(error, MarkedYAMLError):
+        problem = error.problem or error.context or "it cannot be read"
+        if "another document" in problem:
+            return "The file holds more than one document."
+    elif isinstance(error, ReaderError):
+        problem = f"it holds the character U+{ord(error.character):04X}" if isinstance(error.character, str) else error.reason
+    elif isinstance(error, RecursionError):
+        problem = "it is nested too deeply"
+    else:
+        problem = (str(error).splitlines() or [type(error).__name__])[0]
+    return f"This is not YAML: {problem.rstrip('.')}."
+
+
+class _Reader:
+    """Walks the composed nodes, which know their lines and columns."""
+
+    def __init__(self, file: str) -> None:
+        self.file = file
+        self.findings: list[Finding] = []
+        self._keys: dict[int, Place] = {}
+        """The place of the key of each value: an empty value has no place of its own."""
+
+    def report(self, rule: str, place: Place, message: str, advice: str) -> None:
+        self.findings.append(Finding(rule, place, message, advice))
+
+    def place(self, node: Node) -> Place:
+        if isinstance(node, ScalarNode) and not node.value and id(node) in self._keys:
+            return self._keys[id(node)]
+        quote = 1 if isinstance(node, ScalarNode) and node.style in ("'", '"') else 0
+        return Place(self.file, node.start_mark.line + 1, node.start_mark.column + 1 + quote)
+
+    def line(self, node: ScalarNode) -> Line:
+        return Line(str(node.value), self.place(node), folded=node.start_mark.line != node.end_mark.line)
+
+    # ── the levels of the file ──
+
+    def lifecycle(self, root: MappingNode) -> LifecycleDraft:
+        keys = self.keys(root, "a lifecycle file", _LIFECYCLE_KEYS)
+        draft = LifecycleDraft(name=self.required_word(keys, root, "lifecycle", "the name of the lifecycle"))
+        if "version" in keys:
+            draft.version = self.version(keys["version"])
+        if "title" in keys:
+            draft.title = self.text(keys["title"], "the title") or ""
+        for name, node in self.entries(keys.get("machines"), "machines"):
+            self.check_name(name, "a machine")
+            draft.machines.append(self.machine(name, node))
+        if not draft.machines and not self.findings:
+            place = self.place(keys.get("machines", root))
+            self.report("structure", place, "The file declares no machines.", "Add one to the `machines:` mapping.")
+        return draft
+
+    def machine(self, name: Word, node: Node) -> MachineDraft:
+        draft = MachineDraft(name)
+        before = len(self.findings)
+        keys = self.keys(node, f"machine {name}", _MACHINE_KEYS)
+        if "same_as" in keys:
+            text = self.text(keys["same_as"], "`same_as`")
+            draft.same_as = Word(text, self.place(keys["same_as"])) if text else None
+            for key in keys.keys() - {"same_as"}:
+                place = self.place(keys[key])
+                self.report("structure", place, f"Machine {name} has `{key}` beside `same_as`.", "Keep one of the two.")
+            return draft
+        draft.kind = self.choice(keys.get("kind"), Kind, f"the kind of machine {name}", name.place)
+        for key in ("states", "transitions"):
+            if key not in keys:
+                self.report("structure", name.place, f"Machine {name} has no `{key}`.", f"Add `{key}:` to it.")
+        if isinstance(keys.get("states"), MappingNode):
+            draft.state_names = set()
+        for state, state_node in self.entries(keys.get("states"), "states", unique=False):
+            self.state(draft, state, state_node)
+        for item in self.items(keys.get("transitions"), "transitions"):
+            self.transition(draft, item)
+        for signal, signal_node in self.entries(keys.get("signals"), "signals"):
+            self.binding(draft, signal, signal_node)
+        for signal, signal_node in self.entries(keys.get("fallbacks"), "fallbacks"):
+            target = self.text(signal_node, f"the fallback of {signal}")
+            if target:
+                draft.fallbacks.append((signal, Word(target, self.place(signal_node))))
+        draft.whole = len(self.findings) == before
+        return draft
+
+    def state(self, draft: MachineDraft, name: Word, node: Node) -> None:
+        assert draft.state_names is not None
+        draft.state_names.add(name.text)
+        self.check_name(name, "a state")
+        keys = self.keys(node, f"state {name}", _STATE_KEYS)
+        phase = self.choice(keys.get("phase"), Phase, f"the phase of state {name}", name.place)
+        if phase is None:
+            return
+        outcome = (
+            self.choice(keys["outcome"], Outcome, f"the outcome of state {name}", name.place) if "outcome" in keys else None
+        )
+        needs = tuple(self.words(keys["needs"], "`needs`")) if "needs" in keys else ()
+        stay = self.duration(keys["longest_stay"]) if "longest_stay" in keys else None
+        state = State(
+            name=name.text,
+            phase=phase,
+            outcome=outcome,
+            initial=self.flag(keys.get("initial"), default=False),
+            terminal=self.flag(keys.get("terminal"), default=phase is Phase.DONE),
+            sealed=self.flag(keys.get("sealed"), default=False),
+            needs=tuple(need.text for need in needs),
+            longest_stay_seconds=stay,
+        )
+        draft.states.append(StateDraft(state, name.place, needs))
+
+    def transition(self, draft: MachineDraft, node: Node) -> None:
+        pair = node.value[0] if isinstance(node, MappingNode) and len(node.value) == 1 else ()
+        if not pair or not all(isinstance(each, ScalarNode) for each in pair):
+            advice = "Write it as `FROM -> TO : trigger`, one transition a line."
+            self.report("syntax", self.place(node), "This is not a transition.", advice)
+            draft.moves_read = False
+            return
+        states, rule = pair
+        self._keys[id(rule)] = self.place(states)
+        try:
+            draft.moves.extend(parse_moves(self.line(states), self.line(rule)))
+        except SyntaxProblem as problem:
+            message = f"The transition cannot be read: expected {problem.expected}."
+            advice = "The form is `FROM, FROM -> TO : automatic trigger [guard, not guard] / effect, effect !severity`."
+            self.report("syntax", problem.place, message, advice)
+            draft.moves_read = False
+
+    def binding(self, draft: MachineDraft, signal: Word, node: Node) -> None:
+        if signal.text == _BY_NAME:
+            draft.by_name.extend(self.words(node, "`by_name`"))
+            return
+        for item in node.value if isinstance(node, SequenceNode) else [node]:
+            if self.text(item, f"the trigger of signal {signal}") is None or not isinstance(item, ScalarNode):
+                continue
+            try:
+                draft.bindings.append(parse_binding(signal, self.line(item)))
+            except SyntaxProblem as problem:
+                message = f"The binding of signal {signal} cannot be read: expected {problem.expected}."
+                self.report("syntax", problem.place, message, "Write `signal: trigger` or `signal: trigger from STATE`.")
+
+    # ── the shapes that nodes have ──
+
+    def keys(self, node: Node, what: str, known: tuple[str, ...]) -> dict[str, Node]:
+        """The values of a mapping by its keys, all of which must be known."""
+        keys: dict[str, Node] = {}
+        for key, value in self.entries(node, what):
+            if key.text in known:
+                keys[key.text] = value
+            else:
+                self.report("structure", key.place, f"`{key}` is not a key of {what}.", suggest(key.text, known))
+        return keys
+
+    def entries(self, node: Node | None, what: str, *, unique: bool = True) -> Iterator[tuple[Word, Node]]:
+        if node is None:
+            return
+        if not isinstance(node, MappingNode):
+            self.report("structure", self.place(node), f"{_capital(what)} must be a mapping.", "Write `name: value` lines.")
+            return
+        seen: set[str] = set()
+        for key, value in node.value:
+            text = self.text(key, f"a key of {what}")
+            if text is None:
+                continue
+            self._keys[id(value)] = self.place(key)
+            if unique and text in seen:
+                self.report("structure", self.place(key), f"`{text}` stands twice in {what}.", "Keep one of them.")
+            else:
+                seen.add(text)
+                yield Word(text, self.place(key)), value
+
+    def items(self, node: Node | None, what: str) -> Iterator[Node]:
+        if node is None:
+            return
+        if not isinstance(node, SequenceNode):
+            self.report("structure", self.place(node), f"{_capital(what)} must be a list.", "Begin each line with `- `.")
+            return
+        yield from node.value
+
+    def words(self, node: Node, what: str) -> Iterator[Word]:
+        for item in node.value if isinstance(node, SequenceNode) else [node]:
+            text = self.text(item, what)
+            if text is not None:
+                yield Word(text, self.place(item))
+
+    def text(self, node: Node, what: str) -> str | None:
+        if isinstance(node, ScalarNode) and node.value:
+            return str(node.value)
+        self.report("structure", self.place(node), f"{_capital(what)} must be a word.", "Write a single word or text here.")
+        return None
+
+    def required_word(self, keys: dict[str, Node], parent: Node, key: str, what: str) -> Word:
+        if key not in keys:
+            self.report("structure", self.place(parent), f"The file does not say {what}.", f"Add `{key}:` at the top.")
+            return Word("", self.place(parent))
+        word = Word(self.text(keys[key], what) or "", self.place(keys[key]))
+        if word.text and not _LIFECYCLE_NAME.fullmatch(word.text):
+            self.report("structure", word.place, f"'{word}' cannot be {what}.", "Use letters, digits, `_` and `-`.")
+        return word
+
+    def check_name(self, name: Word, what: str) -> None:
+        if not _NAME.fullmatch(name.text):
+            advice = "Use letters, digits and `_`, and begin with a letter."
+            self.report("structure", name.place, f"'{name}' cannot be the name of {what}.", advice)
+
+    def version(self, node: Node) -> int:
+        text = self.text(node, "the version") or "1"
+        if text.isascii() and text.isdigit() and 1 <= len(text) <= 9 and int(text) > 0:
+            return int(text)
+        self.report("structure", self.place(node), f"The version is '{text}'.", "Write a whole number from 1 up.")
+        return 1
+
+    def choice(self, node: Node | None, words: type[Any], what: str, at: Place) -> Any:
+        known = [str(word) for word in words]
+        if node is None:
+            self.report("structure", at, f"The file does not say {what}.", f"It is one of {', '.join(known)}.")
+            return None
+        text = self.text(node, what)
+        if text is None:
+            return None
+        if text not in known:
+            advice = f"Write one of {', '.join(known)}."
+            self.report("structure", self.place(node), f"'{text}' cannot be {what}.", advice)
+            return None
+        return words(text)
+
+    def flag(self, node: Node | None, *, default: bool) -> bool:
+        if node is None:
+            return default
+        if isinstance(node, ScalarNode) and node.value in ("true", "True", "TRUE", "false", "False", "FALSE"):
+            return bool(node.value.lower() == "true")
+        self.report("structure", self.place(node), "This must be true or false.", "Write `true` or `false`.")
+        return default
+
+    def duration(self, node: Node) -> float | None:
+        text = self.text(node, "the longest stay")
+        seconds = parse_duration(text) if text else None
+        if seconds is None:
+            self.report("structure", self.place(node), f"'{text}' is not a duration.", "Write 90s, 15m, 1.5h or 2d.")
+        return seconds
+
+
+def _capital(what: str) -> str:
+    return what[:1].upper() + what[1:]

@@ -1,0 +1,37 @@
+"""The words that a lifecycle file may use, handed to the loader as a value."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pointsman.kernel.machine import Kind
+
+Predicate = Callable[[Any], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Signals:
+    """What may be reported about one kind of entity; each word with its meaning."""
+
+    required: Mapping[str, str]
+    """A machine of this kind takes these, itself or by a fallback."""
+    optional: Mapping[str, str]
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.required or name in self.optional
+
+    def __iter__(self) -> Any:
+        yield from self.required
+        yield from self.optional
+
+
+@dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """Every guard, effect, need and signal that a lifecycle file may name."""
+
+    guards: Mapping[str, Predicate]
+    effects: Mapping[str, str]
+    needs: Mapping[str, str]
+    signals: Mapping[Kind, Signals]
