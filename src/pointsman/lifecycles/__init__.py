@@ -1,0 +1,96 @@
+"""The six shipped lifecycles, and the way to any lifecycle by its name or its file."""
+
+from __future__ import annotations
+
+from functools import cache, partial
+from pathlib import Path
+
+from pointsman.errors import LifecycleUnreadable, UnknownName
+from pointsman.kernel import load
+from pointsman.kernel.machine import Kind, Lifecycle, Machine
+from pointsman.kernel.vocabulary import Vocabulary
+from pointsman.lifecycles.vocabulary import VOCABULARY
+
+SHIPPED = ("supervised", "pipeline", "orchestrated", "approval", "agent", "standard")
+DEFAULT = "standard"
+SCHEMA = Path(__file__).with_name("lifecycle.schema.json")
+
+
+def load_lifecycle(source: str | Path, vocabulary: Vocabulary = VOCABULARY) -> Lifecycle:
+    """A shipped lifecycle by its name, or anybody's by the path of its file."""
+    if _is_path(source):
+        return _load_file(Path(source), vocabulary)
+    if str(source) not in SHIPPED:
+        raise UnknownName("lifecycle", str(source), SHIPPED)
+    return _load_shipped(str(source), vocabulary)
+
+
+def load_machine(source: str | Path, vocabulary: Vocabulary = VOCABULARY) -> Machine:
+    """A machine as `lifecycle.machine` or `path/to/file.yaml:machine`."""
+    if not _is_path(source):
+        return _find_shipped(str(source), vocabulary)
+    directory, slash, file = str(source).rpartition("/")
+    file, _, name = file.partition(":")
+    lifecycle = _load_file(Path(directory + slash + file), vocabulary)
+    if not name and len(lifecycle.machines) == 1:
+        return lifecycle.machines[0]
+    return lifecycle.machine(name)
+
+
+def machine_names() -> tuple[str, ...]:
+    """The names of all shipped machines."""
+    return tuple(machine.name for lifecycle in SHIPPED for machine in load_lifecycle(lifecycle).machines)
+
+
+def _is_path(source: str | Path) -> bool:
+    if isinstance(source, Path):
+        return True
+    return "/" in source or source.partition(":")[0].endswith((".yaml", ".yml"))
+
+
+def _find_shipped(name: str, vocabulary: Vocabulary) -> Machine:
+    lifecycle = name.partition(".")[0]
+    machines = _load_shipped(lifecycle, vocabulary).machines if lifecycle in SHIPPED else ()
+    for machine in machines:
+        if machine.name == name:
+            return machine
+    raise UnknownName("machine", name, machine_names())
+
+
+def _load_shipped(name: str, vocabulary: Vocabulary) -> Lifecycle:
+    return _read_shipped(name) if vocabulary is VOCABULARY else _build_shipped(name, vocabulary)
+
+
+@cache
+def _read_shipped(name: str) -> Lifecycle:
+    return _build_shipped(name, VOCABULARY)
+
+
+def _build_shipped(name: str, vocabulary: Vocabulary) -> Lifecycle:
+    file = Path(__file__).with_name(f"{name}.yaml")
+    return _build(file.read_text("utf-8"), str(file), vocabulary, name)
+
+
+def _load_file(path: Path, vocabulary: Vocabulary) -> Lifecycle:
+    try:
+        text = path.read_text("utf-8")
+    except OSError as error:
+        raise LifecycleUnreadable(f"Cannot read {path}: {error.strerror or error}. Check the path.") from None
+    except UnicodeDecodeError as error:
+        raise LifecycleUnreadable(f"Cannot read {path}: byte {error.start} is not UTF-8. Save it as UTF-8 text.") from None
+    except ValueError as error:
+        raise LifecycleUnreadable(f"Cannot read {str(path)!a}: {error}. Check the path.") from None
+    return _build(text, str(path), vocabulary)
+
+
+def _build(text: str, file: str, vocabulary: Vocabulary, shipped_as: str | None = None) -> Lifecycle:
+    """`standard` stands alone; every other lifecycle leans on it, and only shipped ones may bear a shipped name."""
+    borrowed = {} if shipped_as == DEFAULT else {kind: _load_shipped(DEFAULT, vocabulary).of_kind(kind) for kind in Kind}
+    return load.load_lifecycle(
+        text,
+        file=file,
+        vocabulary=vocabulary,
+        find_machine=partial(_find_shipped, vocabulary=vocabulary),
+        borrowed=borrowed,
+        taken=() if shipped_as else SHIPPED,
+    )
