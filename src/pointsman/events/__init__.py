@@ -1,0 +1,1 @@
+"""Event lines: the wire form of transitions (document 002), and the check of whole logs of them."""

@@ -1,0 +1,117 @@
+"""What is remembered of each entity of a log: the recent ones in memory, the rest in a scratch file.
+
+Memory stays the same however many entities a log has; nothing is forgotten.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from datetime import datetime
+from itertools import islice
+from operator import itemgetter
+
+import msgspec
+from msgspec import Struct
+
+RECENT = 4_096
+_DEPENDENCIES_KEPT = 4 * RECENT
+_FILTER_BITS = 1 << 23
+"""One bit for many names: unset where none of them is in the scratch file, which spares most look-ups of new names."""
+
+
+class Entity(Struct, array_like=True, omit_defaults=True):
+    """Where an entity stands, and what its events have told so far."""
+
+    state: str = ""
+    """Empty while nothing but other entities has mentioned it."""
+    line: int = 0
+    # a task
+    retries: int = 0
+    max_retries: int | None = None
+    worker: str | None = None
+    run: str | None = None
+    critical: bool = False
+    depends_on: tuple[str, ...] = ()
+    created_at: datetime | None = None
+    started_at: datetime | None = None
+    completed_at: datetime | None = None
+    # a worker
+    tasks_held: int = 0
+    max_concurrent_tasks: int | None = None
+    # a run
+    unfinished: int = 0
+    critical_failure: str | None = None
+
+
+class Entities:
+    """A mapping from id to entity that keeps a bounded number of them in memory.
+
+    `overfull` is shared: a store that has grown over its bound puts itself there, and whoever reads the log calls `spill`
+    between two lines, when nobody holds an entity.
+    """
+
+    def __init__(self, overfull: list[Entities], recent: int = RECENT) -> None:
+        self._overfull = overfull
+        self._limit = recent
+        self._recent: dict[str, Entity] = {}
+        self._dependencies = 0
+        self._scratch: sqlite3.Connection | None = None
+        self._spilled = bytearray()
+        self._encode = msgspec.msgpack.Encoder().encode
+        self._decode = msgspec.msgpack.Decoder(Entity).decode
+
+    def get(self, name: str) -> Entity | None:
+        entity = self._recent.get(name)
+        if entity is None and self._scratch is not None and self._may_be_spilled(name):
+            row = self._scratch.execute("SELECT entity FROM entity WHERE name = ?", (name,)).fetchone()
+            if row is not None:
+                entity = self._decode(row[0])
+                self._keep(name, entity)
+        return entity
+
+    def add(self, name: str) -> Entity:
+        """A blank entity under a name that is not known yet."""
+        entity = Entity()
+        self._keep(name, entity)
+        return entity
+
+    def depend(self, entity: Entity, depends_on: tuple[str, ...]) -> None:
+        """Remember what an entity waits for; long lists count against the memory, too."""
+        self._dependencies += len(depends_on) - len(entity.depends_on)
+        entity.depends_on = depends_on
+
+    def spill(self) -> None:
+        """Move the older half to the scratch file, which the system removes when it is closed."""
+        if self._scratch is None:
+            self._scratch = _open_scratch()
+            self._spilled = bytearray(_FILTER_BITS // 8)
+        older = list(islice(self._recent.items(), max(1, len(self._recent) // 2)))
+        older.sort(key=itemgetter(0))  # neighbours share pages
+        self._scratch.execute("BEGIN")
+        rows = ((name, self._encode(entity)) for name, entity in older)
+        self._scratch.executemany("INSERT OR REPLACE INTO entity VALUES (?, ?)", rows)
+        self._scratch.execute("COMMIT")
+        for name, entity in older:
+            del self._recent[name]
+            self._dependencies -= len(entity.depends_on)
+            bit = hash(name) % _FILTER_BITS
+            self._spilled[bit >> 3] |= 1 << (bit & 7)
+
+    def _may_be_spilled(self, name: str) -> bool:
+        bit = hash(name) % _FILTER_BITS
+        return bool(self._spilled[bit >> 3] & 1 << (bit & 7))
+
+    def _keep(self, name: str, entity: Entity) -> None:
+        self._recent[name] = entity
+        self._dependencies += len(entity.depends_on)
+        if (len(self._recent) > self._limit or self._dependencies > _DEPENDENCIES_KEPT) and self not in self._overfull:
+            self._overfull.append(self)
+
+
+def _open_scratch() -> sqlite3.Connection:
+    """A database that nobody else sees and that need not survive anything."""
+    scratch = sqlite3.connect("", isolation_level=None)
+    for pragma in ("journal_mode = OFF", "synchronous = OFF", "locking_mode = EXCLUSIVE", "cache_size = -1024"):
+        scratch.execute(f"PRAGMA {pragma}")
+    scratch.execute("CREATE TABLE entity (name TEXT PRIMARY KEY, entity BLOB NOT NULL) WITHOUT ROWID")
+    return scratch

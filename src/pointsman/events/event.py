@@ -1,0 +1,78 @@
+"""The schema of an event line, and every way in which a line can miss it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta, Struct
+
+Name = Annotated[str, Meta(min_length=1, max_length=512)]
+Instant = Annotated[datetime, Meta(tz=True)]
+Count = Annotated[int, Meta(ge=0)]
+
+
+class Metadata(Struct, frozen=True):
+    """What an event may tell besides the move itself; keys that are not named here are left alone."""
+
+    machine: Name | None = None
+    """`lifecycle.machine`, where a log mixes lifecycles."""
+    worker_id: Name | None = None
+    run_id: Name | None = None
+    workstream_id: Name | None = None
+    depends_on: Annotated[tuple[Name, ...], Meta(max_length=10_000)] = ()
+    critical: bool | None = None
+    retry_count: Count | None = None
+    max_retries: Count | None = None
+    max_concurrent_tasks: Count | None = None
+    created_at: Instant | None = None
+    started_at: Instant | None = None
+    completed_at: Instant | None = None
+
+
+class Event(Struct, frozen=True):
+    """One transition of one entity; `from_state` is null where the entity was created."""
+
+    timestamp: Instant
+    event_type: Name
+    severity: Literal["info", "warning", "error", "critical"]
+    entity_id: Name
+    from_state: Name | None
+    to_state: Name
+    trigger: Name
+    metadata: Metadata
+
+
+decode_event = msgspec.json.Decoder(Event).decode
+
+
+def schema_problems(value: object) -> Iterator[str]:
+    """Everything that keeps a decoded line from being an event."""
+    if not isinstance(value, dict):
+        yield f"An event is an object, this is {_json_type(value)}."
+        return
+    yield from _field_problems(value, Event, "")
+    metadata = value.get("metadata")
+    if isinstance(metadata, dict):
+        yield from _field_problems(metadata, Metadata, "metadata.")
+
+
+def _field_problems(value: dict[object, object], struct: type[Struct], path: str) -> Iterator[str]:
+    for field in msgspec.structs.fields(struct):
+        if field.name not in value:
+            if field.required:
+                yield f"`{path}{field.name}` is missing."
+            continue
+        if field.type is Metadata and isinstance(value[field.name], dict):
+            continue
+        try:
+            msgspec.convert(value[field.name], field.type)
+        except msgspec.ValidationError as error:
+            yield f"`{path}{field.name}`: {str(error).partition(' - at ')[0]}."
+
+
+def _json_type(value: object) -> str:
+    names = {list: "a list", str: "a string", bool: "a boolean", int: "a number", float: "a number"}
+    return names.get(type(value), "null")

@@ -1,0 +1,156 @@
+"""The invariants of document 002 that a log can show.
+
+Each function sees one move and what is remembered of its entity, reports what the move breaks, and remembers what later
+moves will be held against.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+
+from pointsman.events.entities import Entity
+from pointsman.events.event import Event
+from pointsman.events.track import Move, Track
+from pointsman.kernel.machine import Phase
+
+Report = Callable[[str, str, str], None]
+"""Takes the rule, what is wrong, and what to do."""
+
+
+def check_task(track: Track, task: Entity, event: Event, move: Move | None, *, whole: bool, report: Report) -> None:
+    metadata = event.metadata
+    if metadata.depends_on:
+        track.entities.depend(task, metadata.depends_on)
+    if metadata.critical is not None:
+        task.critical = metadata.critical
+    _timestamp_order(task, event, report)
+    _retry_limit(task, event, move, report)
+    if move is not None and move.waits:
+        _dependency_satisfaction(track, task, event, whole=whole, report=report)
+    _worker_assignment(track, task, event, report)
+    _failure_propagation(track, task, event, report)
+
+
+def check_worker(track: Track, worker: Entity, event: Event, report: Report) -> None:
+    if event.metadata.max_concurrent_tasks is not None:
+        worker.max_concurrent_tasks = event.metadata.max_concurrent_tasks
+    if worker.tasks_held and event.to_state in track.succeeded:
+        message = f"Worker {event.entity_id} goes to {event.to_state} while it still holds {worker.tasks_held} task(s)."
+        report("graceful-shutdown", message, "Finish or reassign its tasks before the worker leaves.")
+
+
+def check_run(track: Track, run: Entity, event: Event, move: Move | None, report: Report) -> None:
+    if move is not None and move.fails:
+        run.critical_failure = None
+    if event.to_state not in track.succeeded and not (move is not None and move.completes):
+        return
+    if run.critical_failure:
+        message = f"{event.entity_id} goes to {event.to_state} although its critical task {run.critical_failure} failed."
+        report("failure-propagation", message, "A run whose critical task failed must fail.")
+    elif run.unfinished:
+        message = f"{event.entity_id} goes to {event.to_state} while {run.unfinished} of its tasks have not succeeded."
+        report("completion", message, "A run completes only when all of its tasks have.")
+
+
+def _timestamp_order(task: Entity, event: Event, report: Report) -> None:
+    metadata = event.metadata
+    if metadata.created_at is None and metadata.started_at is None and metadata.completed_at is None:
+        return
+    task.created_at = metadata.created_at or task.created_at
+    task.started_at = metadata.started_at or task.started_at
+    task.completed_at = metadata.completed_at or task.completed_at
+    instants = (("created_at", task.created_at), ("started_at", task.started_at), ("completed_at", task.completed_at))
+    known = [(name, instant) for name, instant in instants if instant is not None]
+    for (earlier, first), (later, second) in pairwise(known):
+        if first > second:
+            message = f"{event.entity_id} has {earlier} {first.isoformat()} after {later} {second.isoformat()}."
+            report("timestamp-order", message, "created_at, started_at and completed_at must not run backwards.")
+
+
+def _retry_limit(task: Entity, event: Event, move: Move | None, report: Report) -> None:
+    metadata = event.metadata
+    if metadata.max_retries is not None:
+        task.max_retries = metadata.max_retries
+    before = task.retries
+    if metadata.retry_count is not None:
+        task.retries = metadata.retry_count
+    elif move is not None and move.retries:
+        task.retries += 1
+    if task.max_retries is not None and task.retries > max(before, task.max_retries):
+        message = f"{event.entity_id} is at retry {task.retries}, but max_retries is {task.max_retries}."
+        report("retry-limit", message, "A task whose retries are used up must fail instead.")
+
+
+def _dependency_satisfaction(track: Track, task: Entity, event: Event, *, whole: bool, report: Report) -> None:
+    for name in task.depends_on:
+        dependency = track.entities.get(name)
+        if dependency is None:
+            if whole:
+                message = f"{event.entity_id} goes to {event.to_state}, but nothing is known of {name}, on which it depends."
+                report("dependency-satisfaction", message, "Log the dependency's transitions, too, or use --partial.")
+        elif dependency.state not in track.succeeded:
+            message = f"{event.entity_id} goes to {event.to_state} while {name}, on which it depends, is {dependency.state}."
+            report("dependency-satisfaction", message, "A task may go on only when all of its dependencies succeeded.")
+
+
+def _worker_assignment(track: Track, task: Entity, event: Event, report: Report) -> None:
+    """Only a running task has a worker, it has one, and that one is there and has room."""
+    named = event.metadata.worker_id
+    leaves, enters = event.from_state in track.held_by_worker, event.to_state in track.held_by_worker
+    if named and not leaves and not enters:
+        message = f"{event.entity_id} has worker {named} while it goes from {event.from_state} to {event.to_state}."
+        report("worker-assignment", message, f"Only a task in {' or '.join(sorted(track.held_by_worker))} has a worker.")
+    takes_over = enters and event.from_state == event.to_state
+    if leaves and named and task.worker and named != task.worker and not takes_over:
+        message = f"{event.entity_id} is held by worker {task.worker}, but this line says {named}."
+        report("one-worker", message, "Release the task and let the other worker claim it.")
+    if task.worker and (not enters or takes_over or (named and named != task.worker)):
+        _release(track, task)
+    if enters and named and task.worker is None:
+        task.worker = named
+        _claim(track, named, event, report)
+
+
+def _claim(track: Track, name: str, event: Event, report: Report) -> None:
+    workers = track.workers
+    if workers is None:
+        return
+    worker = workers.entities.get(name) or workers.entities.add(name)
+    worker.tasks_held += 1
+    state = workers.states.get(worker.state)
+    if state is not None and state.phase in (Phase.HELD, Phase.DONE):
+        message = f"{event.entity_id} is claimed by worker {name}, which is {worker.state}."
+        report("worker-available", message, "Only a worker that is idle or busy may claim a task.")
+    if worker.max_concurrent_tasks is not None and worker.tasks_held > worker.max_concurrent_tasks:
+        message = f"Worker {name} holds {worker.tasks_held} tasks, but max_concurrent_tasks is {worker.max_concurrent_tasks}."
+        report("worker-capacity", message, "Release a task before the worker claims another one.")
+
+
+def _release(track: Track, task: Entity) -> None:
+    worker = track.workers.entities.get(task.worker) if track.workers and task.worker else None
+    if worker is not None and worker.tasks_held:
+        worker.tasks_held -= 1
+    task.worker = None
+
+
+def _failure_propagation(track: Track, task: Entity, event: Event, report: Report) -> None:
+    """Keeps the run's account of its tasks, and reports one that goes on after a critical task failed."""
+    name = task.run or event.metadata.run_id or event.metadata.workstream_id
+    if name is None or track.runs is None:
+        return
+    run = track.runs.entities.get(name) or track.runs.entities.add(name)
+    if task.run is None:
+        task.run = name
+        run.unfinished += 1
+    elif event.from_state in track.succeeded:
+        run.unfinished += 1
+    if event.to_state in track.succeeded:
+        run.unfinished -= 1
+    if event.to_state in track.failed and task.critical:
+        run.critical_failure = event.entity_id
+    elif run.critical_failure == event.entity_id:
+        run.critical_failure = None
+    if run.critical_failure and event.to_state in track.active and not track.runs.is_over(run.state):
+        message = f"{event.entity_id} goes to {event.to_state} although {run.critical_failure}, critical to {name}, failed."
+        report("failure-propagation", message, f"Fail {name} and cancel its remaining tasks.")

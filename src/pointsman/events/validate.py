@@ -1,0 +1,191 @@
+"""Checks a log of event lines against the machines that it follows: one pass, flat memory, every finding named."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import BinaryIO
+
+import msgspec
+
+from pointsman.errors import Finding, LogUnreadable, Place, UnknownName, nearest
+from pointsman.events.entities import Entity
+from pointsman.events.event import Event, decode_event, schema_problems
+from pointsman.events.invariants import check_run, check_task, check_worker
+from pointsman.events.lines import LONGEST_LINE, read_lines
+from pointsman.events.track import Move, Track, Tracks
+from pointsman.kernel.machine import Kind, Lifecycle
+
+PROGRESS_EVERY = 100_000
+UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+
+RULES = {
+    "empty-line": "a line holds an event",
+    "line-too-long": f"a line is at most {LONGEST_LINE} bytes long",
+    "torn-line": "the last line is complete",
+    "json": "a line is JSON",
+    "schema": "an event has the fields of the schema, of the right types",
+    "event-type": "an event names a machine of the lifecycle",
+    "unknown-state": "states are declared by the machine",
+    "illegal-transition": "an entity moves along declared transitions only",
+    "wrong-trigger": "the trigger is one that the machine declares for the move",
+    "wrong-severity": "the severity is the one that the machine declares for the move",
+    "beginning": "an entity begins in its initial state",
+    "continuity": "an entity leaves the state that it was last in",
+    "monotonic-time": "timestamps do not run backwards",
+    "timestamp-order": "created_at, started_at and completed_at are in this order",
+    "retry-limit": "retry_count does not exceed max_retries",
+    "dependency-satisfaction": "a task goes on when its dependencies have succeeded",
+    "worker-assignment": "only a running task has a worker",
+    "one-worker": "a running task has one worker",
+    "worker-available": "only a worker that is idle or busy claims tasks",
+    "worker-capacity": "a worker holds at most max_concurrent_tasks",
+    "graceful-shutdown": "a worker leaves when it holds no task",
+    "completion": "a run completes when all of its tasks have",
+    "failure-propagation": "a critical task's failure fails its run",
+}
+
+
+@dataclass(slots=True)
+class Summary:
+    """What a log came to."""
+
+    file: str
+    lines: int = 0
+    entities: int = 0
+    findings: int = 0
+    by_rule: Counter[str] = field(default_factory=Counter)
+
+
+class Validator:
+    """Takes the lines of one log in order; remembers only what later lines are held against."""
+
+    def __init__(self, lifecycle: Lifecycle, file: str, *, partial: bool = False) -> None:
+        self.summary = Summary(file)
+        self._tracks = Tracks(lifecycle)
+        self._whole = not partial
+        self._last_at: datetime | None = None
+        self._found: list[Finding] = []
+
+    def check_log(self, stream: BinaryIO, progress: Callable[[Summary], None] | None = None) -> Iterator[Finding]:
+        """Every finding of a log, as soon as its line is read; `progress` is called now and then."""
+        try:
+            for line in read_lines(stream):
+                yield from self.check_line(line)
+                if progress is not None and self.summary.lines % PROGRESS_EVERY == 0:
+                    progress(self.summary)
+        except OSError as error:
+            file, done = self.summary.file, self.summary.lines
+            raise LogUnreadable(f"Cannot read {file} after line {done}: {error.strerror or error}.") from None
+
+    def check_line(self, line: bytes) -> Sequence[Finding]:
+        """What is wrong with one line, given all before it."""
+        summary = self.summary
+        summary.lines += 1
+        if self._found:
+            self._found = []
+        try:
+            event = decode_event(line)
+        except UNREADABLE as error:
+            self._report_unreadable(line, error)
+        else:
+            self._check_event(event)
+            while self._tracks.overfull:
+                self._tracks.overfull.pop().spill()
+        if self._found:
+            summary.findings += len(self._found)
+            summary.by_rule.update(finding.rule for finding in self._found)
+        return self._found
+
+    def _report(self, rule: str, message: str, advice: str, column: int = 1) -> None:
+        self._found.append(Finding(rule, Place(self.summary.file, self.summary.lines, column), message, advice))
+
+    def _report_unreadable(self, line: bytes, error: Exception) -> None:
+        if not line.strip():
+            self._report("empty-line", "The line is empty.", "Remove it; every line is one event.")
+        elif len(line) > LONGEST_LINE:
+            self._report("line-too-long", f"The line is longer than {LONGEST_LINE} bytes.", "Shorten its metadata.")
+        else:
+            try:
+                value = msgspec.json.decode(line)
+            except UNREADABLE as malformed:
+                self._report_malformed(line, malformed)
+            else:
+                for problem in list(schema_problems(value)) or [f"{error}."]:
+                    self._report("schema", problem, "See `pointsman validate --help` for the fields of an event.")
+
+    def _report_malformed(self, line: bytes, error: Exception) -> None:
+        if line.endswith(b"\n"):
+            self._report("json", f"The line is not JSON: {error}.", "Write one JSON object a line.")
+        else:
+            message = f"The last line is cut off after {len(line)} bytes: {error}."
+            self._report("torn-line", message, "Its writer was stopped midway; remove the line or write it again.")
+
+    def _check_event(self, event: Event) -> None:
+        if self._last_at is not None and event.timestamp < self._last_at:
+            message = f"{event.timestamp.isoformat()} is before the line above ({self._last_at.isoformat()})."
+            self._report("monotonic-time", message, "Write events in the order in which they happened.")
+        self._last_at = event.timestamp
+        try:
+            track = self._tracks.find(event)
+        except UnknownName as error:
+            self._report("event-type", str(error), "Name the log's lifecycle with --lifecycle.")
+            return
+        entity = track.entities.get(event.entity_id)
+        if entity is None:
+            entity = track.entities.add(event.entity_id)
+        move = self._check_move(track, event)
+        self._check_continuity(track, entity, event)
+        if track.kind is Kind.TASK:
+            check_task(track, entity, event, move, whole=self._whole, report=self._report)
+        elif track.kind is Kind.WORKER:
+            check_worker(track, entity, event, self._report)
+        elif track.kind is Kind.RUN:
+            check_run(track, entity, event, move, self._report)
+        entity.state = event.to_state
+        entity.line = self.summary.lines
+
+    def _check_move(self, track: Track, event: Event) -> Move | None:
+        """The declared transition that the event reports, if it is one."""
+        if event.from_state is None:
+            return None
+        moves = track.moves.get((event.from_state, event.to_state))
+        if moves is None:
+            self._report_illegal(track, event.from_state, event.to_state)
+            return None
+        move = moves.get(event.trigger)
+        if move is None:
+            message = f"'{event.trigger}' does not move {event.from_state} to {event.to_state}."
+            self._report("wrong-trigger", message, f"The machine declares {' or '.join(moves)} for this move.")
+            return None
+        if event.severity != move.severity:
+            message = f"The event is logged as {event.severity}, but {move.transition} is {move.severity}."
+            self._report("wrong-severity", message, f"Log it with severity {move.severity}.")
+        return move
+
+    def _report_illegal(self, track: Track, from_state: str, to_state: str) -> None:
+        unknown = [state for state in dict.fromkeys((from_state, to_state)) if state not in track.states]
+        for state in unknown:
+            close = nearest(state, track.states)
+            advice = f"Did you mean {' or '.join(close)}?" if close else f"Its states are {', '.join(track.states)}."
+            self._report("unknown-state", f"{track.machine.name} has no state called '{state}'.", advice)
+        if not unknown:
+            ways = ", ".join(f"{move.to_state} on {move.trigger}" for move in track.machine.exits(from_state))
+            message = f"{track.machine.name} may not go from {from_state} to {to_state}."
+            advice = f"From {from_state} it may go to {ways}." if ways else f"{from_state} is sealed: nothing leads out."
+            self._report("illegal-transition", message, advice)
+
+    def _check_continuity(self, track: Track, entity: Entity, event: Event) -> None:
+        if not entity.state:
+            self.summary.entities += 1
+            begins_in = event.to_state if event.from_state is None else event.from_state
+            if begins_in != track.initial and (self._whole or event.from_state is None):
+                message = f"{event.entity_id} is first seen in {begins_in}, but begins in {track.initial}."
+                self._report("beginning", message, "Use --partial for a log that does not start at the beginning.")
+        elif event.from_state != entity.state:
+            message = f"{event.entity_id} is {entity.state} since line {entity.line}, but leaves {event.from_state} here."
+            if event.from_state is None:
+                message = f"{event.entity_id} is {entity.state} since line {entity.line}, but is created here."
+            self._report("continuity", message, "A transition is missing, doubled or out of order.")
