@@ -1,0 +1,82 @@
+"""The root of the command tree: finds commands late, and turns every expected error into one clear line."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from importlib import import_module
+
+import click
+
+from pointsman import __version__
+from pointsman.cli import COMMANDS, overview
+from pointsman.cli.output import fail
+from pointsman.errors import PointsmanError, nearest
+
+
+class Root(click.Group):
+    """Loads `pointsman.cli.NAME` when NAME is asked for; the module's `command` is the command."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        del ctx
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        del ctx
+        if cmd_name not in COMMANDS:
+            return None
+        command: click.Command = import_module(f"pointsman.cli.{cmd_name}").command
+        return command
+
+    def get_help(self, ctx: click.Context) -> str:
+        del ctx
+        return overview().rstrip()
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+        return resolve_or_suggest(self, ctx, args)
+
+
+class Commands(click.Group):
+    """A group of commands that names the nearest ones after a typo."""
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+        return resolve_or_suggest(self, ctx, args)
+
+
+def resolve_or_suggest(
+    group: click.Group, ctx: click.Context, args: list[str]
+) -> tuple[str | None, click.Command | None, list[str]]:
+    name = args[0]
+    if not name.startswith("-") and group.get_command(ctx, name) is None:
+        known = group.list_commands(ctx)
+        close = nearest(name, known)
+        hint = f"Did you mean {' or '.join(close)}?" if close else f"The commands are {', '.join(known)}."
+        ctx.fail(f"There is no command called '{name}'. {hint}")
+    return click.Group.resolve_command(group, ctx, args)
+
+
+@click.command(cls=Root, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="pointsman", message="%(prog)s %(version)s")
+def root() -> None:
+    """Everything is in the commands."""
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command line and say how it went: 0 well, 1 something was found, 2 it could not be done."""
+    try:
+        result = root.main(list(arguments), prog_name="pointsman", standalone_mode=False, color=wants_color())
+    except click.ClickException as error:
+        error.show()
+        return 2
+    except PointsmanError as error:
+        fail(str(error))
+        return 2
+    except (click.Abort, KeyboardInterrupt):
+        fail("Interrupted.")
+        return 130
+    return result if isinstance(result, int) else 0
+
+
+def wants_color() -> bool | None:
+    """None lets click decide by whether the output is a terminal."""
+    return False if os.environ.get("NO_COLOR") else None

@@ -1,0 +1,227 @@
+"""`pointsman machine`: list, show, check and draw machines."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import click
+
+from pointsman.cli.group import Commands, wants_color
+from pointsman.cli.output import count, describe_finding, fail, json_option, show_finding, show_table
+from pointsman.errors import Finding, LifecycleInvalid, LifecycleUnreadable
+from pointsman.kernel.draw import FORMATS, draw
+from pointsman.kernel.machine import Lifecycle, Machine, Outcome, Phase, Severity, State
+from pointsman.lifecycles import SCHEMA, SHIPPED, load_lifecycle, load_machine
+
+PHASE_COLORS = {Phase.HELD: "yellow", Phase.QUEUED: "cyan", Phase.ACTIVE: "blue"}
+OUTCOME_COLORS = {Outcome.SUCCESS: "green", Outcome.FAILURE: "red", Outcome.CANCELED: "magenta"}
+SEVERITY_COLORS = {Severity.WARNING: "yellow", Severity.ERROR: "red", Severity.CRITICAL: "red"}
+
+machine_argument = click.argument("machine", metavar="MACHINE")
+
+
+@click.group(cls=Commands)
+def command() -> None:
+    """Look at lifecycles: list, show, check and draw their machines.
+
+    MACHINE is a shipped one (`standard.task`) or one of a file of your own (`my-lifecycle.yaml:task`).
+    """
+
+
+@command.command("list")
+@json_option
+def list_machines(*, as_json: bool) -> None:
+    """List the shipped lifecycles and their machines.
+
+    \b
+    Example:
+      pointsman machine list
+    """
+    lifecycles = [load_lifecycle(name) for name in SHIPPED]
+    if as_json:
+        click.echo(json.dumps([describe_lifecycle(lifecycle) for lifecycle in lifecycles], indent=2))
+        return
+    for lifecycle in lifecycles:
+        click.echo(f"{click.style(lifecycle.name, bold=True)}  {lifecycle.title}")
+        for machine in lifecycle.machines:
+            size = f"{len(machine.states):>2} states  {len(machine.transitions):>2} transitions"
+            click.echo(f"  {machine.name:<24} {machine.kind:<8} {size}")
+        for machine in lifecycle.borrowed:
+            click.echo(click.style(f"  {machine.name:<24} {machine.kind:<8} borrowed", dim=True))
+
+
+@command.command()
+@machine_argument
+@json_option
+def show(machine: str, *, as_json: bool) -> None:
+    """Show the states and transitions of MACHINE.
+
+    \b
+    Examples:
+      pointsman machine show orchestrated.task
+      pointsman machine show standard.task --json
+    """
+    loaded = load_machine(machine)
+    if as_json:
+        click.echo(json.dumps(describe_machine(loaded), indent=2))
+        return
+    click.echo(f"{click.style(loaded.name, bold=True)}  {loaded.kind}, version {loaded.version}\n")
+    show_table(("state", "phase", "", "needs", "at most"), [state_row(state) for state in loaded.states])
+    click.echo()
+    rows = [
+        (move.from_state, move.to_state, move.trigger, move.signal or "", conditions(move.conditions), severity(move.severity))
+        for move in loaded.transitions
+    ]
+    show_table(("from", "to", "trigger", "signal", "when", "severity"), rows)
+    for signal, fallback in loaded.fallbacks.items():
+        click.echo(f"\nWhere a state does not take {signal}, it counts as {fallback}.", nl=False)
+    click.echo()
+
+
+@command.command()
+@click.argument("files", metavar="[FILE]...", nargs=-1, type=click.Path(path_type=Path))
+@json_option
+def check(files: tuple[Path, ...], *, as_json: bool) -> int:
+    """Verify lifecycle files, or the shipped ones if none is named.
+
+    Every finding has its place and says what to do. Exit code 0: sound, 1: findings, 2: a file cannot be read.
+
+    \b
+    Examples:
+      pointsman machine check
+      pointsman machine check my-lifecycle.yaml
+    """
+    worst = 0
+    reports = []
+    for source in files or SHIPPED:
+        findings: tuple[Finding, ...] = ()
+        error = None
+        try:
+            lifecycle = load_lifecycle(source)
+        except LifecycleInvalid as invalid:
+            findings = invalid.findings
+            worst = max(worst, 1)
+        except LifecycleUnreadable as unreadable:
+            error = str(unreadable)
+            worst = 2
+        if as_json:
+            reports.append({"file": str(source), "error": error, "findings": [describe_finding(each) for each in findings]})
+        elif error:
+            fail(error)
+        elif findings:
+            for finding in findings:
+                show_finding(finding)
+            click.echo(f"{source}: {count(len(findings), 'finding')}", err=True)
+        else:
+            click.echo(f"{click.style('sound', fg='green')}  {source}: {', '.join(each.name for each in lifecycle.machines)}")
+    if as_json:
+        click.echo(json.dumps(reports, indent=2))
+    return worst
+
+
+@command.command("draw")
+@machine_argument
+@click.option("--format", "-f", "form", type=click.Choice(FORMATS), default="text", show_default=True, help="What to draw.")
+@click.option("--state", "-s", help="Light this state, and dim what can no longer be reached from it.")
+@click.option("--output", "-o", type=click.Path(path_type=Path, dir_okay=False), help="Write to this file.")
+@json_option
+def draw_machine(machine: str, form: str, state: str | None, output: Path | None, *, as_json: bool) -> None:
+    """Draw MACHINE as text, SVG, a Mermaid diagram or a Markdown table.
+
+    \b
+    Examples:
+      pointsman machine draw supervised.job
+      pointsman machine draw agent.task --state BLOCKED
+      pointsman machine draw standard.task -f svg -o task.svg
+    """
+    color = output is None and not as_json and wants_color() is not False and sys.stdout.isatty()
+    loaded = load_machine(machine)
+    drawing = draw(loaded, form, state=state, color=color)
+    if output is not None:
+        try:
+            output.write_text(drawing, "utf-8")
+        except OSError as error:
+            raise click.FileError(str(output), hint=error.strerror or str(error)) from None
+        click.echo(f"wrote {output}", err=True)
+    if as_json:
+        click.echo(json.dumps({"name": loaded.name, "format": form, "state": state, "drawing": drawing}))
+    elif output is None:
+        click.echo(drawing.rstrip("\n"))
+
+
+@command.command()
+def schema() -> None:
+    """Print the JSON Schema of lifecycle files, for editors.
+
+    \b
+    Example:
+      pointsman machine schema > lifecycle.schema.json
+    and as the first line of your file:
+      # yaml-language-server: $schema=lifecycle.schema.json
+    """
+    click.echo(SCHEMA.read_text("utf-8").rstrip("\n"))
+
+
+def describe_machine(machine: Machine) -> dict[str, object]:
+    """The form that other programs rely on."""
+    return {
+        "name": machine.name,
+        "lifecycle": machine.lifecycle,
+        "kind": machine.kind,
+        "version": machine.version,
+        "states": [
+            {
+                "name": state.name,
+                "phase": state.phase,
+                "outcome": state.outcome,
+                "initial": state.initial,
+                "terminal": state.terminal,
+                "sealed": state.sealed,
+                "needs": state.needs,
+                "longest_stay_seconds": state.longest_stay_seconds,
+            }
+            for state in machine.states
+        ],
+        "transitions": [
+            {
+                "from": move.from_state,
+                "to": move.to_state,
+                "trigger": move.trigger,
+                "signal": move.signal,
+                "guards": move.conditions,
+                "automatic": move.automatic,
+                "severity": move.severity,
+                "effects": move.effects,
+            }
+            for move in machine.transitions
+        ],
+        "fallbacks": dict(machine.fallbacks),
+    }
+
+
+def describe_lifecycle(lifecycle: Lifecycle) -> dict[str, object]:
+    return {
+        "name": lifecycle.name,
+        "version": lifecycle.version,
+        "title": lifecycle.title,
+        "machines": [machine.name for machine in lifecycle.machines],
+        "borrowed": [machine.name for machine in lifecycle.borrowed],
+    }
+
+
+def state_row(state: State) -> tuple[str, ...]:
+    color = OUTCOME_COLORS[state.outcome] if state.outcome else PHASE_COLORS[state.phase]
+    phase = f"{state.phase} ({state.outcome})" if state.outcome else str(state.phase)
+    flags = [name for name in ("initial", "terminal", "sealed") if getattr(state, name)]
+    stay = f"{state.longest_stay_seconds:g} s" if state.longest_stay_seconds is not None else ""
+    return click.style(state.name, fg=color), phase, " ".join(flags), ", ".join(state.needs), stay
+
+
+def conditions(words: tuple[str, ...]) -> str:
+    return ", ".join(words).replace("else, ", "else ")
+
+
+def severity(level: Severity) -> str:
+    return "" if level is Severity.INFO else click.style(level, fg=SEVERITY_COLORS[level])

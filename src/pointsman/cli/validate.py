@@ -1,0 +1,138 @@
+"""`pointsman validate`: hold a log of transitions against the machines that it follows."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import BinaryIO
+
+import click
+
+from pointsman.cli.output import count, describe_finding, json_option, show_finding
+from pointsman.errors import Finding, LogUnreadable, PointsmanError
+from pointsman.events.validate import RULES, Summary, Validator
+from pointsman.lifecycles import load_lifecycle
+
+
+@click.command()
+@click.argument("log", metavar="LOG", required=False)
+@click.option("--lifecycle", "-l", default="orchestrated", show_default=True, help="Whose machines: a name or a file.")
+@click.option("--partial", is_flag=True, help="The log may begin midway: accept entities first seen in any state.")
+@click.option("--rules", is_flag=True, help="List the rules and stop.")
+@json_option
+def command(log: str | None, lifecycle: str, *, partial: bool, rules: bool, as_json: bool) -> int:
+    """Check LOG, a file of JSON event lines (- for stdin), against the machines of a lifecycle.
+
+    \b
+    An event is one JSON object a line:
+      timestamp   2026-01-15T10:30:00.000Z, never before the line above
+      event_type  MACHINE_state_transition: task_…, workstream_…, worker_…
+      severity    info, warning, error or critical
+      entity_id   whose transition it is
+      from_state  the state it leaves (null where it is created)
+      to_state    the state it enters
+      trigger     the machine's name for what happened
+      metadata    an object; these keys are checked where they occur:
+                  worker_id, run_id or workstream_id, depends_on, critical,
+                  retry_count, max_retries, max_concurrent_tasks, created_at,
+                  started_at, completed_at, machine (for mixed logs)
+
+    Exit code 0: clean, 1: findings, 2: the log cannot be read. Memory stays flat, however long the log is.
+
+    \b
+    Examples:
+      pointsman validate .state/transitions.jsonl
+      pointsman validate --lifecycle standard --json transitions.jsonl
+      zcat old.jsonl.gz | pointsman validate --partial -
+    """
+    if rules:
+        show_rules(as_json=as_json)
+        return 0
+    if log is None:
+        raise click.UsageError("Which log? Name a file, or - for stdin.", click.get_current_context())
+    validator = Validator(load_lifecycle(lifecycle), "stdin" if log == "-" else log, partial=partial)
+    report = JsonReport() if as_json else TextReport()
+    error: LogUnreadable | None = None
+    try:
+        with open_log(log) as stream:
+            for finding in validator.check_log(stream, progress=report.progress):
+                report.finding(finding)
+    except LogUnreadable as unreadable:
+        error = unreadable
+    report.end(validator.summary, error)
+    if error is not None:
+        raise error
+    return 1 if validator.summary.findings else 0
+
+
+def open_log(log: str) -> BinaryIO:
+    if log == "-":
+        return sys.stdin.buffer
+    try:
+        return Path(log).open("rb")
+    except OSError as error:
+        raise LogUnreadable(f"Cannot read {log}: {error.strerror or error}. Check the path.") from None
+
+
+def show_rules(*, as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps(RULES, indent=2))
+        return
+    for rule, meaning in RULES.items():
+        click.echo(f"{click.style(rule.ljust(24), bold=True)} {meaning}")
+
+
+class TextReport:
+    """Findings for people on stdout; progress and the summary on stderr."""
+
+    def __init__(self) -> None:
+        self._live = sys.stderr.isatty()
+
+    def finding(self, finding: Finding) -> None:
+        self._wipe()
+        show_finding(finding)
+
+    def progress(self, summary: Summary) -> None:
+        if self._live:
+            text = f"\r{count(summary.lines, 'line')} read, {count(summary.findings, 'finding')} …"
+            click.echo(click.style(text, dim=True), nl=False, err=True)
+
+    def end(self, summary: Summary, error: PointsmanError | None) -> None:
+        self._wipe()
+        if error is not None:
+            return
+        verdict = click.style("clean", fg="green") if not summary.findings else count(summary.findings, "finding")
+        what = f"{count(summary.lines, 'line')}, {summary.entities:,} {'entity' if summary.entities == 1 else 'entities'}"
+        rules = ", ".join(f"{rule} {number:,}" for rule, number in summary.by_rule.most_common())
+        click.echo(f"{summary.file}: {verdict} ({what})" + (f": {rules}" if rules else ""), err=True)
+
+    def _wipe(self) -> None:
+        if self._live:
+            click.echo("\r\033[K", nl=False, err=True)
+
+
+class JsonReport:
+    """One JSON object, written as it is found, so that a long list never waits in memory."""
+
+    def __init__(self) -> None:
+        self._separator = '{"findings": [\n'
+
+    def finding(self, finding: Finding) -> None:
+        click.echo(self._separator + json.dumps(describe_finding(finding)), nl=False)
+        self._separator = ",\n"
+
+    def progress(self, summary: Summary) -> None:
+        """Programs do not watch."""
+
+    def end(self, summary: Summary, error: PointsmanError | None) -> None:
+        opening = self._separator if self._separator.startswith("{") else "\n"
+        result = {
+            "file": summary.file,
+            "lines": summary.lines,
+            "entities": summary.entities,
+            "findings": summary.findings,
+            "by_rule": summary.by_rule,
+            "error": str(error) if error else None,
+        }
+        click.echo(f'{opening}], "summary": {json.dumps(result)}}}')

@@ -1,0 +1,237 @@
+"""The command line as its users meet it: real processes, real pipes, real files."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pointsman.cli import COMMANDS
+from pointsman.lifecycles import machine_names
+
+POINTSMAN = Path(sys.executable).with_name("pointsman")
+EXAMPLES = Path(__file__).parents[2] / "examples"
+BROKEN = """\
+lifecycle: mine
+machines:
+  breaker:
+    kind: breaker
+    states:
+      CLOSED: {phase: queued, initial: true}
+      OPEN: {phase: held}
+    transitions:
+      - CLOSED -> OPEN : fail [threshold_reachd]
+      - OPEN -> CLOSED : complete
+      - OPEN -> CLOSED : delay_over
+      - OPEN -> CLOSED : reset
+"""
+
+
+def pointsman(*arguments: str | Path, stdin: bytes = b"", **environment: str) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(
+        [POINTSMAN, *arguments], input=stdin, capture_output=True, check=False, timeout=60, env=os.environ | environment
+    )
+
+
+def on_a_terminal(*arguments: str, **environment: str) -> str:
+    """What a command writes when its stdout is a real terminal."""
+    controller, terminal = pty.openpty()
+    process = subprocess.Popen([POINTSMAN, *arguments], stdout=terminal, stderr=terminal, env=os.environ | environment)
+    os.close(terminal)
+    output = b""
+    try:
+        while chunk := os.read(controller, 65536):
+            output += chunk
+    except OSError:
+        pass  # Linux says EIO once the other side is closed
+    os.close(controller)
+    process.wait()
+    return output.decode()
+
+
+def test_help_names_every_command_and_ends_well() -> None:
+    for call in ([], ["--help"], ["-h"]):
+        result = pointsman(*call)
+        assert result.returncode == 0
+        assert all(command in result.stdout.decode() for command in COMMANDS)
+        assert result.stderr == b""
+
+
+@pytest.mark.parametrize(
+    "command", ["machine", "machine list", "machine show", "machine check", "machine draw", "machine schema", "validate"]
+)
+def test_every_command_has_help_with_an_example(command: str) -> None:
+    result = pointsman(*command.split(), "--help")
+    assert result.returncode == 0
+    assert b"pointsman" in result.stdout
+    if command != "machine":
+        assert b"Example" in result.stdout
+
+
+def test_the_version_is_told() -> None:
+    assert pointsman("--version").stdout.startswith(b"pointsman 0.")
+
+
+def test_machine_list_names_all_fifteen() -> None:
+    names = {name for lifecycle in json.loads(pointsman("machine", "list", "--json").stdout) for name in lifecycle["machines"]}
+    assert names == set(machine_names())
+    assert len(names) == 15
+    text = pointsman("machine", "list").stdout.decode()
+    assert all(name in text for name in names)
+
+
+def test_machine_show_keeps_the_contract_that_programs_rely_on() -> None:
+    for name in machine_names():
+        shown = json.loads(pointsman("machine", "show", name, "--json").stdout)
+        assert {"name", "lifecycle", "kind", "version", "states", "transitions"} <= shown.keys()
+        assert shown["name"] == name
+        assert shown["lifecycle"] == name.partition(".")[0]
+        for state in shown["states"]:
+            assert {"name", "phase", "outcome", "initial", "terminal", "sealed"} <= state.keys()
+        for move in shown["transitions"]:
+            assert {"from", "to", "trigger", "signal", "guards", "automatic", "severity"} <= move.keys()
+        keys = [(move["from"], move["to"], move["trigger"]) for move in shown["transitions"]]
+        assert len(keys) == len(set(keys))
+
+
+def test_machine_show_is_readable_without_json() -> None:
+    text = pointsman("machine", "show", "orchestrated.task").stdout.decode()
+    assert "worker_started" in text
+    assert "retries_left" in text
+    assert "Where a state does not take expire, it counts as fail." in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "hint"),
+    [
+        (("machine", "show", "standrd.task"), "Did you mean standard.task"),
+        (("machine", "show", "task"), "agent.task"),
+        (("machine", "draw", "agent.task", "--state", "BLOKED"), "Did you mean BLOCKED"),
+        (("machine", "draw", "agent.task", "--format", "png"), "svg"),
+        (("machine", "shwo", "agent.task"), "Did you mean show"),
+        (("validat", "x"), "Did you mean validate"),
+        (("validate", "--lifecycle", "orchestrate", "x"), "Did you mean orchestrated"),
+        (("validate", "--jsn", "x"), "--json"),
+        (("validate",), "Which log?"),
+        (("validate", "/no/such/file"), "No such file"),
+        (("validate", "/"), "Is a directory"),
+        (("machine", "check", "/no/such/file.yaml"), "No such file"),
+        (("machine", "draw", "agent.task", "-o", "/no/such/dir/x.svg"), "No such file"),
+    ],
+)
+def test_a_mistake_gets_a_clear_line_on_stderr_and_exit_code_2(arguments: tuple[str, ...], hint: str) -> None:
+    result = pointsman(*arguments)
+    assert result.returncode == 2
+    assert hint in result.stderr.decode()
+    assert b"Traceback" not in result.stderr
+    assert result.stdout == b""
+
+
+def test_machine_check_passes_what_is_shipped() -> None:
+    result = pointsman("machine", "check")
+    assert result.returncode == 0
+    assert result.stdout.decode().count("sound") == 6
+
+
+def test_machine_check_places_its_findings_in_a_users_file(tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text(BROKEN)
+    result = pointsman("machine", "check", file)
+    assert result.returncode == 1
+    assert f"{file}:9:32: There is no guard called threshold_reachd. [unknown-guard]" in result.stdout.decode()
+    assert "Did you mean threshold_reached?" in result.stdout.decode()
+    (report,) = json.loads(pointsman("machine", "check", file, "--json").stdout)
+    assert [(finding["rule"], finding["line"], finding["column"]) for finding in report["findings"]] == [
+        ("unknown-guard", 9, 32)
+    ]
+
+
+def test_a_users_own_machine_can_be_shown_and_drawn(tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text(BROKEN.replace("reachd", "reached"))
+    assert pointsman("machine", "check", file).returncode == 0
+    assert json.loads(pointsman("machine", "show", f"{file}:breaker", "--json").stdout)["name"] == "mine.breaker"
+    assert b"CLOSED" in pointsman("machine", "draw", file).stdout
+
+
+@pytest.mark.parametrize(
+    ("form", "sign"), [("text", "RUNNING"), ("svg", "<svg"), ("mermaid", "stateDiagram-v2"), ("markdown", "|---")]
+)
+def test_machine_draw_knows_four_formats(form: str, sign: str, tmp_path: Path) -> None:
+    result = pointsman("machine", "draw", "agent.task", "--format", form)
+    assert sign in result.stdout.decode()
+    assert b"\x1b" not in result.stdout
+    written = tmp_path / "drawing"
+    assert pointsman("machine", "draw", "agent.task", "-f", form, "-o", written).stdout == b""
+    assert written.read_bytes() == result.stdout
+    assert json.loads(pointsman("machine", "draw", "agent.task", "-f", form, "--json").stdout)["format"] == form
+
+
+def test_machine_schema_is_json() -> None:
+    assert json.loads(pointsman("machine", "schema").stdout)["title"]
+
+
+def test_colours_are_for_terminals_that_want_them() -> None:
+    assert "\x1b[" in on_a_terminal("machine", "list", NO_COLOR="")
+    assert "\x1b[" not in on_a_terminal("machine", "list", NO_COLOR="1")
+    assert b"\x1b[" not in pointsman("machine", "list").stdout
+    assert "\x1b[" in on_a_terminal("machine", "draw", "agent.task", NO_COLOR="")
+    assert "\x1b[" not in on_a_terminal("machine", "draw", "agent.task", NO_COLOR="1")
+
+
+def test_validate_is_quiet_on_stdout_when_the_log_is_clean() -> None:
+    result = pointsman("validate", EXAMPLES / "transitions.jsonl")
+    assert result.returncode == 0
+    assert result.stdout == b""
+    assert b"clean (31 lines, 6 entities)" in result.stderr
+
+
+def test_validate_names_line_and_rule_of_each_finding() -> None:
+    result = pointsman("validate", EXAMPLES / "careless.jsonl")
+    assert result.returncode == 1
+    assert (
+        "careless.jsonl:8:1: orchestrated.task may not go from running to completed. [illegal-transition]"
+        in result.stdout.decode()
+    )
+
+
+def test_validate_reads_stdin() -> None:
+    log = (EXAMPLES / "transitions.jsonl").read_bytes()
+    assert pointsman("validate", "-", stdin=log).returncode == 0
+    assert pointsman("validate", "-", stdin=log[:-10]).returncode == 1
+    assert pointsman("validate", "-", stdin=b"").returncode == 0
+
+
+def test_validate_json_is_one_object_also_when_the_log_cannot_be_read() -> None:
+    report = json.loads(pointsman("validate", "--json", EXAMPLES / "careless.jsonl").stdout)
+    assert report["summary"]["findings"] == len(report["findings"])
+    assert {"file", "line", "column", "rule", "message", "advice"} == report["findings"][0].keys()
+    clean = json.loads(pointsman("validate", "--json", EXAMPLES / "transitions.jsonl").stdout)
+    assert clean["findings"] == []
+    missing = pointsman("validate", "--json", "/no/such/file")
+    assert missing.returncode == 2
+    assert "No such file" in json.loads(missing.stdout)["summary"]["error"]
+
+
+def test_validate_lists_its_rules() -> None:
+    rules = json.loads(pointsman("validate", "--rules", "--json").stdout)
+    text = pointsman("validate", "--rules").stdout.decode()
+    assert all(rule in text for rule in rules)
+
+
+def test_a_reader_that_goes_away_is_met_with_silence() -> None:
+    command = f"{POINTSMAN} machine show standard.task | head -1"
+    result = subprocess.run(["bash", "-c", command], capture_output=True, check=True)
+    assert result.stdout.startswith(b"standard.task")
+    assert result.stderr == b""
+
+
+def test_the_tour_of_make_run_works() -> None:
+    result = subprocess.run([sys.executable, EXAMPLES / "tour.py"], capture_output=True, check=False, timeout=60)
+    assert result.returncode == 0, result.stderr.decode()
+    assert b"standard.task" in result.stdout
