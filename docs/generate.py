@@ -1,0 +1,97 @@
+"""Writes the parts of the documentation that follow from the code.
+
+python docs/generate.py           write them
+python docs/generate.py --check   only say which are out of date, and end with 1 if any is
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from pointsman.events.validate import RULES
+from pointsman.kernel.draw import draw
+from pointsman.lifecycles import SHIPPED, load_lifecycle, load_machine, machine_names
+from pointsman.lifecycles.vocabulary import VOCABULARY
+
+DOCS = Path(__file__).parent
+INTRODUCTION = """\
+# The shipped machines
+
+Written from the lifecycle files by `make docs`. Names are `lifecycle.machine`; a lifecycle borrows the kinds that it does not
+declare from `standard`.
+"""
+
+
+def documents() -> Iterator[tuple[Path, str]]:
+    """Every generated file with what it should hold."""
+    for name in machine_names():
+        yield DOCS / "pictures" / f"{name}.svg", draw(load_machine(name), "svg")
+    yield DOCS / "reference" / "machines.md", machines_page()
+    sections = {"signals": signals_table(), "words": words_section(), "rules": rules_table()}
+    for page in ("lifecycle-files.md", "events.md"):
+        path = DOCS / "reference" / page
+        yield path, fill(path.read_text("utf-8"), sections)
+
+
+def machines_page() -> str:
+    parts = [INTRODUCTION]
+    for name in SHIPPED:
+        lifecycle = load_lifecycle(name)
+        borrowed = ", ".join(f"`{machine.name}`" for machine in lifecycle.borrowed)
+        parts.append(f"## {lifecycle.name}\n\n{lifecycle.title}." + (f" Borrows {borrowed}." if borrowed else ""))
+        for machine in lifecycle.machines:
+            table = re.sub(r"^#+ .*\n+", "", draw(machine, "markdown"), count=1)
+            parts.append(f"### {machine.name}\n\n![{machine.name}](../pictures/{machine.name}.svg)\n\n{table.strip()}")
+    return "\n\n".join(part.strip() for part in parts) + "\n"
+
+
+def signals_table() -> str:
+    rows = [
+        f"| {kind} | {words(signals.required)} | {words(signals.optional)} |" for kind, signals in VOCABULARY.signals.items()
+    ]
+    return "\n".join(["| kind | required | optional |", "|---|---|---|", *rows])
+
+
+def words_section() -> str:
+    effects = [f"| `{name}` | {meaning} |" for name, meaning in VOCABULARY.effects.items()]
+    needs = ", ".join(f"`{name}` ({meaning})" for name, meaning in VOCABULARY.needs.items())
+    guards = ", ".join(f"`{name}`" for name in VOCABULARY.guards)
+    return "\n".join([f"Guards: {guards}.", "", "| effect | meaning |", "|---|---|", *effects, "", f"Needs: {needs}."])
+
+
+def rules_table() -> str:
+    return "\n".join(
+        ["| rule | what must hold |", "|---|---|", *(f"| `{rule}` | {meaning} |" for rule, meaning in RULES.items())]
+    )
+
+
+def words(meanings: Mapping[str, str]) -> str:
+    return "; ".join(f"`{name}`: {meaning}" for name, meaning in meanings.items()) or "none"
+
+
+def fill(page: str, sections: Mapping[str, str]) -> str:
+    """The page with every section between its markers."""
+    for name, text in sections.items():
+        begin, end = f"<!-- generated: {name} -->", "<!-- end -->"
+        head, found, rest = page.partition(begin)
+        if found:
+            page = f"{head}{begin}\n{text}\n{end}{rest.partition(end)[2]}"
+    return page
+
+
+def main() -> int:
+    """Write what changed, or name it."""
+    stale = [(path, text) for path, text in documents() if not path.exists() or path.read_text("utf-8") != text]
+    for path, text in stale:
+        print(f"{'out of date' if '--check' in sys.argv else 'wrote'}: {path.relative_to(DOCS.parent)}")
+        if "--check" not in sys.argv:
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(text, "utf-8")
+    return 1 if stale and "--check" in sys.argv else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,65 @@
+"""Rules of the project that a tool does not check by itself."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pointsman import errors
+from pointsman.lifecycles import load_machine, machine_names
+
+ROOT = Path(__file__).parents[2]
+SOURCE = ROOT / "src" / "pointsman"
+MODULES = sorted(SOURCE.rglob("*.py"))
+STATES = {state.name for name in machine_names() for state in load_machine(name).states}
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda module: str(module.relative_to(SOURCE)))
+def test_no_state_is_named_outside_a_lifecycle_file(module: Path) -> None:
+    """Lower-case states are words of everyday English and of the signals, so only the upper-case ones are telling."""
+    names = {name for name in STATES if name.isupper()}
+    strings = {node.value for node in ast.walk(ast.parse(module.read_text("utf-8"))) if isinstance(node, ast.Constant)}
+    assert not names & {string for string in strings if isinstance(string, str)}
+
+
+def test_every_exception_is_in_errors_and_drawn_in_its_docstring() -> None:
+    tree = errors.__doc__ or ""
+    for name, value in vars(errors).items():
+        if isinstance(value, type) and issubclass(value, Exception):
+            assert re.search(rf"\b{name}\b", tree), f"{name} is missing from the tree"
+    for module in MODULES:
+        if module.name == "errors.py":
+            continue
+        for node in ast.walk(ast.parse(module.read_text("utf-8"))):
+            if isinstance(node, ast.ClassDef):
+                bases = {base.id for base in node.bases if isinstance(base, ast.Name)}
+                private = node.name.startswith("_")
+                assert private or not bases & {"Exception", "PointsmanError", "LifecycleError"}, f"{module}: {node.name}"
+
+
+def test_no_lock_file_names_an_index() -> None:
+    for lock in (ROOT / "requirements").glob("*.txt"):
+        text = lock.read_text("utf-8")
+        assert "://" not in text, lock
+        assert "--hash=sha256:" in text, lock
+        assert not re.search(r"^\s*-", re.sub(r"^ +--hash.*$", "", text, flags=re.MULTILINE), re.MULTILINE), lock
+
+
+def test_every_lifecycle_machine_and_command_is_documented() -> None:
+    reference = "\n".join(page.read_text("utf-8") for page in (ROOT / "docs").rglob("*.md"))
+    for name in machine_names():
+        assert name in reference, name
+    for command in ("machine list", "machine show", "machine check", "machine draw", "machine schema", "validate"):
+        assert f"pointsman {command}" in reference, command
+
+
+def test_help_imports_no_dependency() -> None:
+    code = "import sys; from pointsman.cli import main; main(['--help']); print([m for m in sys.modules if m in "
+    code += "('click', 'msgspec', 'ruamel.yaml', 'pointsman.kernel')], file=sys.stderr)"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stderr.strip() == "[]"
