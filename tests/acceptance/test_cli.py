@@ -160,7 +160,7 @@ def test_a_users_own_machine_can_be_shown_and_drawn(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("form", "sign"), [("text", "RUNNING"), ("svg", "<svg"), ("mermaid", "stateDiagram-v2"), ("markdown", "|---")]
+    ("form", "sign"), [("text", "RUNNING"), ("svg", "<svg"), ("mermaid", "stateDiagram-v2"), ("markdown", "| --- |")]
 )
 def test_machine_draw_knows_four_formats(form: str, sign: str, tmp_path: Path) -> None:
     result = pointsman("machine", "draw", "agent.task", "--format", form)

@@ -152,6 +152,7 @@ def draw_machine(machine: str, form: str, state: str | None, output: Path | None
 
 
 @command.command()
+@click.option("--json", is_flag=True, expose_value=False, help="Changes nothing: it is JSON anyway.")
 def schema() -> None:
     """Print the JSON Schema of lifecycle files, for editors.
 

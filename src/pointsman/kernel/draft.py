@@ -88,15 +88,15 @@ class MachineDraft:
     state_names: set[str] | None = None
     """Every state that is declared, readable or not; None where they could not be read at all."""
     moves_read: bool = True
-    """False when a transition could not be read, so that its trigger is not known."""
+    """False when transitions could not be read, so that their triggers are not known."""
     whole: bool = True
-    """False when part of it could not be read, so that its graph says nothing."""
+    """False when part of it could not be read or stands elsewhere (`same_as`), so that its graph says nothing."""
 
     def signals_of(self, move: MoveDraft, known: frozenset[str]) -> Iterator[str]:
         """The signals that pull a move: those bound to its trigger, else the one of the same name."""
         if move.automatic:
             return
-        bound = [binding.signal.text for binding in self.bindings if binding.applies_to(move)]
+        bound = dict.fromkeys(binding.signal.text for binding in self.bindings if binding.applies_to(move))
         if bound:
             yield from bound
         elif move.trigger.text in known and not any(binding.signal.text == move.trigger.text for binding in self.bindings):

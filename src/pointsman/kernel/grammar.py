@@ -10,7 +10,8 @@ from pointsman.errors import Place, SyntaxProblem
 from pointsman.kernel.draft import Binding, Condition, MoveDraft, Word
 from pointsman.kernel.machine import Severity
 
-_TOKEN = re.compile(r"\s*(?:(?P<word>[A-Za-z_][A-Za-z0-9_]*)|(?P<sign>->|\S))")
+_WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_TOKEN = re.compile(rf"\s*(?:(?P<word>{_WORD.pattern})|(?P<sign>->|\S))")
 _DURATION = re.compile(r"(?P<count>\d{1,9}(?:\.\d{1,9})?)(?P<unit>[smhd])")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
@@ -56,7 +57,7 @@ class _Cursor:
             raise SyntaxProblem(self.place, expected)
 
     def word(self, expected: str) -> Word:
-        if self.done or not re.fullmatch(r"\w+", self._tokens[self._at][0]):
+        if self.done or not _WORD.fullmatch(self._tokens[self._at][0]):
             raise SyntaxProblem(self.place, expected)
         word = Word(self._tokens[self._at][0], self.place)
         self._at += 1

@@ -11,7 +11,7 @@ from ruamel.yaml.error import MarkedYAMLError
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 from ruamel.yaml.reader import ReaderError
 
-from pointsman.errors import Finding, Place, SyntaxProblem, suggest
+from pointsman.errors import Finding, Place, SyntaxProblem, nearest, suggest
 from pointsman.kernel.draft import LifecycleDraft, MachineDraft, StateDraft, Word
 from pointsman.kernel.grammar import Line, parse_binding, parse_duration, parse_moves
 from pointsman.kernel.machine import Kind, Outcome, Phase, State
@@ -45,8 +45,8 @@ def _yaml_place(error: Exception, text: str, file: str) -> Place:
     if isinstance(error, MarkedYAMLError) and (mark := error.problem_mark or error.context_mark):
         return Place(file, mark.line + 1, mark.column + 1)
     if isinstance(error, ReaderError):
-        before = text[: error.position]
-        return Place(file, before.count("\n") + 1, len(before) - (before.rfind("\n") + 1) + 1)
+        lines = re.split(r"\r\n?|\n", text[: error.position].removeprefix("\ufeff"))
+        return Place(file, len(lines), len(lines[-1]) + 1)
     return Place(file, 1, 1)
 
 
@@ -106,12 +106,17 @@ class _Reader:
         draft = MachineDraft(name)
         before = len(self.findings)
         keys = self.keys(node, f"machine {name}", _MACHINE_KEYS)
+        if not isinstance(node, MappingNode):
+            draft.whole = False
+            return draft
         if "same_as" in keys:
             text = self.text(keys["same_as"], "`same_as`")
             draft.same_as = Word(text, self.place(keys["same_as"])) if text else None
-            for key in keys.keys() - {"same_as"}:
-                place = self.place(keys[key])
-                self.report("structure", place, f"Machine {name} has `{key}` beside `same_as`.", "Keep one of the two.")
+            draft.whole = False
+            for key, value in keys.items():
+                if key != "same_as":
+                    message = f"Machine {name} has `{key}` beside `same_as`."
+                    self.report("structure", self.place(value), message, "Keep one of the two.")
             return draft
         draft.kind = self.choice(keys.get("kind"), Kind, f"the kind of machine {name}", name.place)
         for key in ("states", "transitions"):
@@ -119,6 +124,7 @@ class _Reader:
                 self.report("structure", name.place, f"Machine {name} has no `{key}`.", f"Add `{key}:` to it.")
         if isinstance(keys.get("states"), MappingNode):
             draft.state_names = set()
+        draft.moves_read = isinstance(keys.get("transitions"), SequenceNode)
         for state, state_node in self.entries(keys.get("states"), "states", unique=False):
             self.state(draft, state, state_node)
         for item in self.items(keys.get("transitions"), "transitions"):
@@ -137,6 +143,8 @@ class _Reader:
         draft.state_names.add(name.text)
         self.check_name(name, "a state")
         keys = self.keys(node, f"state {name}", _STATE_KEYS)
+        if not isinstance(node, MappingNode):
+            return
         phase = self.choice(keys.get("phase"), Phase, f"the phase of state {name}", name.place)
         if phase is None:
             return
@@ -190,13 +198,15 @@ class _Reader:
     # ── the shapes that nodes have ──
 
     def keys(self, node: Node, what: str, known: tuple[str, ...]) -> dict[str, Node]:
-        """The values of a mapping by its keys, all of which must be known."""
+        """The values of a mapping by its keys, all of which must be known; a misspelt one is taken for the nearest."""
         keys: dict[str, Node] = {}
         for key, value in self.entries(node, what):
             if key.text in known:
                 keys[key.text] = value
             else:
                 self.report("structure", key.place, f"`{key}` is not a key of {what}.", suggest(key.text, known))
+                for meant in nearest(key.text, known)[:1]:
+                    keys.setdefault(meant, value)
         return keys
 
     def entries(self, node: Node | None, what: str, *, unique: bool = True) -> Iterator[tuple[Word, Node]]:
@@ -243,12 +253,13 @@ class _Reader:
             return Word("", self.place(parent))
         word = Word(self.text(keys[key], what) or "", self.place(keys[key]))
         if word.text and not _LIFECYCLE_NAME.fullmatch(word.text):
-            self.report("structure", word.place, f"'{word}' cannot be {what}.", "Use letters, digits, `_` and `-`.")
+            advice = "Use letters, digits, `_` and `-`, 100 at most."
+            self.report("structure", word.place, f"'{word}' cannot be {what}.", advice)
         return word
 
     def check_name(self, name: Word, what: str) -> None:
         if not _NAME.fullmatch(name.text):
-            advice = "Use letters, digits and `_`, and begin with a letter."
+            advice = "Use letters, digits and `_`, 100 at most, and begin with a letter."
             self.report("structure", name.place, f"'{name}' cannot be the name of {what}.", advice)
 
     def version(self, node: Node) -> int:
@@ -282,7 +293,9 @@ class _Reader:
 
     def duration(self, node: Node) -> float | None:
         text = self.text(node, "the longest stay")
-        seconds = parse_duration(text) if text else None
+        if text is None:
+            return None
+        seconds = parse_duration(text)
         if seconds is None:
             self.report("structure", self.place(node), f"'{text}' is not a duration.", "Write 90s, 15m, 1.5h or 2d.")
         return seconds

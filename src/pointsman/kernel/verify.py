@@ -30,12 +30,14 @@ class Subject:
         self.fallbacks = {signal.text: target.text for signal, target in draft.fallbacks}
         known = frozenset(self.known)
         self.pulled: dict[int, tuple[str, ...]] = {id(move): tuple(draft.signals_of(move, known)) for move in draft.moves}
+        self.taken = {signal for signals in self.pulled.values() for signal in signals}
+        """The signals that some transition takes, fallbacks not counted."""
 
     def signals(self, move: MoveDraft) -> tuple[str, ...]:
         return self.pulled[id(move)]
 
     def exits(self, state: str) -> list[MoveDraft]:
-        return [move for move in self.moves if move.from_state.text == state]
+        return [move for move in self.draft.moves if move.from_state.text == state]
 
     def taken_by(self, state: str, signal: str) -> list[MoveDraft]:
         """The moves that a signal tries in a state, fallbacks resolved."""
@@ -43,6 +45,10 @@ class Subject:
             if moves := [move for move in self.exits(state) if name in self.signals(move)]:
                 return moves
         return []
+
+    def answers(self, signal: str) -> bool:
+        """Whether a signal does something in some state, by a fallback or without."""
+        return not self.taken.isdisjoint(self.followed(signal))
 
     def followed(self, signal: str) -> list[str]:
         """A signal and everything that it falls back to, in this order."""
@@ -73,7 +79,7 @@ class Subject:
 def verify(draft: MachineDraft, vocabulary: Vocabulary) -> list[Finding]:
     """Everything that is wrong with a machine, in the order of the file."""
     subject = Subject(draft, vocabulary)
-    rules = (*WORD_RULES, *GRAPH_RULES) if draft.whole and draft.same_as is None else WORD_RULES
+    rules = (*WORD_RULES, *GRAPH_RULES) if draft.whole else WORD_RULES
     findings = [finding for rule in rules for finding in rule(subject)]
     return sorted(findings, key=lambda finding: (finding.place.line, finding.place.column))
 
@@ -156,19 +162,19 @@ def several_signals(subject: Subject) -> Iterator[Finding]:
 
 def vain_binding(subject: Subject) -> Iterator[Finding]:
     for binding in subject.draft.bindings:
+        moves = [move for move in subject.draft.moves if move.trigger.text == binding.trigger.text and not move.automatic]
+        left = {move.from_state.text for move in moves}
         for state in binding.from_states:
-            if not any(
-                binding.trigger.text == move.trigger.text and state.text == move.from_state.text for move in subject.moves
-            ):
-                message = f"Signal {binding.signal} is bound to {binding.trigger} from {state}, but {binding.trigger} never leaves it."
+            if moves and state.text in subject.states and state.text not in left:
+                message = f"{binding.signal} is bound to trigger {binding.trigger} from {state}, which it never leaves."
                 yield Finding("vain-binding", state.place, message, "Name a state that the trigger leaves, or remove it.")
-    taken = {signal for move in subject.moves for signal in subject.signals(move)}
     for signal, target in subject.draft.fallbacks:
-        if not taken.intersection(subject.followed(target.text)):
-            message = f"{_capital(signal.text)} falls back to {target}, which nothing in this machine takes."
-            yield Finding(
-                "vain-binding", target.place, message, "Name a signal that the machine takes, or remove the fallback."
-            )
+        # A target that falls back itself is judged there, and one that every machine must take is an uncovered signal.
+        judged_elsewhere = target.text in subject.fallbacks or target.text in subject.known.required
+        if target.text in subject.known and target.text not in subject.taken and not judged_elsewhere:
+            message = f"{signal} falls back to {target}, which nothing in this machine takes."
+            advice = "Name a signal that the machine takes, or remove the fallback."
+            yield Finding("vain-binding", target.place, message, advice)
 
 
 # ── the states ──
@@ -203,14 +209,16 @@ def outcome(subject: Subject) -> Iterator[Finding]:
 
 def restless_end(subject: Subject) -> Iterator[Finding]:
     for move in subject.moves:
-        if move.automatic and subject.states[move.from_state.text].state.terminal:
+        state = subject.states[move.from_state.text].state
+        if move.automatic and state.terminal and not state.sealed:
             message = f"{move} leaves {move.from_state} by itself, but the work is over there."
             yield Finding("restless-end", move.place, message, "Add `terminal: false` to the state, or let a signal pull it.")
 
 
 def sealed_exit(subject: Subject) -> Iterator[Finding]:
     for move in subject.moves:
-        if subject.states[move.from_state.text].state.sealed:
+        state = subject.states[move.from_state.text].state
+        if state.sealed and state.terminal:
             message = f"{move} leaves a sealed state."
             yield Finding("sealed-exit", move.place, message, "Remove the transition, or `sealed` from the state.")
 
@@ -280,24 +288,31 @@ def shadowed_transition(subject: Subject) -> Iterator[Finding]:
                 reported.add(id(move))
                 message = f"{move} says `else`, but nothing comes before it on {asked}."
                 yield Finding("stray-else", move.place, message, "Remove `else`, or put the other transition before it.")
-            elif any(_implies(move, earlier) for earlier in moves[:position]):
+            elif _exhaustive(moves[:position]) or any(_implies(move, earlier) for earlier in moves[:position]):
                 reported.add(id(move))
                 message = f"{move} can never be taken: one before it always is."
                 yield Finding("shadowed-transition", move.place, message, "Guard the earlier one, or remove this one.")
-    for move in subject.moves:
-        if not move.automatic and any(each.automatic and not each.conditions for each in subject.exits(move.from_state.text)):
-            message = f"{move} can never be taken: {move.from_state} is left by itself at once."
-            if not subject.states[move.from_state.text].state.initial:
+    for name, state in subject.states.items():
+        exits = subject.exits(name)
+        # Entities begin in the initial state without a move, and only a move is followed by automatic ones.
+        if state.state.initial or not _exhaustive([move for move in exits if move.automatic]):
+            continue
+        for move in exits:
+            if not move.automatic and id(move) not in reported:
+                message = f"{move} can never be taken: {name} is left by itself at once."
                 yield Finding("shadowed-transition", move.place, message, "Guard the automatic transition, or remove this one.")
 
 
 def contradictory_guards(subject: Subject) -> Iterator[Finding]:
-    for move in dict.fromkeys(subject.moves):
-        wanted = {(condition.name.text, condition.negated) for condition in move.conditions}
+    reported: set[Place] = set()
+    for move in subject.draft.moves:
+        wanted = {condition.name.text for condition in move.conditions if not condition.negated}
         for condition in move.conditions:
-            if condition.negated and (condition.name.text, False) in wanted:
-                message = f"{move} asks for {condition.name} and for not {condition.name}."
-                yield Finding("contradictory-guards", condition.name.place, message, "Remove one of the two.")
+            name = condition.name
+            if condition.negated and name.text in wanted and name.place not in reported:
+                reported.add(name.place)
+                message = f"{move} asks for {name} and for not {name}."
+                yield Finding("contradictory-guards", name.place, message, "Remove one of the two.")
 
 
 def automatic_cycle(subject: Subject) -> Iterator[Finding]:
@@ -317,18 +332,21 @@ def automatic_cycle(subject: Subject) -> Iterator[Finding]:
 
 
 def uncovered_signal(subject: Subject) -> Iterator[Finding]:
-    taken = {signal for move in subject.moves for signal in subject.signals(move)}
     for signal, meaning in subject.known.required.items():
-        if not taken.intersection(subject.followed(signal)):
+        # A fallback that leads nowhere is reported for itself.
+        if signal not in subject.taken and signal not in subject.fallbacks:
             message = f"Machine {subject.draft.name} has no answer to the signal {signal} ({meaning})."
             advice = f"Bind it to a trigger under `signals:`, or name another signal for it: `fallbacks: {{{signal}: …}}`."
             yield Finding("uncovered-signal", subject.draft.name.place, message, advice)
 
 
 def fallback_cycle(subject: Subject) -> Iterator[Finding]:
-    for signal, target in subject.draft.fallbacks:
-        if signal.text in subject.followed(target.text):
-            message = f"The fallbacks of {signal} lead back to it."
+    told: set[str] = set()
+    for signal, _ in subject.draft.fallbacks:
+        way = subject.followed(signal.text)
+        if signal.text not in told and subject.fallbacks.get(way[-1]) == signal.text:
+            told.update(way)
+            message = f"Fallbacks run in a circle: {' -> '.join([*way, signal.text])}."
             yield Finding("fallback-cycle", signal.place, message, "Remove one of the fallbacks in the circle.")
 
 
@@ -340,7 +358,7 @@ def task_phases(subject: Subject) -> Iterator[Finding]:
         phase = draft.state.phase
         if phase is Phase.ACTIVE and not subject.taken_by(name, CLAIM):
             yield from _unlosable_lease(subject, draft)
-        if phase is Phase.QUEUED and not subject.taken_by(name, CLAIM):
+        if phase is Phase.QUEUED and subject.answers(CLAIM) and not subject.taken_by(name, CLAIM):
             message = f"State {name} is queued, but no worker can claim it."
             yield Finding("unclaimable", draft.place, message, f"Add a transition for {CLAIM}, or make its phase `held`.")
         if phase is Phase.HELD and draft.state.initial and not subject.taken_by(name, READY):
@@ -358,6 +376,8 @@ def task_phases(subject: Subject) -> Iterator[Finding]:
 
 
 def _unlosable_lease(subject: Subject, draft: StateDraft) -> Iterator[Finding]:
+    if LEASE_LOST in subject.fallbacks and not subject.answers(LEASE_LOST):
+        return  # a fallback that leads nowhere is reported for itself
     moves = subject.taken_by(draft.state.name, LEASE_LOST)
     advice = f"Add a transition for {LEASE_LOST}, a fallback for it, or let {CLAIM} take the task over."
     if not moves:
@@ -454,7 +474,3 @@ def _exclusive(one: MoveDraft, other: MoveDraft) -> bool:
     """Whether one of the two needs a guard that the other needs not to hold."""
     wanted = {(condition.name.text, condition.negated) for condition in one.conditions}
     return any((condition.name.text, not condition.negated) in wanted for condition in other.conditions)
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]
