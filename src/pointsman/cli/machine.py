@@ -12,6 +12,7 @@ from pointsman.cli.group import Commands, wants_color
 from pointsman.cli.output import count, describe_finding, fail, json_option, show_finding, show_table
 from pointsman.errors import Finding, LifecycleInvalid, LifecycleUnreadable
 from pointsman.kernel.draw import FORMATS, draw
+from pointsman.kernel.grammar import format_duration
 from pointsman.kernel.machine import Lifecycle, Machine, Outcome, Phase, Severity, State
 from pointsman.lifecycles import SCHEMA, SHIPPED, load_lifecycle, load_machine
 
@@ -216,7 +217,7 @@ def state_row(state: State) -> tuple[str, ...]:
     color = OUTCOME_COLORS[state.outcome] if state.outcome else PHASE_COLORS[state.phase]
     phase = f"{state.phase} ({state.outcome})" if state.outcome else str(state.phase)
     flags = [name for name in ("initial", "terminal", "sealed") if getattr(state, name)]
-    stay = f"{state.longest_stay_seconds:g} s" if state.longest_stay_seconds is not None else ""
+    stay = format_duration(state.longest_stay_seconds) if state.longest_stay_seconds is not None else ""
     return click.style(state.name, fg=color), phase, " ".join(flags), ", ".join(state.needs), stay
 
 

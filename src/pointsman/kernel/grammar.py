@@ -130,3 +130,11 @@ def parse_duration(text: str) -> float | None:
     """Seconds in `90s`, `15m`, `1.5h`, `2d`; None for anything else."""
     match = _DURATION.fullmatch(text)
     return float(match["count"]) * _SECONDS[match["unit"]] if match else None
+
+
+def format_duration(seconds: float) -> str:
+    """Seconds as a lifecycle file writes them, in the largest unit that leaves no rest."""
+    for unit, length in reversed(_SECONDS.items()):
+        if seconds >= length and seconds % length == 0:
+            return f"{seconds / length:g}{unit}"
+    return f"{seconds:g}s"

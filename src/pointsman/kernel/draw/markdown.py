@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from pointsman.kernel.grammar import format_duration
 from pointsman.kernel.machine import Machine, State, Transition
 
 _STATES = ("state", "phase", "outcome", "flags", "needs", "longest stay")
@@ -31,7 +32,7 @@ def draw_markdown(machine: Machine, state: str | None = None) -> str:
 def _state_row(state: State, current: str | None) -> list[str]:
     flags = ["initial"] * state.initial + ["terminal"] * state.terminal + ["sealed"] * state.sealed
     flags += ["current"] * (state.name == current)
-    stay = "" if state.longest_stay_seconds is None else _duration(state.longest_stay_seconds)
+    stay = "" if state.longest_stay_seconds is None else format_duration(state.longest_stay_seconds)
     return [str(state.phase), str(state.outcome or ""), ", ".join(flags), _codes(state.needs), stay]
 
 
@@ -57,11 +58,3 @@ def _codes(words: Iterable[str]) -> str:
 
 def _escape(text: str) -> str:
     return text.replace("|", "\\|").replace("\n", " ")
-
-
-def _duration(seconds: float) -> str:
-    """Seconds as a lifecycle file writes them, in the largest unit that leaves no rest."""
-    for unit, length in (("d", 86400), ("h", 3600), ("m", 60)):
-        if seconds >= length and seconds % length == 0:
-            return f"{seconds / length:g}{unit}"
-    return f"{seconds:g}s"

@@ -1,0 +1,1 @@
+"""What must be true of a machine before anything may follow it: one function a rule."""

@@ -1,0 +1,113 @@
+"""Whatever the engine reports finds an answer, and what it relies on when it hands out tasks holds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pointsman.errors import Finding, Place, nearest
+from pointsman.kernel.draft import StateDraft
+from pointsman.kernel.machine import Kind, Phase
+from pointsman.kernel.subject import Subject, exhaustive
+
+CLAIM = "claim"
+LEASE_LOST = "lease_lost"
+READY = "ready"
+
+
+def unbound_trigger(subject: Subject) -> Iterator[Finding]:
+    by_name = {trigger.text for trigger in subject.draft.by_name}
+    reported: set[tuple[str, Place]] = set()
+    for move in subject.draft.moves:
+        if move.automatic or subject.signals(move) or move.trigger.text in by_name:
+            continue
+        if (move.trigger.text, move.trigger.place) in reported:
+            continue
+        reported.add((move.trigger.text, move.trigger.place))
+        close = nearest(move.trigger.text, subject.known)
+        hint = f" (did you mean {close[0]}?)" if close else ""
+        advice = f"Bind it under `signals:`{hint}, or list it under `by_name:` if only people pull it."
+        message = f"No signal pulls trigger {move.trigger} out of {move.from_state}."
+        yield Finding("unbound-trigger", move.trigger.place, message, advice)
+
+
+def several_signals(subject: Subject) -> Iterator[Finding]:
+    for move in subject.draft.moves:
+        signals = subject.signals(move)
+        if len(signals) > 1:
+            message = f"Trigger {move.trigger} stands for {' and '.join(signals)} out of {move.from_state}."
+            advice = f"Say which in which state: `{signals[0]}: {move.trigger} from {move.from_state}`."
+            yield Finding("several-signals", move.place, message, advice)
+
+
+def vain_binding(subject: Subject) -> Iterator[Finding]:
+    for binding in subject.draft.bindings:
+        moves = [move for move in subject.draft.moves if move.trigger.text == binding.trigger.text and not move.automatic]
+        left = {move.from_state.text for move in moves}
+        for state in binding.from_states:
+            if moves and state.text in subject.states and state.text not in left:
+                message = f"{binding.signal} is bound to trigger {binding.trigger} from {state}, which it never leaves."
+                yield Finding("vain-binding", state.place, message, "Name a state that the trigger leaves, or remove it.")
+    for signal, target in subject.draft.fallbacks:
+        # A target that falls back itself is judged there, and one that every machine must take is an uncovered signal.
+        judged_elsewhere = target.text in subject.fallbacks or target.text in subject.known.required
+        if target.text in subject.known and target.text not in subject.taken and not judged_elsewhere:
+            message = f"{signal} falls back to {target}, which nothing in this machine takes."
+            advice = "Name a signal that the machine takes, or remove the fallback."
+            yield Finding("vain-binding", target.place, message, advice)
+
+
+def uncovered_signal(subject: Subject) -> Iterator[Finding]:
+    for signal, meaning in subject.known.required.items():
+        # A fallback that leads nowhere is reported for itself.
+        if signal not in subject.taken and signal not in subject.fallbacks:
+            message = f"Machine {subject.draft.name} has no answer to the signal {signal} ({meaning})."
+            advice = f"Bind it to a trigger under `signals:`, or name another signal for it: `fallbacks: {{{signal}: …}}`."
+            yield Finding("uncovered-signal", subject.draft.name.place, message, advice)
+
+
+def fallback_cycle(subject: Subject) -> Iterator[Finding]:
+    told: set[str] = set()
+    for signal, _ in subject.draft.fallbacks:
+        way = subject.followed(signal.text)
+        if signal.text not in told and subject.fallbacks.get(way[-1]) == signal.text:
+            told.update(way)
+            message = f"Fallbacks run in a circle: {' -> '.join([*way, signal.text])}."
+            yield Finding("fallback-cycle", signal.place, message, "Remove one of the fallbacks in the circle.")
+
+
+def task_phases(subject: Subject) -> Iterator[Finding]:
+    """What the engine relies on when it hands tasks to workers."""
+    if subject.kind is not Kind.TASK:
+        return
+    for name, draft in subject.states.items():
+        phase = draft.state.phase
+        if phase is Phase.ACTIVE and not subject.taken_by(name, CLAIM):
+            yield from _unlosable_lease(subject, draft)
+        if phase is Phase.QUEUED and subject.answers(CLAIM) and not subject.taken_by(name, CLAIM):
+            message = f"State {name} is queued, but no worker can claim it."
+            yield Finding("unclaimable", draft.place, message, f"Add a transition for {CLAIM}, or make its phase `held`.")
+        if phase is Phase.HELD and draft.state.initial and not subject.taken_by(name, READY):
+            message = f"Tasks begin in {name}, which is held, but nothing takes {READY} there."
+            yield Finding("never-ready", draft.place, message, f"Add a transition for {READY}, or make its phase `queued`.")
+    for move in subject.moves:
+        if CLAIM not in subject.signals(move):
+            continue
+        if subject.states[move.to_state.text].state.phase is not Phase.ACTIVE:
+            message = f"{move} is a claim, but {move.to_state} is not active."
+            yield Finding("idle-claim", move.place, message, "Let the claim lead to a state of phase `active`.")
+        elif subject.states[move.from_state.text].state.phase not in (Phase.QUEUED, Phase.ACTIVE):
+            message = f"{move} is a claim, but {move.from_state} is neither queued nor active: no worker is offered it."
+            yield Finding("idle-claim", move.place, message, "Let the claim leave a state of phase `queued`.")
+
+
+def _unlosable_lease(subject: Subject, draft: StateDraft) -> Iterator[Finding]:
+    if LEASE_LOST in subject.fallbacks and not subject.answers(LEASE_LOST):
+        return  # a fallback that leads nowhere is reported for itself
+    moves = subject.taken_by(draft.state.name, LEASE_LOST)
+    advice = f"Add a transition for {LEASE_LOST}, a fallback for it, or let {CLAIM} take the task over."
+    if not moves:
+        message = f"State {draft.state.name} is active, but its worker cannot be lost: nothing takes {LEASE_LOST} there."
+        yield Finding("unlosable-lease", draft.place, message, advice)
+    elif not exhaustive(moves):
+        message = f"State {draft.state.name} is active, and when its worker is lost every way out may be closed by its guards."
+        yield Finding("unlosable-lease", draft.place, message, "Add one with `[else]`.")

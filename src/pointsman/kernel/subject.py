@@ -1,0 +1,75 @@
+"""A machine under examination, as the verification rules see it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from pointsman.kernel.draft import MachineDraft, MoveDraft, StateDraft
+from pointsman.kernel.vocabulary import Signals, Vocabulary
+
+
+class Subject:
+    """A machine under examination: the draft, the words it may use, and its graph."""
+
+    def __init__(self, draft: MachineDraft, vocabulary: Vocabulary) -> None:
+        self.draft = draft
+        self.kind = draft.kind
+        self.vocabulary = vocabulary
+        self.known = vocabulary.signals[draft.kind] if draft.kind else Signals(required={}, optional={})
+        self.states: dict[str, StateDraft] = {}
+        for state in draft.states:
+            self.states.setdefault(state.state.name, state)
+        self.moves = [move for move in draft.moves if move.from_state.text in self.states and move.to_state.text in self.states]
+        self.fallbacks = {signal.text: target.text for signal, target in draft.fallbacks}
+        known = frozenset(self.known)
+        self.pulled: dict[int, tuple[str, ...]] = {id(move): tuple(draft.signals_of(move, known)) for move in draft.moves}
+        self.taken = {signal for signals in self.pulled.values() for signal in signals}
+        """The signals that some transition takes, fallbacks not counted."""
+
+    def signals(self, move: MoveDraft) -> tuple[str, ...]:
+        return self.pulled[id(move)]
+
+    def exits(self, state: str) -> list[MoveDraft]:
+        return [move for move in self.draft.moves if move.from_state.text == state]
+
+    def taken_by(self, state: str, signal: str) -> list[MoveDraft]:
+        """The moves that a signal tries in a state, fallbacks resolved."""
+        for name in self.followed(signal):
+            if moves := [move for move in self.exits(state) if name in self.signals(move)]:
+                return moves
+        return []
+
+    def answers(self, signal: str) -> bool:
+        """Whether a signal does something in some state, by a fallback or without."""
+        return not self.taken.isdisjoint(self.followed(signal))
+
+    def followed(self, signal: str) -> list[str]:
+        """A signal and everything that it falls back to, in this order."""
+        seen: dict[str, None] = {}
+        while signal not in seen:
+            seen[signal] = None
+            signal = self.fallbacks.get(signal, signal)
+        return list(seen)
+
+    def reachable_from(self, names: Iterable[str], edges: Mapping[str, set[str]]) -> set[str]:
+        seen = set(names)
+        frontier = list(seen)
+        while frontier:
+            fresh = edges.get(frontier.pop(), set()) - seen
+            seen |= fresh
+            frontier.extend(fresh)
+        return seen
+
+    def edges(self, *, backwards: bool = False, automatic_only: bool = False) -> dict[str, set[str]]:
+        edges: dict[str, set[str]] = {name: set() for name in self.states}
+        for move in self.moves:
+            if move.automatic or not automatic_only:
+                source, target = (move.to_state, move.from_state) if backwards else (move.from_state, move.to_state)
+                edges[source.text].add(target.text)
+        return edges
+
+
+def exhaustive(moves: list[MoveDraft]) -> bool:
+    """Whether one of the moves is taken whatever the facts are."""
+    single = {(move.conditions[0].name.text, move.conditions[0].negated) for move in moves if len(move.conditions) == 1}
+    return any(not move.conditions for move in moves) or any((name, not negated) in single for name, negated in single)
