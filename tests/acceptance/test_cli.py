@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.lifecycles.tables import TABLES
 
 from pointsman.cli import COMMANDS
 from pointsman.lifecycles import machine_names
@@ -99,6 +100,24 @@ def test_machine_show_keeps_the_contract_that_programs_rely_on() -> None:
         assert len(keys) == len(set(keys))
 
 
+def test_what_machine_show_tells_programs_is_what_the_documents_say() -> None:
+    for name, table in TABLES.items():
+        shown = json.loads(pointsman("machine", "show", name, "--json").stdout)
+        assert {(move["from"], move["to"], move["trigger"]) for move in shown["transitions"]} == set(table.rows)
+        assert {state["name"] for state in shown["states"] if state["terminal"]} == table.terminal
+        assert {state["name"] for state in shown["states"] if state["sealed"]} == table.sealed
+        assert {move["trigger"] for move in shown["transitions"] if move["automatic"]} == table.automatic
+        assert all(move["automatic"] == (move["signal"] is None) for move in shown["transitions"])
+    moves = json.loads(pointsman("machine", "show", "standard.task", "--json").stdout)["transitions"]
+    by_key = {(move["from"], move["to"], move["trigger"]): move for move in moves}
+    assert by_key["PENDING", "QUEUED", "ready"]["guards"] == ["not is_gate"]
+    assert by_key["RUNNING", "BLOCKED", "complete"]["guards"] == ["else open_subtasks"]
+    assert by_key["RUNNING", "SUCCEEDED", "complete"]["guards"] == ["else"]
+    assert by_key["RUNNING", "FAILED", "fail"]["severity"] == "error"
+    fail = json.loads(pointsman("machine", "show", "orchestrated.task", "--json").stdout)["transitions"][3]
+    assert (fail["trigger"], fail["signal"], fail["severity"]) == ("execution_failed", "fail", "warning")
+
+
 def test_machine_show_is_readable_without_json() -> None:
     text = pointsman("machine", "show", "orchestrated.task").stdout.decode()
     assert "worker_started" in text
@@ -112,7 +131,8 @@ def test_machine_show_is_readable_without_json() -> None:
         (("machine", "show", "standrd.task"), "Did you mean standard.task"),
         (("machine", "show", "task"), "agent.task"),
         (("machine", "draw", "agent.task", "--state", "BLOKED"), "Did you mean BLOCKED"),
-        (("machine", "draw", "agent.task", "--format", "png"), "svg"),
+        (("machine", "draw", "agent.task", "--format", "svgg"), "Did you mean svg?"),
+        (("machine", "check", "standrd"), "Did you mean standard?"),
         (("machine", "shwo", "agent.task"), "Did you mean show"),
         (("validat", "x"), "Did you mean validate"),
         (("validate", "--lifecycle", "orchestrate", "x"), "Did you mean orchestrated"),
@@ -149,6 +169,14 @@ def test_machine_check_places_its_findings_in_a_users_file(tmp_path: Path) -> No
     assert [(finding["rule"], finding["line"], finding["column"]) for finding in report["findings"]] == [
         ("unknown-guard", 9, 32)
     ]
+
+
+def test_machine_check_takes_shipped_names_and_ends_with_the_worst_of_several(tmp_path: Path) -> None:
+    broken = tmp_path / "broken.yaml"
+    broken.write_text(BROKEN)
+    assert pointsman("machine", "check", "standard").returncode == 0
+    assert pointsman("machine", "check", "standard", broken).returncode == 1
+    assert pointsman("machine", "check", tmp_path / "missing.yaml", broken).returncode == 2
 
 
 def test_a_users_own_machine_can_be_shown_and_drawn(tmp_path: Path) -> None:
@@ -229,6 +257,17 @@ def test_a_reader_that_goes_away_is_met_with_silence() -> None:
     result = subprocess.run(["bash", "-c", command], capture_output=True, check=True)
     assert result.stdout.startswith(b"standard.task")
     assert result.stderr == b""
+
+
+def test_help_for_a_reader_that_is_gone_is_met_with_silence() -> None:
+    result = subprocess.run(["bash", "-c", f"{POINTSMAN} --help | true"], capture_output=True, check=True)
+    assert result.stderr == b""
+
+
+def test_a_closed_stdin_is_an_error_of_one_line() -> None:
+    result = subprocess.run(["bash", "-c", f"{POINTSMAN} validate - <&-"], capture_output=True, check=False)
+    assert result.returncode == 2
+    assert b"Traceback" not in result.stderr
 
 
 def test_the_tour_of_make_run_works() -> None:

@@ -70,7 +70,7 @@ MET: dict[str, dict[Row, Facts]] = {
         ("PENDING", "RUNNING", "claim"): Facts(is_gate=False, dependencies_met=True, due=True),
         ("RUNNING", "PENDING", "fail"): Facts(attempt_count=2, max_attempts=3),
         ("RUNNING", "FAILED", "fail"): Facts(attempt_count=3, max_attempts=3),
-        ("RUNNING", "RUNNING", "reclaim"): Facts(lease_expired=True, attempt_count=1, max_attempts=2),
+        ("RUNNING", "RUNNING", "reclaim"): Facts(lease_expired=True),
         ("PENDING", "WAITING_APPROVAL", "open_gate"): Facts(is_gate=True),
     },
     "agent.task": {
@@ -197,7 +197,6 @@ UNMET: dict[str, tuple[tuple[Row, Facts, Otherwise], ...]] = {
         (("RUNNING", "PENDING", "fail"), Facts(attempt_count=2, max_attempts=3, retryable=False), Instead("FAILED")),
         (("RUNNING", "FAILED", "fail"), Facts(attempt_count=2, max_attempts=3), Instead("PENDING")),
         (("RUNNING", "RUNNING", "reclaim"), Facts(lease_expired=False), Needs("lease_expired")),
-        (("RUNNING", "RUNNING", "reclaim"), Facts(lease_expired=True, attempt_count=2, max_attempts=2), Needs("attempts_left")),
         (("PENDING", "WAITING_APPROVAL", "open_gate"), Facts(is_gate=False), Needs("is_gate")),
     ),
     "agent.task": (

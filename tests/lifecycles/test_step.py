@@ -123,3 +123,18 @@ def test_an_automatic_move_follows_at_once_and_is_recorded_on_its_own(
 def test_nobody_pulls_an_automatic_trigger(name: str, trigger: str) -> None:
     for state in TABLES[name].states:
         assert isinstance(pull(name, state, trigger, Facts(max_retries=1)), Refusal)
+
+
+def test_a_refusal_names_only_the_conditions_that_do_not_hold() -> None:
+    machine = load_machine("approval.step")
+    facts = Facts(is_gate=False, dependencies_met=False, due=False)
+    result = step(machine, Snapshot("PENDING", NOW), "claim", facts, NOW)
+    assert isinstance(result, Refusal)
+    assert result.unmet == ("dependencies_met and due",)
+
+
+def test_a_signal_that_only_stands_for_another_one_may_be_already_there() -> None:
+    """A job's time-out counts as a cancel; a second one finds it canceled already."""
+    result = step(load_machine("supervised.job"), Snapshot("CANCELED", NOW), "expire", Facts(), NOW)
+    assert isinstance(result, Refusal)
+    assert result.case == Case.ALREADY_THERE

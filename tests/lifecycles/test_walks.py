@@ -21,6 +21,8 @@ SMALL = st.integers(min_value=0, max_value=3)
 ANY_FACTS = st.builds(
     Facts,
     dependencies_met=st.booleans(),
+    drain_wanted=st.booleans(),
+    pause_wanted=st.booleans(),
     due=st.booleans(),
     is_gate=st.booleans(),
     top_level=st.booleans(),

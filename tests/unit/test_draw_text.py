@@ -8,8 +8,8 @@ from functools import cache
 import pytest
 
 from pointsman.kernel.draw import draw
+from pointsman.kernel.draw.channels import assign_tracks
 from pointsman.kernel.draw.text import COLUMNS
-from pointsman.kernel.draw.tracks import assign_tracks
 from pointsman.lifecycles import load_machine, machine_names
 
 PICTURE = """

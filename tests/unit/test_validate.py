@@ -33,12 +33,14 @@ WORKER_MOVES = {
     "register": ("initializing", "idle", "registration_complete", "info"),
     "assign": ("idle", "busy", "task_assigned", "info"),
     "vanish": ("busy", "unresponsive", "health_check_timeout", "error"),
+    "rest": ("busy", "idle", "task_completed", "info"),
     "leave": ("idle", "shutdown", "shutdown_requested", "info"),
     "leave_busy": ("busy", "shutdown", "shutdown_requested", "info"),
 }
 WORKSTREAM_MOVES = {
     "plan": ("planned", "ready", "all_tasks_created", "info"),
     "begin": ("ready", "executing", "first_task_started", "info"),
+    "drop": ("ready", "cancelled", "user_cancelled", "info"),
     "settle": ("executing", "validating", "all_tasks_completed", "info"),
 }
 
@@ -118,9 +120,17 @@ BREAKS: dict[str, list[bytes]] = {
         *(task("queue", "t1"), task("start", "t1", worker_id="w1")),
         *(task("queue", "t2"), task("start", "t2", worker_id="w1")),
     ],
+    "worker-release": [
+        *(worker("register"), worker("assign")),
+        *(task("queue"), task("start", worker_id="w1"), worker("rest")),
+    ],
     "graceful-shutdown": [
         *(worker("register"), worker("assign")),
         *(task("queue"), task("start", worker_id="w1"), worker("leave_busy")),
+    ],
+    "one-run": [task("queue", workstream_id="ws1"), task("start", workstream_id="ws2")],
+    "run-over": [
+        *(workstream("plan"), workstream("drop"), task("queue", workstream_id="ws1"), task("start")),
     ],
     "completion": [
         *(workstream("plan"), workstream("begin")),
@@ -228,6 +238,141 @@ def test_retries_are_counted_where_the_log_does_not_say() -> None:
     once = [task("start"), task("retry"), task("requeue")]
     assert rules([task("queue", max_retries=2), *once, *once]) == []
     assert rules([task("queue", max_retries=1), *once, *once]) == [("retry-limit", 6)]
+
+
+def test_the_logs_own_count_cannot_hide_a_retry_too_many() -> None:
+    once = [task("start"), task("retry", retry_count=1), task("requeue")]
+    assert rules([task("queue", max_retries=1), *once, *once]) == [("retry-limit", 6)]
+
+
+STANDARD = {
+    "ready": ("PENDING", "QUEUED", "ready", "info"),
+    "claim": ("QUEUED", "RUNNING", "claim", "info"),
+    "fail": ("RUNNING", "FAILED", "fail", "error"),
+    "fail_once": ("RUNNING", "RETRYING", "fail", "warning"),
+    "delay_over": ("RETRYING", "QUEUED", "delay_over", "info"),
+    "retry": ("FAILED", "QUEUED", "retry", "info"),
+    "complete": ("RUNNING", "SUCCEEDED", "complete", "info"),
+}
+
+
+def standard(move: str, name: str = "t1", **metadata: Any) -> bytes:
+    return event("task", name, STANDARD[move], metadata)
+
+
+def test_an_operators_retry_gives_the_retries_back() -> None:
+    once = [standard("claim"), standard("fail_once"), standard("delay_over")]
+    again = [standard("claim"), standard("fail"), standard("retry")]
+    assert rules([standard("ready", max_retries=1), *once, *again, *once], "standard") == []
+
+
+def test_a_task_that_is_tried_again_may_start_after_it_ended() -> None:
+    log = [
+        standard("ready", created_at="2026-01-15T10:00:00Z"),
+        standard("claim", started_at="2026-01-15T10:01:00Z"),
+        standard("fail", completed_at="2026-01-15T10:02:00Z"),
+        *(standard("retry"), standard("claim", started_at="2026-01-15T10:03:00Z")),
+    ]
+    assert rules(log, "standard") == []
+
+
+def test_dependencies_are_checked_where_a_machine_leaves_them_to_the_signal_ready() -> None:
+    assert rules([standard("ready", "t0"), standard("ready", "t1", depends_on=["t0"])], "standard") == [
+        ("dependency-satisfaction", 2)
+    ]
+
+
+def test_a_task_that_depends_on_itself_is_found() -> None:
+    (finding,) = validate([task("queue", depends_on=["t1"])])
+    assert finding.rule == "dependency-satisfaction"
+    assert "nothing is known of t1" in finding.message
+
+
+def test_a_neighbour_in_flight_may_finish_before_its_run_fails() -> None:
+    failed = event("workstream", "ws1", ("executing", "failed", "critical_task_failed", "critical"), {})
+    log = [
+        *(workstream("plan"), workstream("begin")),
+        *(task("queue", "t1", workstream_id="ws1", critical=True), task("start", "t1")),
+        *(task("queue", "t2", workstream_id="ws1"), task("start", "t2")),
+        *(task("fail", "t1"), task("finish", "t2"), failed),
+    ]
+    assert rules(log) == []
+
+
+def test_a_run_does_not_complete_over_a_critical_failure() -> None:
+    log = [
+        *(workstream("plan"), workstream("begin")),
+        *(task("queue", workstream_id="ws1", critical=True), task("start"), task("fail"), workstream("settle")),
+    ]
+    assert rules(log) == [("failure-propagation", 6)]
+
+
+def test_a_critical_failure_is_forgiven_when_the_task_or_its_run_is_tried_again() -> None:
+    start = event("run", "r1", ("PENDING", "RUNNING", "start", "info"), {})
+    fail = event("run", "r1", ("RUNNING", "FAILED", "fail", "error"), {})
+    again = event("run", "r1", ("FAILED", "RUNNING", "retry", "info"), {})
+    done = event("run", "r1", ("RUNNING", "SUCCEEDED", "complete", "info"), {})
+    failed = [start, standard("ready", run_id="r1", critical=True), standard("claim"), standard("fail")]
+    retried = [standard("retry"), standard("claim"), standard("complete"), done]
+    assert rules([*failed, *retried], "standard") == []
+    other = [standard("ready", "t2", run_id="r1"), standard("claim", "t2")]
+    assert rules([*failed, fail, again, *other], "standard") == []
+
+
+def test_a_task_that_is_reopened_is_unfinished_again() -> None:
+    moves = [
+        ("S_PENDING", "S_RUNNING", "dependencies_met", "info"),
+        ("S_RUNNING", "S_FAILED", "failure", "error"),
+        ("S_FAILED", "S_SUCCESS", "skip", "warning"),
+    ]
+    steps = [event("step", "s1", move, {"run_id": "ws1"}) for move in moves]
+    begin = event("workstream", "ws1", ("S_PENDING", "S_RUNNING", "start_execution", "info"), {})
+    done = event("workstream", "ws1", ("S_RUNNING", "S_SUCCESS", "all_steps_succeed", "info"), {})
+    assert rules([begin, *steps, done], "pipeline") == []
+    assert rules([begin, *steps[:2], done], "pipeline") == [("completion", 4)]
+
+
+def test_a_step_that_is_reclaimed_changes_its_worker() -> None:
+    claim = event("step", "s1", ("PENDING", "RUNNING", "claim", "info"), {"worker_id": "w1"})
+    reclaim = event("step", "s1", ("RUNNING", "RUNNING", "reclaim", "warning"), {"worker_id": "w2"})
+    complete = event("step", "s1", ("RUNNING", "SUCCEEDED", "complete", "info"), {"worker_id": "w2"})
+    assert rules([claim, reclaim, complete], "approval") == []
+
+
+def test_a_finding_says_since_when() -> None:
+    (finding,) = validate(BREAKS["continuity"])
+    assert "t1 is running since line 2" in finding.message
+
+
+def test_a_log_cannot_make_the_validator_open_files() -> None:
+    for name in ("/etc/passwd", "/dev/zero", "../x.yaml", "x.yaml:task", "standard"):
+        line = event("task", "t1", TASK_MOVES["queue"], {"machine": name})
+        assert rules([line, *BREAKS["empty-line"]]) == [("event-type", 1), ("empty-line", 3)]
+
+
+def test_numbers_and_instants_out_of_range_are_schema_findings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(entities.Entities.__init__, "__defaults__", (1,))
+    others = [task("queue", f"t{number}") for number in range(2, 9)]
+    assert rules([task("queue", max_retries=2**64), *others]) == [("schema", 1)]
+    assert rules([task("queue", created_at="0001-01-01T00:00:00+14:00"), *others]) == [("schema", 1)]
+    assert rules([task("queue", created_at="9999-12-31T23:59:59-14:00"), *others]) == [("schema", 1)]
+
+
+def test_long_lists_of_dependencies_leave_memory_like_everything_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    spilled: list[int] = []
+    spill = entities.Entities.spill
+
+    def count(self: entities.Entities) -> None:
+        spilled.append(self._dependencies)
+        spill(self)
+
+    monkeypatch.setattr(entities, "DEPENDENCIES", 100)
+    monkeypatch.setattr(entities.Entities, "spill", count)
+    created = [event("task", f"t{number}", (None, "pending", "created", "info"), {}) for number in range(50)]
+    queued = [task("queue", f"t{number}", depends_on=[f"d{each}" for each in range(60)]) for number in range(50)]
+    rules([*created, *queued], partial=True)
+    assert spilled
+    assert max(spilled) <= 100 + 60
 
 
 def test_a_run_that_fails_after_a_critical_failure_is_right() -> None:

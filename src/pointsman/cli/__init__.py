@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 
@@ -22,11 +23,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; the help of the whole is printed without importing any of it."""
     arguments = sys.argv[1:] if arguments is None else arguments
     if not arguments or list(arguments) in (["--help"], ["-h"]):
-        sys.stdout.write(overview())
-        return 0
+        return show_overview()
     from pointsman.cli.group import run
 
     return run(arguments)
+
+
+def show_overview() -> int:
+    try:
+        sys.stdout.write(overview())
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader left; let the exit be quiet, too
+        return 1
+    return 0
 
 
 def overview() -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import traceback
 from collections.abc import Sequence
 from importlib import import_module
 
@@ -11,10 +12,20 @@ import click
 from pointsman import __version__
 from pointsman.cli import COMMANDS, overview
 from pointsman.cli.output import fail
-from pointsman.errors import PointsmanError, nearest
+from pointsman.errors import PointsmanError, suggest
 
 
-class Root(click.Group):
+class Commands(click.Group):
+    """A group of commands that names the nearest ones after a typo."""
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if not name.startswith("-") and self.get_command(ctx, name) is None:
+            ctx.fail(f"There is no command called '{name}'. {suggest(name, self.list_commands(ctx))}")
+        return super().resolve_command(ctx, args)
+
+
+class Root(Commands):
     """Loads `pointsman.cli.NAME` when NAME is asked for; the module's `command` is the command."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -31,28 +42,6 @@ class Root(click.Group):
     def get_help(self, ctx: click.Context) -> str:
         del ctx
         return overview().rstrip()
-
-    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
-        return resolve_or_suggest(self, ctx, args)
-
-
-class Commands(click.Group):
-    """A group of commands that names the nearest ones after a typo."""
-
-    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
-        return resolve_or_suggest(self, ctx, args)
-
-
-def resolve_or_suggest(
-    group: click.Group, ctx: click.Context, args: list[str]
-) -> tuple[str | None, click.Command | None, list[str]]:
-    name = args[0]
-    if not name.startswith("-") and group.get_command(ctx, name) is None:
-        known = group.list_commands(ctx)
-        close = nearest(name, known)
-        hint = f"Did you mean {' or '.join(close)}?" if close else f"The commands are {', '.join(known)}."
-        ctx.fail(f"There is no command called '{name}'. {hint}")
-    return click.Group.resolve_command(group, ctx, args)
 
 
 @click.command(cls=Root, context_settings={"help_option_names": ["-h", "--help"]})
@@ -74,6 +63,10 @@ def run(arguments: Sequence[str]) -> int:
     except (click.Abort, KeyboardInterrupt):
         fail("Interrupted.")
         return 130
+    except Exception:  # noqa: BLE001 - whatever it is, 1 would say that the command did its work and found something
+        traceback.print_exc()
+        fail("This is a defect of Pointsman. Please report it, with the lines above.")
+        return 2
     return result if isinstance(result, int) else 0
 
 

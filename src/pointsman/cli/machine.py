@@ -10,14 +10,14 @@ import click
 
 from pointsman.cli.group import Commands, wants_color
 from pointsman.cli.output import count, describe_finding, fail, json_option, show_finding, show_table
-from pointsman.errors import Finding, LifecycleInvalid, LifecycleUnreadable
+from pointsman.errors import Finding, LifecycleError, LifecycleInvalid
 from pointsman.kernel.draw import FORMATS, draw
 from pointsman.kernel.grammar import format_duration
 from pointsman.kernel.machine import Lifecycle, Machine, Outcome, Phase, Severity, State
 from pointsman.lifecycles import SCHEMA, SHIPPED, load_lifecycle, load_machine
 
-PHASE_COLORS = {Phase.HELD: "yellow", Phase.QUEUED: "cyan", Phase.ACTIVE: "blue"}
-OUTCOME_COLORS = {Outcome.SUCCESS: "green", Outcome.FAILURE: "red", Outcome.CANCELED: "magenta"}
+PHASE_COLORS = {Phase.HELD: "yellow", Phase.QUEUED: "blue", Phase.ACTIVE: "magenta"}
+OUTCOME_COLORS = {Outcome.SUCCESS: "green", Outcome.FAILURE: "red", Outcome.CANCELED: "bright_black"}
 SEVERITY_COLORS = {Severity.WARNING: "yellow", Severity.ERROR: "red", Severity.CRITICAL: "red"}
 
 machine_argument = click.argument("machine", metavar="MACHINE")
@@ -72,7 +72,7 @@ def show(machine: str, *, as_json: bool) -> None:
     show_table(("state", "phase", "", "needs", "at most"), [state_row(state) for state in loaded.states])
     click.echo()
     rows = [
-        (move.from_state, move.to_state, move.trigger, move.signal or "", conditions(move.conditions), severity(move.severity))
+        (move.from_state, move.to_state, move.trigger, move.signal or "", ", ".join(move.conditions), severity(move.severity))
         for move in loaded.transitions
     ]
     show_table(("from", "to", "trigger", "signal", "when", "severity"), rows)
@@ -82,9 +82,9 @@ def show(machine: str, *, as_json: bool) -> None:
 
 
 @command.command()
-@click.argument("files", metavar="[FILE]...", nargs=-1, type=click.Path(path_type=Path))
+@click.argument("sources", metavar="[FILE]...", nargs=-1)
 @json_option
-def check(files: tuple[Path, ...], *, as_json: bool) -> int:
+def check(sources: tuple[str, ...], *, as_json: bool) -> int:
     """Verify lifecycle files, or the shipped ones if none is named.
 
     Every finding has its place and says what to do. Exit code 0: sound, 1: findings, 2: a file cannot be read.
@@ -96,7 +96,7 @@ def check(files: tuple[Path, ...], *, as_json: bool) -> int:
     """
     worst = 0
     reports = []
-    for source in files or SHIPPED:
+    for source in sources or SHIPPED:
         findings: tuple[Finding, ...] = ()
         error = None
         try:
@@ -104,11 +104,11 @@ def check(files: tuple[Path, ...], *, as_json: bool) -> int:
         except LifecycleInvalid as invalid:
             findings = invalid.findings
             worst = max(worst, 1)
-        except LifecycleUnreadable as unreadable:
+        except LifecycleError as unreadable:
             error = str(unreadable)
             worst = 2
         if as_json:
-            reports.append({"file": str(source), "error": error, "findings": [describe_finding(each) for each in findings]})
+            reports.append({"file": source, "error": error, "findings": [describe_finding(each) for each in findings]})
         elif error:
             fail(error)
         elif findings:
@@ -124,7 +124,9 @@ def check(files: tuple[Path, ...], *, as_json: bool) -> int:
 
 @command.command("draw")
 @machine_argument
-@click.option("--format", "-f", "form", type=click.Choice(FORMATS), default="text", show_default=True, help="What to draw.")
+@click.option(
+    "--format", "-f", "form", metavar=f"[{'|'.join(FORMATS)}]", default="text", show_default=True, help="What to draw."
+)
 @click.option("--state", "-s", help="Light this state, and dim what can no longer be reached from it.")
 @click.option("--output", "-o", type=click.Path(path_type=Path, dir_okay=False), help="Write to this file.")
 @json_option
@@ -134,7 +136,7 @@ def draw_machine(machine: str, form: str, state: str | None, output: Path | None
     \b
     Examples:
       pointsman machine draw supervised.job
-      pointsman machine draw agent.task --state BLOCKED
+      pointsman machine draw orchestrated.workstream --state executing
       pointsman machine draw standard.task -f svg -o task.svg
     """
     color = output is None and not as_json and wants_color() is not False and sys.stdout.isatty()
@@ -219,10 +221,6 @@ def state_row(state: State) -> tuple[str, ...]:
     flags = [name for name in ("initial", "terminal", "sealed") if getattr(state, name)]
     stay = format_duration(state.longest_stay_seconds) if state.longest_stay_seconds is not None else ""
     return click.style(state.name, fg=color), phase, " ".join(flags), ", ".join(state.needs), stay
-
-
-def conditions(words: tuple[str, ...]) -> str:
-    return ", ".join(words).replace("else, ", "else ")
 
 
 def severity(level: Severity) -> str:

@@ -68,6 +68,8 @@ def command(log: str | None, lifecycle: str, *, partial: bool, rules: bool, as_j
 
 def open_log(log: str) -> BinaryIO:
     if log == "-":
+        if sys.stdin is None:
+            raise LogUnreadable("Cannot read stdin: it is closed.")
         return sys.stdin.buffer
     try:
         return Path(log).open("rb")

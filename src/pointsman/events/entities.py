@@ -1,4 +1,4 @@
-"""What is remembered of each entity of a log: the recent ones in memory, the rest in a scratch file.
+"""What is remembered of each entity of a log: those met last in memory, the rest in a scratch file.
 
 Memory stays the same however many entities a log has; nothing is forgotten.
 """
@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import sqlite3
 from datetime import datetime
-from itertools import islice
 from operator import itemgetter
 
 import msgspec
 from msgspec import Struct
 
 RECENT = 4_096
-_DEPENDENCIES_KEPT = 4 * RECENT
+DEPENDENCIES = 4 * RECENT
 _FILTER_BITS = 1 << 23
 """One bit for many names: unset where none of them is in the scratch file, which spares most look-ups of new names."""
 
@@ -32,6 +31,7 @@ class Entity(Struct, array_like=True, omit_defaults=True):
     run: str | None = None
     critical: bool = False
     depends_on: tuple[str, ...] = ()
+    # UTC
     created_at: datetime | None = None
     started_at: datetime | None = None
     completed_at: datetime | None = None
@@ -79,32 +79,49 @@ class Entities:
         """Remember what an entity waits for; long lists count against the memory, too."""
         self._dependencies += len(depends_on) - len(entity.depends_on)
         entity.depends_on = depends_on
+        self._check_bound()
 
     def spill(self) -> None:
-        """Move the older half to the scratch file, which the system removes when it is closed."""
+        """Move the older ones to the scratch file, which the system removes when it is closed."""
         if self._scratch is None:
             self._scratch = _open_scratch()
             self._spilled = bytearray(_FILTER_BITS // 8)
-        older = list(islice(self._recent.items(), max(1, len(self._recent) // 2)))
+        older = self._take_older()
         older.sort(key=itemgetter(0))  # neighbours share pages
         self._scratch.execute("BEGIN")
         rows = ((name, self._encode(entity)) for name, entity in older)
         self._scratch.executemany("INSERT OR REPLACE INTO entity VALUES (?, ?)", rows)
         self._scratch.execute("COMMIT")
-        for name, entity in older:
-            del self._recent[name]
-            self._dependencies -= len(entity.depends_on)
+        for name, _ in older:
             bit = hash(name) % _FILTER_BITS
             self._spilled[bit >> 3] |= 1 << (bit & 7)
+
+    def _take_older(self) -> list[tuple[str, Entity]]:
+        """As many as it takes to come down to half of either bound, those that came first."""
+        older = []
+        while self._recent and (len(self._recent) > self._limit // 2 or self._dependencies > DEPENDENCIES // 2):
+            name = next(iter(self._recent))
+            entity = self._recent.pop(name)
+            self._dependencies -= len(entity.depends_on)
+            older.append((name, entity))
+        return older
 
     def _may_be_spilled(self, name: str) -> bool:
         bit = hash(name) % _FILTER_BITS
         return bool(self._spilled[bit >> 3] & 1 << (bit & 7))
 
+    def close(self) -> None:
+        if self._scratch is not None:
+            self._scratch.close()
+            self._scratch = None
+
     def _keep(self, name: str, entity: Entity) -> None:
         self._recent[name] = entity
         self._dependencies += len(entity.depends_on)
-        if (len(self._recent) > self._limit or self._dependencies > _DEPENDENCIES_KEPT) and self not in self._overfull:
+        self._check_bound()
+
+    def _check_bound(self) -> None:
+        if (len(self._recent) > self._limit or self._dependencies > DEPENDENCIES) and self not in self._overfull:
             self._overfull.append(self)
 
 

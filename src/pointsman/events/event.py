@@ -11,7 +11,7 @@ from msgspec import Meta, Struct
 
 Name = Annotated[str, Meta(min_length=1, max_length=512)]
 Instant = Annotated[datetime, Meta(tz=True)]
-Count = Annotated[int, Meta(ge=0)]
+Count = Annotated[int, Meta(ge=0, le=2**31)]
 
 
 class Metadata(Struct, frozen=True):

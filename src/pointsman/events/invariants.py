@@ -7,6 +7,7 @@ moves will be held against.
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import UTC, datetime
 from itertools import pairwise
 
 from pointsman.events.entities import Entity
@@ -24,20 +25,22 @@ def check_task(track: Track, task: Entity, event: Event, move: Move | None, *, w
         track.entities.depend(task, metadata.depends_on)
     if metadata.critical is not None:
         task.critical = metadata.critical
-    _timestamp_order(task, event, report)
+    _timestamp_order(track, task, event, report)
     _retry_limit(task, event, move, report)
     if move is not None and move.waits:
         _dependency_satisfaction(track, task, event, whole=whole, report=report)
     _worker_assignment(track, task, event, report)
-    _failure_propagation(track, task, event, report)
+    _run_account(track, task, event, report)
 
 
 def check_worker(track: Track, worker: Entity, event: Event, report: Report) -> None:
     if event.metadata.max_concurrent_tasks is not None:
         worker.max_concurrent_tasks = event.metadata.max_concurrent_tasks
+    message = f"Worker {event.entity_id} goes to {event.to_state} while it still holds {worker.tasks_held} task(s)."
     if worker.tasks_held and event.to_state in track.succeeded:
-        message = f"Worker {event.entity_id} goes to {event.to_state} while it still holds {worker.tasks_held} task(s)."
         report("graceful-shutdown", message, "Finish or reassign its tasks before the worker leaves.")
+    elif worker.tasks_held and event.to_state in track.queued:
+        report("worker-release", message, "Finish or reassign its tasks before the worker is free again.")
 
 
 def check_run(track: Track, run: Entity, event: Event, move: Move | None, report: Report) -> None:
@@ -53,13 +56,21 @@ def check_run(track: Track, run: Entity, event: Event, move: Move | None, report
         report("completion", message, "A run completes only when all of its tasks have.")
 
 
-def _timestamp_order(task: Entity, event: Event, report: Report) -> None:
+def _timestamp_order(track: Track, task: Entity, event: Event, report: Report) -> None:
     metadata = event.metadata
+    if event.from_state in track.done:
+        task.completed_at = None
     if metadata.created_at is None and metadata.started_at is None and metadata.completed_at is None:
         return
-    task.created_at = metadata.created_at or task.created_at
-    task.started_at = metadata.started_at or task.started_at
-    task.completed_at = metadata.completed_at or task.completed_at
+    for name in ("created_at", "started_at", "completed_at"):
+        instant: datetime | None = getattr(metadata, name)
+        if instant is not None:
+            try:
+                setattr(task, name, instant.astimezone(UTC))
+            except OverflowError:
+                report(
+                    "schema", f"`metadata.{name}` is out of range.", "Write an instant between the years 1 and 9999, in UTC."
+                )
     instants = (("created_at", task.created_at), ("started_at", task.started_at), ("completed_at", task.completed_at))
     known = [(name, instant) for name, instant in instants if instant is not None]
     for (earlier, first), (later, second) in pairwise(known):
@@ -73,10 +84,12 @@ def _retry_limit(task: Entity, event: Event, move: Move | None, report: Report) 
     if metadata.max_retries is not None:
         task.max_retries = metadata.max_retries
     before = task.retries
-    if metadata.retry_count is not None:
-        task.retries = metadata.retry_count
-    elif move is not None and move.retries:
+    if move is not None and move.resets_retries:
+        before = task.retries = 0
+    if move is not None and move.retries:
         task.retries += 1
+    if metadata.retry_count is not None:
+        task.retries = max(task.retries, metadata.retry_count)
     if task.max_retries is not None and task.retries > max(before, task.max_retries):
         message = f"{event.entity_id} is at retry {task.retries}, but max_retries is {task.max_retries}."
         report("retry-limit", message, "A task whose retries are used up must fail instead.")
@@ -85,7 +98,7 @@ def _retry_limit(task: Entity, event: Event, move: Move | None, report: Report) 
 def _dependency_satisfaction(track: Track, task: Entity, event: Event, *, whole: bool, report: Report) -> None:
     for name in task.depends_on:
         dependency = track.entities.get(name)
-        if dependency is None:
+        if dependency is None or not dependency.state:
             if whole:
                 message = f"{event.entity_id} goes to {event.to_state}, but nothing is known of {name}, on which it depends."
                 report("dependency-satisfaction", message, "Log the dependency's transitions, too, or use --partial.")
@@ -95,7 +108,7 @@ def _dependency_satisfaction(track: Track, task: Entity, event: Event, *, whole:
 
 
 def _worker_assignment(track: Track, task: Entity, event: Event, report: Report) -> None:
-    """Only a running task has a worker, it has one, and that one is there and has room."""
+    """Only a running task has a worker, it keeps the one that it has, and that one is there and has room."""
     named = event.metadata.worker_id
     leaves, enters = event.from_state in track.held_by_worker, event.to_state in track.held_by_worker
     if named and not leaves and not enters:
@@ -121,7 +134,7 @@ def _claim(track: Track, name: str, event: Event, report: Report) -> None:
     state = workers.states.get(worker.state)
     if state is not None and state.phase in (Phase.HELD, Phase.DONE):
         message = f"{event.entity_id} is claimed by worker {name}, which is {worker.state}."
-        report("worker-available", message, "Only a worker that is idle or busy may claim a task.")
+        report("worker-available", message, "Only a worker that may be given work claims tasks.")
     if worker.max_concurrent_tasks is not None and worker.tasks_held > worker.max_concurrent_tasks:
         message = f"Worker {name} holds {worker.tasks_held} tasks, but max_concurrent_tasks is {worker.max_concurrent_tasks}."
         report("worker-capacity", message, "Release a task before the worker claims another one.")
@@ -134,23 +147,31 @@ def _release(track: Track, task: Entity) -> None:
     task.worker = None
 
 
-def _failure_propagation(track: Track, task: Entity, event: Event, report: Report) -> None:
-    """Keeps the run's account of its tasks, and reports one that goes on after a critical task failed."""
-    name = task.run or event.metadata.run_id or event.metadata.workstream_id
+def _run_account(track: Track, task: Entity, event: Event, report: Report) -> None:
+    """Keeps the run's account of its tasks; a task starts only while its run goes on and no critical task has failed."""
+    named = event.metadata.run_id or event.metadata.workstream_id
+    if task.run and named and named != task.run:
+        message = f"{event.entity_id} belongs to {task.run}, but this line says {named}."
+        report("one-run", message, "A task stays in the run that it was created in.")
+    name = task.run or named
     if name is None or track.runs is None:
         return
     run = track.runs.entities.get(name) or track.runs.entities.add(name)
-    if task.run is None:
-        task.run = name
-        run.unfinished += 1
-    elif event.from_state in track.succeeded:
-        run.unfinished += 1
-    if event.to_state in track.succeeded:
-        run.unfinished -= 1
+    counted_before = task.run is not None and event.from_state not in track.succeeded
+    run.unfinished += (event.to_state not in track.succeeded) - counted_before
+    task.run = name
     if event.to_state in track.failed and task.critical:
         run.critical_failure = event.entity_id
     elif run.critical_failure == event.entity_id:
         run.critical_failure = None
-    if run.critical_failure and event.to_state in track.active and not track.runs.is_over(run.state):
+    if event.to_state in track.active and event.from_state not in track.active:
+        _check_start(name, run, track.runs, event, report)
+
+
+def _check_start(name: str, run: Entity, runs: Track, event: Event, report: Report) -> None:
+    if run.state in runs.done:
+        message = f"{event.entity_id} goes to {event.to_state}, but its run {name} is {run.state} since line {run.line}."
+        report("run-over", message, "Let no task start after its run has ended.")
+    elif run.critical_failure:
         message = f"{event.entity_id} goes to {event.to_state} although {run.critical_failure}, critical to {name}, failed."
         report("failure-propagation", message, f"Fail {name} and cancel its remaining tasks.")

@@ -8,12 +8,15 @@ from pointsman.errors import UnknownName
 from pointsman.events.entities import Entities
 from pointsman.events.event import Event
 from pointsman.kernel.machine import Kind, Lifecycle, Machine, Outcome, Phase, Transition
-from pointsman.lifecycles import load_lifecycle
+from pointsman.lifecycles import load_lifecycle, machine_names
 
+# The words of the vocabulary that the invariants are about.
 DEPENDENCIES_MET = "dependencies_met"
 ALL_TASKS_SUCCEEDED = "all_tasks_succeeded"
 COUNT_RETRY = "count_retry"
+RESET_RETRIES = "reset_retries"
 FAIL = "fail"
+READY = "ready"
 
 
 class Move(NamedTuple):
@@ -27,18 +30,29 @@ class Move(NamedTuple):
     """It is open only to a run whose tasks have all succeeded."""
     fails: bool
     retries: bool
+    resets_retries: bool
 
-    @classmethod
-    def of(cls, transition: Transition) -> Move:
-        guards = {guard.name for guard in transition.guards}
-        return cls(
+
+def _lay_out(machine: Machine) -> dict[tuple[str, str], dict[str, Move]]:
+    """By from-state and to-state, then by trigger: every declared move."""
+    guarded = any(DEPENDENCIES_MET in _guards(transition) for transition in machine.transitions)
+    moves: dict[tuple[str, str], dict[str, Move]] = {}
+    for transition in machine.transitions:
+        guards = _guards(transition)
+        moves.setdefault((transition.from_state, transition.to_state), {})[transition.trigger] = Move(
             transition,
             transition.severity.value,
-            waits=DEPENDENCIES_MET in guards,
+            waits=DEPENDENCIES_MET in guards if guarded else transition.signal == READY,
             completes=ALL_TASKS_SUCCEEDED in guards,
             fails=transition.signal == FAIL,
             retries=COUNT_RETRY in transition.effects,
+            resets_retries=RESET_RETRIES in transition.effects,
         )
+    return moves
+
+
+def _guards(transition: Transition) -> set[str]:
+    return {guard.name for guard in transition.guards}
 
 
 class Track:
@@ -52,16 +66,16 @@ class Track:
         self.held_by_worker = frozenset(state.name for state in machine.states if "worker" in state.needs)
         self.succeeded = frozenset(state.name for state in machine.states if state.outcome is Outcome.SUCCESS)
         self.failed = frozenset(state.name for state in machine.states if state.outcome is Outcome.FAILURE)
-        self.active = frozenset(state.name for state in machine.states if state.phase is Phase.ACTIVE)
-        self.moves: dict[tuple[str, str], dict[str, Move]] = {}
-        for move in machine.transitions:
-            self.moves.setdefault((move.from_state, move.to_state), {})[move.trigger] = Move.of(move)
+        self.active = self._in_phase(Phase.ACTIVE)
+        self.queued = self._in_phase(Phase.QUEUED)
+        self.done = self._in_phase(Phase.DONE)
+        self.moves = _lay_out(machine)
         self.entities = entities
         self.workers: Track | None = None
         self.runs: Track | None = None
 
-    def is_over(self, state: str) -> bool:
-        return state in self.states and self.states[state].phase is Phase.DONE
+    def _in_phase(self, phase: Phase) -> frozenset[str]:
+        return frozenset(state.name for state in self.machine.states if state.phase is phase)
 
 
 class Tracks:
@@ -80,16 +94,19 @@ class Tracks:
             if track is None:
                 raise UnknownName("event_type in this lifecycle", event.event_type, self._by_type)
             return track
+        if name not in self._by_machine and name in machine_names():
+            self._lay(load_lifecycle(name.partition(".")[0]))
         track = self._by_machine.get(name)
         if track is None:
-            self._lay(load_lifecycle(name.partition(".")[0]))
-            track = self._by_machine.get(name)
-        if track is None or event.event_type not in (event_type(track.machine), f"{track.kind}_state_transition"):
-            raise UnknownName(f"event of machine {name}", event.event_type, map(event_type, self._machines()))
+            raise UnknownName("machine", name, (*self._by_machine, *machine_names()))
+        if event.event_type not in (types := (event_type(track.machine), f"{track.kind}_state_transition")):
+            raise UnknownName(f"event_type of machine {name}", event.event_type, dict.fromkeys(types))
         return track
 
-    def _machines(self) -> list[Machine]:
-        return [track.machine for track in self._by_machine.values()]
+    def close(self) -> None:
+        """Give the scratch files back."""
+        for track in self._by_machine.values():
+            track.entities.close()
 
     def _lay(self, lifecycle: Lifecycle) -> list[Track]:
         """A track for each machine of a lifecycle; a machine shared by several lifecycles has one track."""

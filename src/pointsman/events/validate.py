@@ -40,9 +40,12 @@ RULES = {
     "dependency-satisfaction": "a task goes on when its dependencies have succeeded",
     "worker-assignment": "only a running task has a worker",
     "one-worker": "a running task has one worker",
-    "worker-available": "only a worker that is idle or busy claims tasks",
+    "worker-available": "only a worker that may be given work claims tasks",
     "worker-capacity": "a worker holds at most max_concurrent_tasks",
+    "worker-release": "a worker is free again when it holds no task",
     "graceful-shutdown": "a worker leaves when it holds no task",
+    "one-run": "a task stays in its run",
+    "run-over": "a task starts while its run goes on",
     "completion": "a run completes when all of its tasks have",
     "failure-propagation": "a critical task's failure fails its run",
 }
@@ -79,6 +82,12 @@ class Validator:
         except OSError as error:
             file, done = self.summary.file, self.summary.lines
             raise LogUnreadable(f"Cannot read {file} after line {done}: {error.strerror or error}.") from None
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Give the scratch files back; no line can be checked after that."""
+        self._tracks.close()
 
     def check_line(self, line: bytes) -> Sequence[Finding]:
         """What is wrong with one line, given all before it."""

@@ -95,8 +95,11 @@ class Transition:
 
     @property
     def conditions(self) -> tuple[str, ...]:
-        """The guards as the file writes them, `else` first."""
-        return ("else",) * self.otherwise + tuple(str(guard) for guard in self.guards)
+        """The guards as the file writes them between its brackets: `else first`, `not second`."""
+        guards = tuple(str(guard) for guard in self.guards)
+        if not self.otherwise:
+            return guards
+        return (f"else {guards[0]}", *guards[1:]) if guards else ("else",)
 
     def __str__(self) -> str:
         conditions = f" [{', '.join(self.conditions)}]" if self.conditions else ""
@@ -143,7 +146,7 @@ class Refusal:
         return ", ".join(f"{move.trigger} -> {move.to_state}" for move in self.allowed)
 
 
-Moves = dict[tuple[str, str], tuple[Transition, ...]]
+Moves = Mapping[tuple[str, str], tuple[Transition, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +164,7 @@ class Machine:
     """Signals that count as another one where a state has no transition for them."""
     moves_on: Moves = field(init=False, repr=False, compare=False)
     """By state and signal, or trigger: the transitions to try, in order, fallbacks resolved."""
-    automatic_exits: dict[str, tuple[Transition, ...]] = field(init=False, repr=False, compare=False)
+    automatic_exits: Mapping[str, tuple[Transition, ...]] = field(init=False, repr=False, compare=False)
     """By state: the automatic transitions out of it, in order; states without any are left out."""
     _states: dict[str, State] = field(init=False, repr=False, compare=False)
     _exits: dict[str, tuple[Transition, ...]] = field(init=False, repr=False, compare=False)
@@ -169,11 +172,12 @@ class Machine:
     def __post_init__(self) -> None:
         exits = {state.name: tuple(move for move in self.transitions if move.from_state == state.name) for state in self.states}
         automatic = {name: tuple(move for move in moves if move.automatic) for name, moves in exits.items()}
+        automatic = {name: moves for name, moves in automatic.items() if moves}
         object.__setattr__(self, "fallbacks", MappingProxyType(dict(self.fallbacks)))
         object.__setattr__(self, "_states", {state.name: state for state in self.states})
         object.__setattr__(self, "_exits", exits)
-        object.__setattr__(self, "automatic_exits", {name: moves for name, moves in automatic.items() if moves})
-        object.__setattr__(self, "moves_on", self._index_moves(exits))
+        object.__setattr__(self, "automatic_exits", MappingProxyType(automatic))
+        object.__setattr__(self, "moves_on", MappingProxyType(self._index_moves(exits)))
 
     @property
     def initial(self) -> State:
@@ -254,7 +258,7 @@ class Machine:
             frontier.extend(fresh)
         return frozenset(seen)
 
-    def _index_moves(self, exits: Mapping[str, tuple[Transition, ...]]) -> Moves:
+    def _index_moves(self, exits: Mapping[str, tuple[Transition, ...]]) -> dict[tuple[str, str], tuple[Transition, ...]]:
         """Which transitions to try for each state and name; a signal and a trigger are asked for in the same way."""
         moves: dict[tuple[str, str], list[Transition]] = {}
         for transition in self.transitions:

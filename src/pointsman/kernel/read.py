@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Any
+from enum import StrEnum
+from typing import TypeVar
 
 from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError
@@ -22,6 +23,8 @@ _STATE_KEYS = ("phase", "outcome", "initial", "terminal", "sealed", "needs", "lo
 _BY_NAME = "by_name"
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
 _LIFECYCLE_NAME = re.compile(r"[A-Za-z0-9_-]{1,100}")
+
+Choice = TypeVar("Choice", bound=StrEnum)
 
 
 def read_lifecycle(text: str, file: str) -> tuple[LifecycleDraft | None, list[Finding]]:
@@ -178,7 +181,7 @@ class _Reader:
             draft.moves.extend(parse_moves(self.line(states), self.line(rule)))
         except SyntaxProblem as problem:
             message = f"The transition cannot be read: expected {problem.expected}."
-            advice = "The form is `FROM, FROM -> TO : automatic trigger [guard, not guard] / effect, effect !severity`."
+            advice = "The form is `FROM, FROM -> TO : automatic trigger [else guard, not guard] / effect, effect !severity`."
             self.report("syntax", problem.place, message, advice)
             draft.moves_read = False
 
@@ -269,7 +272,7 @@ class _Reader:
         self.report("structure", self.place(node), f"The version is '{text}'.", "Write a whole number from 1 up.")
         return 1
 
-    def choice(self, node: Node | None, words: type[Any], what: str, at: Place) -> Any:
+    def choice(self, node: Node | None, words: type[Choice], what: str, at: Place) -> Choice | None:
         known = [str(word) for word in words]
         if node is None:
             self.report("structure", at, f"The file does not say {what}.", f"It is one of {', '.join(known)}.")

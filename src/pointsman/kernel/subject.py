@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from itertools import product
 
 from pointsman.kernel.draft import MachineDraft, MoveDraft, StateDraft
 from pointsman.kernel.vocabulary import Signals, Vocabulary
+
+MOST_GUARDS = 12
+"""How many guards are tried in all their combinations."""
 
 
 class Subject:
@@ -71,5 +75,12 @@ class Subject:
 
 def exhaustive(moves: list[MoveDraft]) -> bool:
     """Whether one of the moves is taken whatever the facts are."""
-    single = {(move.conditions[0].name.text, move.conditions[0].negated) for move in moves if len(move.conditions) == 1}
-    return any(not move.conditions for move in moves) or any((name, not negated) in single for name, negated in single)
+    names = sorted({condition.name.text for move in moves for condition in move.conditions})
+    if len(names) > MOST_GUARDS:
+        return any(not move.conditions for move in moves)
+    worlds = (dict(zip(names, truth, strict=True)) for truth in product((False, True), repeat=len(names)))
+    return all(any(_open(move, world) for move in moves) for world in worlds)
+
+
+def _open(move: MoveDraft, world: Mapping[str, bool]) -> bool:
+    return all(world[condition.name.text] is not condition.negated for condition in move.conditions)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +22,7 @@ class Signals:
     def __contains__(self, name: str) -> bool:
         return name in self.required or name in self.optional
 
-    def __iter__(self) -> Any:
+    def __iter__(self) -> Iterator[str]:
         yield from self.required
         yield from self.optional
 

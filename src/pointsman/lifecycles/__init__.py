@@ -37,6 +37,7 @@ def load_machine(source: str | Path, vocabulary: Vocabulary = VOCABULARY) -> Mac
     return lifecycle.machine(name)
 
 
+@cache
 def machine_names() -> tuple[str, ...]:
     """The names of all shipped machines."""
     return tuple(machine.name for lifecycle in SHIPPED for machine in load_lifecycle(lifecycle).machines)

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from pointsman.kernel.draw.ansi import BOLD, FAINT, Paint
 from pointsman.kernel.draw.canvas import Canvas, Cell
+from pointsman.kernel.draw.channels import assign_tracks
 from pointsman.kernel.draw.graph import Chip, Line
 from pointsman.kernel.draw.layout import Box, Layout, Point, Rect, lay_out
-from pointsman.kernel.draw.paint import BOLD, FAINT, Paint
 from pointsman.kernel.draw.plan import Bend, Role, Size, make_plan
 from pointsman.kernel.draw.tone import tone_of
-from pointsman.kernel.draw.tracks import assign_tracks
 from pointsman.kernel.machine import Machine, State
 
 TOP = 2

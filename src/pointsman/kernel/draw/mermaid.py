@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pointsman.kernel.draw.style import LIGHT
+from pointsman.kernel.draw.stylesheet import LIGHT
 from pointsman.kernel.draw.tone import Tone, tone_of
 from pointsman.kernel.machine import Machine, Transition
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from pointsman.kernel.draw.ansi import BOLD, FAINT, Paint
 from pointsman.kernel.draw.canvas import Canvas
 from pointsman.kernel.draw.graph import build_graph
-from pointsman.kernel.draw.paint import BOLD, FAINT, Paint
 from pointsman.kernel.machine import Machine, State, Transition
 
 LONGEST = 46

@@ -8,9 +8,9 @@ from html import escape
 
 from pointsman.kernel.draw.graph import Chip, Line
 from pointsman.kernel.draw.layout import Box, Layout, Point, Rect, Route, Stub, lay_out
-from pointsman.kernel.draw.measure import text_width
 from pointsman.kernel.draw.plan import Bend, Role, Size
-from pointsman.kernel.draw.style import stylesheet
+from pointsman.kernel.draw.stylesheet import stylesheet
+from pointsman.kernel.draw.text_width import text_width
 from pointsman.kernel.draw.tone import Tone, tone_of
 from pointsman.kernel.machine import Machine, State
 

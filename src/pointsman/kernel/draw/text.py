@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from pointsman.kernel.draw.ansi import Paint
 from pointsman.kernel.draw.cells import draw_cells
 from pointsman.kernel.draw.outline import draw_outline
-from pointsman.kernel.draw.paint import Paint
 from pointsman.kernel.machine import Machine
 
 COLUMNS = 100

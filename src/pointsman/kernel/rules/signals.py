@@ -10,6 +10,7 @@ from pointsman.kernel.machine import Kind, Phase
 from pointsman.kernel.subject import Subject, exhaustive
 
 CLAIM = "claim"
+LEASE_EXPIRED = "lease_expired"
 LEASE_LOST = "lease_lost"
 READY = "ready"
 
@@ -81,7 +82,7 @@ def task_phases(subject: Subject) -> Iterator[Finding]:
         return
     for name, draft in subject.states.items():
         phase = draft.state.phase
-        if phase is Phase.ACTIVE and not subject.taken_by(name, CLAIM):
+        if phase is Phase.ACTIVE and not _taken_over(subject, name):
             yield from _unlosable_lease(subject, draft)
         if phase is Phase.QUEUED and subject.answers(CLAIM) and not subject.taken_by(name, CLAIM):
             message = f"State {name} is queued, but no worker can claim it."
@@ -98,6 +99,12 @@ def task_phases(subject: Subject) -> Iterator[Finding]:
         elif subject.states[move.from_state.text].state.phase not in (Phase.QUEUED, Phase.ACTIVE):
             message = f"{move} is a claim, but {move.from_state} is neither queued nor active: no worker is offered it."
             yield Finding("idle-claim", move.place, message, "Let the claim leave a state of phase `queued`.")
+
+
+def _taken_over(subject: Subject, state: str) -> bool:
+    """Whether a claim takes a task out of the hands of a lost worker, asking for nothing but that it is lost."""
+    claims = subject.taken_by(state, CLAIM)
+    return any({condition.name.text for condition in claim.conditions} <= {LEASE_EXPIRED} for claim in claims)
 
 
 def _unlosable_lease(subject: Subject, draft: StateDraft) -> Iterator[Finding]:
