@@ -98,12 +98,14 @@ class Entities:
 
     def _take_older(self) -> list[tuple[str, Entity]]:
         """As many as it takes to come down to half of either bound, those that came first."""
-        older = []
-        while self._recent and (len(self._recent) > self._limit // 2 or self._dependencies > DEPENDENCIES // 2):
-            name = next(iter(self._recent))
-            entity = self._recent.pop(name)
-            self._dependencies -= len(entity.depends_on)
+        older: list[tuple[str, Entity]] = []
+        for name, entity in self._recent.items():
+            if len(self._recent) - len(older) <= self._limit // 2 and self._dependencies <= DEPENDENCIES // 2:
+                break
             older.append((name, entity))
+            self._dependencies -= len(entity.depends_on)
+        for name, _ in older:
+            del self._recent[name]
         return older
 
     def _may_be_spilled(self, name: str) -> bool:
