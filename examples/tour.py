@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import subprocess
 import sys
+from io import TextIOWrapper
 from pathlib import Path
 
 HERE = Path(__file__).parent
@@ -13,7 +14,7 @@ STOPS = (
     ("A lifecycle is verified whenever it is loaded, yours as well as ours:", "machine check", 0),
     (
         "Anything that is declared can be drawn (also as SVG, Mermaid and Markdown):",
-        "machine draw agent.task --state BLOCKED",
+        "machine draw orchestrated.workstream --state executing",
         0,
     ),
     ("A log of a system that kept to the rules:", f"validate {shlex.quote(str(HERE / 'transitions.jsonl'))}", 0),
@@ -24,6 +25,8 @@ STOPS = (
 def main() -> int:
     """Run every stop; 0 when each ended as it should."""
     pointsman = Path(sys.executable).with_name("pointsman")
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
     for title, command, expected in STOPS:
         print(f"\n── {title}\n\n$ pointsman {command}", flush=True)
         if subprocess.run([pointsman, *shlex.split(command)], check=False).returncode != expected:

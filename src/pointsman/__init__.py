@@ -5,16 +5,29 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "load_lifecycle", "load_machine"]
+__all__ = ["Facts", "Refusal", "Snapshot", "Step", "__version__", "load_lifecycle", "load_machine", "step"]
 
 if TYPE_CHECKING:
+    from pointsman.kernel.machine import Refusal
+    from pointsman.kernel.step import Snapshot, Step, step
     from pointsman.lifecycles import load_lifecycle, load_machine
+    from pointsman.lifecycles.guards import Facts
+
+_HOMES = {
+    "Facts": "pointsman.lifecycles.guards",
+    "Refusal": "pointsman.kernel.machine",
+    "Snapshot": "pointsman.kernel.step",
+    "Step": "pointsman.kernel.step",
+    "load_lifecycle": "pointsman.lifecycles",
+    "load_machine": "pointsman.lifecycles",
+    "step": "pointsman.kernel.step",
+}
 
 
 def __getattr__(name: str) -> object:
     """Load on first use, so that `pointsman --help` does not pay for what it does not need."""
-    if name in ("load_lifecycle", "load_machine"):
-        from pointsman import lifecycles
+    if name not in _HOMES:
+        raise AttributeError(f"module 'pointsman' has no attribute '{name}'")
+    from importlib import import_module
 
-        return getattr(lifecycles, name)
-    raise AttributeError(f"module 'pointsman' has no attribute '{name}'")
+    return getattr(import_module(_HOMES[name]), name)

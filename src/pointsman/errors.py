@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Protocol
 
 __all__ = [
@@ -127,9 +128,16 @@ def suggest(name: str, known: Iterable[str]) -> str:
 
 def nearest(name: str, known: Iterable[str]) -> tuple[str, ...]:
     """The known names that a person who typed `name` may have meant, best first."""
+    return _nearest(name, tuple(known))
+
+
+@lru_cache(maxsize=1024)
+def _nearest(name: str, known: tuple[str, ...]) -> tuple[str, ...]:
     from difflib import get_close_matches  # only ever needed on the way to an error message
 
     folded = {candidate.lower(): candidate for candidate in known}
+    if name.lower() in folded:
+        return (folded[name.lower()],)
     close = get_close_matches(name.lower(), folded, n=3, cutoff=0.6)
     inside = [candidate for candidate in folded if len(name) > 2 and name.lower() in candidate and candidate not in close]
     return tuple(folded[candidate] for candidate in (*close, *inside)[:3])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import pty
@@ -268,6 +269,64 @@ def test_a_closed_stdin_is_an_error_of_one_line() -> None:
     result = subprocess.run(["bash", "-c", f"{POINTSMAN} validate - <&-"], capture_output=True, check=False)
     assert result.returncode == 2
     assert b"Traceback" not in result.stderr
+
+
+def test_no_commands_but_a_group_is_a_question_for_help() -> None:
+    result = pointsman("machine")
+    assert result.returncode == 0
+    assert b"Commands:" in result.stdout
+
+
+@pytest.mark.parametrize("command", ["--help", "machine list", "validate --rules"])
+def test_output_that_cannot_be_written_is_an_error_and_not_a_finding(command: str) -> None:
+    result = subprocess.run(["bash", "-c", f"{POINTSMAN} {command} > /dev/full"], capture_output=True, check=False)
+    assert result.returncode == 2
+    assert b"No space left on device" in result.stderr
+    assert b"Traceback" not in result.stderr
+
+
+def test_a_closed_stderr_does_not_change_the_verdict() -> None:
+    log = EXAMPLES / "transitions.jsonl"
+    assert subprocess.run(["bash", "-c", f"{POINTSMAN} validate {log} 2>&-"], capture_output=True, check=False).returncode == 0
+
+
+def test_help_is_plain_ascii_and_drawings_survive_a_plain_locale() -> None:
+    assert pointsman("--help", PYTHONIOENCODING="ascii").returncode == 0
+    assert pointsman("machine", "draw", "supervised.job", LC_ALL="C", PYTHONUTF8="0", PYTHONCOERCECLOCALE="0").returncode == 0
+
+
+def test_an_error_is_json_too_where_json_was_asked_for() -> None:
+    for call in (("machine", "show", "nope"), ("validate", "-l", "nope", EXAMPLES / "transitions.jsonl")):
+        result = pointsman(*call, "--json")
+        assert result.returncode == 2
+        assert "nope" in json.loads(result.stdout)["error"]
+
+
+def test_a_compressed_log_is_told_from_a_broken_one(tmp_path: Path) -> None:
+    log = tmp_path / "log.jsonl.gz"
+    log.write_bytes(gzip.compress((EXAMPLES / "transitions.jsonl").read_bytes()))
+    result = pointsman("validate", log)
+    assert result.returncode == 2
+    assert b"zcat" in result.stderr
+    assert pointsman("validate", "-", stdin=log.read_bytes()).returncode == 2
+
+
+def test_a_log_of_another_lifecycle_gets_a_hint() -> None:
+    result = pointsman("validate", "-l", "agent", EXAMPLES / "transitions.jsonl")
+    assert b"is --lifecycle the right one?" in result.stderr
+
+
+def test_a_dash_is_stdout_and_python_m_is_the_program() -> None:
+    drawn = pointsman("machine", "draw", "supervised.job", "-o", "-").stdout
+    assert b"SUBMITTED" in drawn
+    module = subprocess.run(
+        [sys.executable, "-m", "pointsman", "machine", "draw", "supervised.job"], capture_output=True, check=True
+    )
+    assert module.stdout == drawn
+
+
+def test_machine_show_tells_the_effects() -> None:
+    assert "count_retry, schedule_retry" in pointsman("machine", "show", "orchestrated.task").stdout.decode()
 
 
 def test_the_tour_of_make_run_works() -> None:

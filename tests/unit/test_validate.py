@@ -20,6 +20,21 @@ from pointsman.events.lines import LONGEST_LINE, read_lines
 from pointsman.events.validate import RULES, Validator
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
+PARCEL = """\
+lifecycle: parcel
+machines:
+  task:
+    kind: task
+    states:
+      PACKED: {phase: queued, initial: true}
+      TRAVELLING: {phase: active}
+      THERE: {phase: done, outcome: success}
+    transitions:
+      - PACKED -> TRAVELLING : claim
+      - TRAVELLING -> THERE : complete
+      - TRAVELLING -> PACKED : fail
+    fallbacks: {expire: fail, cancel: fail, lease_lost: fail}
+"""
 TASK_MOVES = {
     "queue": ("pending", "queued", "scheduler_assigned", "info"),
     "start": ("queued", "running", "worker_started", "info"),
@@ -212,6 +227,22 @@ def test_an_entity_may_be_created_explicitly_but_only_once_and_in_its_initial_st
     assert rules([created, task("queue")]) == []
     assert rules([created, created]) == [("continuity", 2)]
     assert rules([event("task", "t1", (None, "running", "created", "info"), {})]) == [("beginning", 1)]
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_event() -> None:
+    assert rules([b"\xef\xbb\xbf" + task("queue"), task("start")]) == []
+
+
+def test_a_schema_finding_says_what_is_expected() -> None:
+    (finding,) = validate(BREAKS["schema"][1:])
+    assert finding.message == '`severity` must be info, warning, error or critical, not "loud".'
+
+
+def test_dependencies_are_checked_at_the_claim_where_nothing_else_begins(tmp_path: Path) -> None:
+    lifecycle = tmp_path / "parcel.yaml"
+    lifecycle.write_text(PARCEL)
+    load = event("task", "p1", ("PACKED", "TRAVELLING", "claim", "info"), {"depends_on": ["ghost"]})
+    assert rules([load], str(lifecycle)) == [("dependency-satisfaction", 1)]
 
 
 def test_a_partial_log_may_begin_anywhere_and_depend_on_what_it_does_not_show() -> None:

@@ -254,6 +254,15 @@ machines:
 """
 
 
+def test_a_misspelt_state_does_not_look_unreachable_as_well(tmp_path: Path) -> None:
+    """Its nearest name counts for the graph, so that one slip is one finding."""
+    text = (KERNEL.parent / "lifecycles" / "supervised.yaml").read_text("utf-8")
+    text = text.replace("lifecycle: supervised", "lifecycle: mine").replace(
+        "-> RUNNING   : allocate", "-> RUNING    : allocate"
+    )
+    assert [finding.rule for finding in findings_of(text, tmp_path)] == ["unknown-state"]
+
+
 def test_all_findings_are_reported_at_once_in_the_order_of_the_file(tmp_path: Path) -> None:
     expected = [
         (number, rule)

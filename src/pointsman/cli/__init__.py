@@ -24,18 +24,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     arguments = sys.argv[1:] if arguments is None else arguments
     if not arguments or list(arguments) in (["--help"], ["-h"]):
         return show_overview()
-    from pointsman.cli.group import run
+    try:
+        from pointsman.cli.group import run
 
-    return run(arguments)
+        return run(arguments)
+    except KeyboardInterrupt:
+        return 130
 
 
 def show_overview() -> int:
+    if sys.stdout is None:
+        return 2
     try:
         sys.stdout.write(overview())
         sys.stdout.flush()
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader left; let the exit be quiet, too
-        return 1
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains once more when it ends
+        if not isinstance(error, BrokenPipeError):
+            sys.stderr.write(f"error: Cannot write the output: {error.strerror}.\n")
+        return 2
     return 0
 
 
@@ -44,10 +51,10 @@ def overview() -> str:
     commands = "\n".join(f"  {name:<10} {summary}" for name, summary in COMMANDS.items())
     examples = "\n".join(f"  {command:<44} # {what}" for command, what in EXAMPLES)
     return f"""\
-Usage: pointsman COMMAND [OPTIONS] …
+Usage: pointsman COMMAND [OPTIONS] ...
 
-Pointsman carries work through declared life cycles: everything moves only along transitions that a lifecycle file
-declares, and what is declared can be listed, checked, drawn and held against a log.
+In Pointsman everything moves only along transitions that a lifecycle file declares. What is declared can be listed,
+checked, drawn and held against the log of any system.
 
 Commands:
 {commands}

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import traceback
 from collections.abc import Sequence
 from importlib import import_module
 
 import click
+from click.exceptions import NoArgsIsHelpError
 
 from pointsman import __version__
 from pointsman.cli import COMMANDS, overview
@@ -54,11 +56,19 @@ def run(arguments: Sequence[str]) -> int:
     """Run one command line and say how it went: 0 well, 1 something was found, 2 it could not be done."""
     try:
         result = root.main(list(arguments), prog_name="pointsman", standalone_mode=False, color=wants_color())
+    except NoArgsIsHelpError as error:
+        click.echo(error.ctx.get_help())
+        return 0
     except click.ClickException as error:
         error.show()
         return 2
     except PointsmanError as error:
+        if "--json" in arguments:
+            click.echo(json.dumps({"error": str(error)}))
         fail(str(error))
+        return 2
+    except OSError as error:
+        fail(f"Cannot write the output: {error.strerror or error}.")
         return 2
     except (click.Abort, KeyboardInterrupt):
         fail("Interrupted.")
@@ -72,4 +82,4 @@ def run(arguments: Sequence[str]) -> int:
 
 def wants_color() -> bool | None:
     """None lets click decide by whether the output is a terminal."""
-    return False if os.environ.get("NO_COLOR") else None
+    return False if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb" else None

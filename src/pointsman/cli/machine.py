@@ -72,10 +72,13 @@ def show(machine: str, *, as_json: bool) -> None:
     show_table(("state", "phase", "", "needs", "at most"), [state_row(state) for state in loaded.states])
     click.echo()
     rows = [
-        (move.from_state, move.to_state, move.trigger, move.signal or "", ", ".join(move.conditions), severity(move.severity))
+        (
+            *(move.from_state, move.to_state, move.trigger, move.signal or ""),
+            *(", ".join(move.conditions), severity(move.severity), ", ".join(move.effects)),
+        )
         for move in loaded.transitions
     ]
-    show_table(("from", "to", "trigger", "signal", "when", "severity"), rows)
+    show_table(("from", "to", "trigger", "signal", "when", "severity", "effects"), rows)
     for signal, fallback in loaded.fallbacks.items():
         click.echo(f"\nWhere a state does not take {signal}, it counts as {fallback}.", nl=False)
     click.echo()
@@ -128,9 +131,9 @@ def check(sources: tuple[str, ...], *, as_json: bool) -> int:
     "--format", "-f", "form", metavar=f"[{'|'.join(FORMATS)}]", default="text", show_default=True, help="What to draw."
 )
 @click.option("--state", "-s", help="Light this state, and dim what can no longer be reached from it.")
-@click.option("--output", "-o", type=click.Path(path_type=Path, dir_okay=False), help="Write to this file.")
+@click.option("--output", "-o", help="Write to this file (- for stdout).")
 @json_option
-def draw_machine(machine: str, form: str, state: str | None, output: Path | None, *, as_json: bool) -> None:
+def draw_machine(machine: str, form: str, state: str | None, output: str | None, *, as_json: bool) -> None:
     """Draw MACHINE as text, SVG, a Mermaid diagram or a Markdown table.
 
     \b
@@ -139,14 +142,15 @@ def draw_machine(machine: str, form: str, state: str | None, output: Path | None
       pointsman machine draw orchestrated.workstream --state executing
       pointsman machine draw standard.task -f svg -o task.svg
     """
+    output = None if output == "-" else output
     color = output is None and not as_json and wants_color() is not False and sys.stdout.isatty()
     loaded = load_machine(machine)
     drawing = draw(loaded, form, state=state, color=color)
     if output is not None:
         try:
-            output.write_text(drawing, "utf-8")
+            Path(output).write_text(drawing, "utf-8")
         except OSError as error:
-            raise click.FileError(str(output), hint=error.strerror or str(error)) from None
+            raise click.FileError(output, hint=error.strerror or str(error)) from None
         click.echo(f"wrote {output}", err=True)
     if as_json:
         click.echo(json.dumps({"name": loaded.name, "format": form, "state": state, "drawing": drawing}))

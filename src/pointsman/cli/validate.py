@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from io import BufferedReader
 from pathlib import Path
 from typing import BinaryIO
 
 import click
 
-from pointsman.cli.output import count, describe_finding, json_option, show_finding
+from pointsman.cli.output import count, describe_finding, fail, json_option, show_finding
 from pointsman.errors import Finding, LogUnreadable, PointsmanError
 from pointsman.events.validate import RULES, Summary, Validator
 from pointsman.lifecycles import load_lifecycle
+
+GZIP = b"\x1f\x8b"
 
 
 @click.command()
@@ -62,19 +67,31 @@ def command(log: str | None, lifecycle: str, *, partial: bool, rules: bool, as_j
         error = unreadable
     report.end(validator.summary, error)
     if error is not None:
-        raise error
+        fail(str(error))
+        return 2
     return 1 if validator.summary.findings else 0
 
 
-def open_log(log: str) -> BinaryIO:
+@contextmanager
+def open_log(log: str) -> Iterator[BinaryIO]:
     if log == "-":
         if sys.stdin is None:
             raise LogUnreadable("Cannot read stdin: it is closed.")
-        return sys.stdin.buffer
+        yield refuse_compressed(sys.stdin.buffer, log)
+        return
     try:
-        return Path(log).open("rb")
-    except OSError as error:
-        raise LogUnreadable(f"Cannot read {log}: {error.strerror or error}. Check the path.") from None
+        stream = Path(log).open("rb")  # noqa: SIM115 - closed below; only the opening belongs in this try
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise LogUnreadable(f"Cannot read {log}: {reason}. Check the path and its permissions.") from None
+    with stream:
+        yield refuse_compressed(stream, log)
+
+
+def refuse_compressed(stream: BinaryIO, log: str) -> BinaryIO:
+    if isinstance(stream, BufferedReader) and stream.peek(len(GZIP)).startswith(GZIP):
+        raise LogUnreadable(f"Cannot read {log}: it is compressed. Use `zcat LOG | pointsman validate -`.")
+    return stream
 
 
 def show_rules(*, as_json: bool) -> None:
@@ -89,7 +106,7 @@ class TextReport:
     """Findings for people on stdout; progress and the summary on stderr."""
 
     def __init__(self) -> None:
-        self._live = sys.stderr.isatty()
+        self._live = sys.stderr is not None and sys.stderr.isatty()
 
     def finding(self, finding: Finding) -> None:
         self._wipe()
@@ -108,6 +125,8 @@ class TextReport:
         what = f"{count(summary.lines, 'line')}, {summary.entities:,} {'entity' if summary.entities == 1 else 'entities'}"
         rules = ", ".join(f"{rule} {number:,}" for rule, number in summary.by_rule.most_common())
         click.echo(f"{summary.file}: {verdict} ({what})" + (f": {rules}" if rules else ""), err=True)
+        if summary.by_rule["unknown-state"] + summary.by_rule["event-type"] > summary.lines // 2:
+            click.echo("Most of it names states of another lifecycle: is --lifecycle the right one?", err=True)
 
     def _wipe(self) -> None:
         if self._live:

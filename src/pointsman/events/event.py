@@ -11,6 +11,8 @@ from msgspec import Meta, Struct
 
 Name = Annotated[str, Meta(min_length=1, max_length=512)]
 Instant = Annotated[datetime, Meta(tz=True)]
+Names = Annotated[tuple[Name, ...], Meta(max_length=10_000)]
+Severity = Literal["info", "warning", "error", "critical"]
 Count = Annotated[int, Meta(ge=0, le=2**31)]
 
 
@@ -22,7 +24,7 @@ class Metadata(Struct, frozen=True):
     worker_id: Name | None = None
     run_id: Name | None = None
     workstream_id: Name | None = None
-    depends_on: Annotated[tuple[Name, ...], Meta(max_length=10_000)] = ()
+    depends_on: Names = ()
     critical: bool | None = None
     retry_count: Count | None = None
     max_retries: Count | None = None
@@ -37,13 +39,28 @@ class Event(Struct, frozen=True):
 
     timestamp: Instant
     event_type: Name
-    severity: Literal["info", "warning", "error", "critical"]
+    severity: Severity
     entity_id: Name
     from_state: Name | None
     to_state: Name
     trigger: Name
     metadata: Metadata
 
+
+_NAME = "a text of 1 to 512 characters"
+_INSTANT = "an instant with a time zone, like 2026-01-15T10:30:00Z"
+_COUNT = "a whole number from 0 to 2147483648"
+_EXPECTED: dict[object, str] = {
+    Name: _NAME,
+    Name | None: f"{_NAME}, or null",
+    Instant: _INSTANT,
+    Instant | None: f"{_INSTANT}, or null",
+    Count | None: f"{_COUNT}, or null",
+    bool | None: "true, false or null",
+    Severity: "info, warning, error or critical",
+    Names: "a list of up to 10,000 texts",
+    Metadata: "an object",
+}
 
 decode_event = msgspec.json.Decoder(Event).decode
 
@@ -69,8 +86,13 @@ def _field_problems(value: dict[object, object], struct: type[Struct], path: str
             continue
         try:
             msgspec.convert(value[field.name], field.type)
-        except msgspec.ValidationError as error:
-            yield f"`{path}{field.name}`: {str(error).partition(' - at ')[0]}."
+        except msgspec.ValidationError:
+            yield f"`{path}{field.name}` must be {_EXPECTED[field.type]}, not {_shown(value[field.name])}."
+
+
+def _shown(value: object) -> str:
+    text = msgspec.json.encode(value).decode()
+    return text if len(text) <= 60 else f"{text[:60]}…"
 
 
 def _json_type(value: object) -> str:

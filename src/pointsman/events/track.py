@@ -17,6 +17,7 @@ COUNT_RETRY = "count_retry"
 RESET_RETRIES = "reset_retries"
 FAIL = "fail"
 READY = "ready"
+CLAIM = "claim"
 
 
 class Move(NamedTuple):
@@ -36,13 +37,14 @@ class Move(NamedTuple):
 def _lay_out(machine: Machine) -> dict[tuple[str, str], dict[str, Move]]:
     """By from-state and to-state, then by trigger: every declared move."""
     guarded = any(DEPENDENCIES_MET in _guards(transition) for transition in machine.transitions)
+    starts = READY if READY in machine.signals else CLAIM
     moves: dict[tuple[str, str], dict[str, Move]] = {}
     for transition in machine.transitions:
         guards = _guards(transition)
         moves.setdefault((transition.from_state, transition.to_state), {})[transition.trigger] = Move(
             transition,
             transition.severity.value,
-            waits=DEPENDENCIES_MET in guards if guarded else transition.signal == READY,
+            waits=DEPENDENCIES_MET in guards if guarded else transition.signal == starts,
             completes=ALL_TASKS_SUCCEEDED in guards,
             fails=transition.signal == FAIL,
             retries=COUNT_RETRY in transition.effects,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from codecs import BOM_UTF8
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -93,6 +94,8 @@ class Validator:
         """What is wrong with one line, given all before it."""
         summary = self.summary
         summary.lines += 1
+        if summary.lines == 1:
+            line = line.removeprefix(BOM_UTF8)
         if self._found:
             self._found = []
         try:
@@ -129,7 +132,7 @@ class Validator:
         if line.endswith(b"\n"):
             self._report("json", f"The line is not JSON: {error}.", "Write one JSON object a line.")
         else:
-            message = f"The last line is cut off after {len(line)} bytes: {error}."
+            message = f"The last line is cut off ({len(line)} bytes are there): {error}."
             self._report("torn-line", message, "Its writer was stopped midway; remove the line or write it again.")
 
     def _check_event(self, event: Event) -> None:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from pointsman.errors import Place, SyntaxProblem
+from pointsman.errors import Place, SyntaxProblem, suggest
 from pointsman.kernel.draft import Binding, Condition, MoveDraft, Word
 from pointsman.kernel.machine import Severity
 
@@ -114,7 +114,9 @@ def _parse_severity(cursor: _Cursor) -> Severity:
     try:
         return Severity(word.text)
     except ValueError:
-        raise SyntaxProblem(word.place, f"one of {', '.join(Severity)} after '!'") from None
+        raise SyntaxProblem(
+            word.place, f"a severity after '!', not '{word}' ({suggest(word.text, Severity).rstrip('.')})"
+        ) from None
 
 
 def parse_binding(signal: Word, line: Line) -> Binding:

@@ -40,7 +40,14 @@ def load_lifecycle(
             try:
                 same[machine.name.text] = find_machine(machine.same_as.text)
             except UnknownName as error:
-                findings.append(Finding("unknown-machine", machine.same_as.place, str(error), "Write `lifecycle.machine`."))
+                findings.append(
+                    Finding(
+                        "unknown-machine",
+                        machine.same_as.place,
+                        str(error),
+                        "Name a shipped machine: `pointsman machine list` has them.",
+                    )
+                )
     findings += _one_machine_a_kind(draft, same)
     if findings:
         raise LifecycleInvalid(sorted(findings, key=lambda finding: (finding.place.line, finding.place.column)))

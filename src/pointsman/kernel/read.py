@@ -35,7 +35,12 @@ def read_lifecycle(text: str, file: str) -> tuple[LifecycleDraft | None, list[Fi
     try:
         root = yaml.compose(text)
     except Exception as error:  # noqa: BLE001 - ruamel stumbles over broken text in ways that it does not declare
-        reader.report("yaml", _yaml_place(error, text, file), _yaml_message(error), "Mend the syntax here.")
+        reader.report(
+            "yaml",
+            _yaml_place(error, text, file),
+            _yaml_message(error),
+            "Mend the syntax here: indent with spaces, and quote text that holds `: ` or ` #`.",
+        )
         return None, reader.findings
     if not isinstance(root, MappingNode):
         advice = f"Begin with `lifecycle: NAME`; the keys are {', '.join(_LIFECYCLE_KEYS)}."
@@ -160,9 +165,9 @@ class _Reader:
             name=name.text,
             phase=phase,
             outcome=outcome,
-            initial=self.flag(keys.get("initial"), default=False),
-            terminal=self.flag(keys.get("terminal"), default=phase is Phase.DONE),
-            sealed=self.flag(keys.get("sealed"), default=False),
+            initial=self.flag(keys, "initial", default=False),
+            terminal=self.flag(keys, "terminal", default=phase is Phase.DONE),
+            sealed=self.flag(keys, "sealed", default=False),
             needs=tuple(need.text for need in needs),
             longest_stay_seconds=stay,
         )
@@ -171,7 +176,7 @@ class _Reader:
     def transition(self, draft: MachineDraft, node: Node) -> None:
         pair = node.value[0] if isinstance(node, MappingNode) and len(node.value) == 1 else ()
         if not pair or not all(isinstance(each, ScalarNode) for each in pair):
-            advice = "Write it as `FROM -> TO : trigger`, one transition a line."
+            advice = "Write it as `FROM -> TO : trigger`, with a space on both sides of the colon."
             self.report("syntax", self.place(node), "This is not a transition.", advice)
             draft.moves_read = False
             return
@@ -256,13 +261,13 @@ class _Reader:
             return Word("", self.place(parent))
         word = Word(self.text(keys[key], what) or "", self.place(keys[key]))
         if word.text and not _LIFECYCLE_NAME.fullmatch(word.text):
-            advice = "Use letters, digits, `_` and `-`, 100 at most."
+            advice = "Use the letters A to Z, digits, `_` and `-`, 100 at most."
             self.report("structure", word.place, f"'{word}' cannot be {what}.", advice)
         return word
 
     def check_name(self, name: Word, what: str) -> None:
         if not _NAME.fullmatch(name.text):
-            advice = "Use letters, digits and `_`, 100 at most, and begin with a letter."
+            advice = "Use the letters A to Z, digits and `_`, 100 at most, and begin with a letter."
             self.report("structure", name.place, f"'{name}' cannot be the name of {what}.", advice)
 
     def version(self, node: Node) -> int:
@@ -286,12 +291,13 @@ class _Reader:
             return None
         return words(text)
 
-    def flag(self, node: Node | None, *, default: bool) -> bool:
+    def flag(self, keys: dict[str, Node], key: str, *, default: bool) -> bool:
+        node = keys.get(key)
         if node is None:
             return default
         if isinstance(node, ScalarNode) and node.value in ("true", "True", "TRUE", "false", "False", "FALSE"):
             return bool(node.value.lower() == "true")
-        self.report("structure", self.place(node), "This must be true or false.", "Write `true` or `false`.")
+        self.report("structure", self.place(node), f"`{key}` must be true or false.", "Write `true` or `false`.")
         return default
 
     def duration(self, node: Node) -> float | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from itertools import product
 
+from pointsman.errors import nearest
 from pointsman.kernel.draft import MachineDraft, MoveDraft, StateDraft
 from pointsman.kernel.vocabulary import Signals, Vocabulary
 
@@ -65,12 +66,16 @@ class Subject:
         return seen
 
     def edges(self, *, backwards: bool = False, automatic_only: bool = False) -> dict[str, set[str]]:
+        """Which state leads to which. A misspelt state counts as the nearest one, so that a slip is reported only once."""
         edges: dict[str, set[str]] = {name: set() for name in self.states}
-        for move in self.moves:
-            if move.automatic or not automatic_only:
-                source, target = (move.to_state, move.from_state) if backwards else (move.from_state, move.to_state)
-                edges[source.text].add(target.text)
+        for move in self.draft.moves:
+            source, target = self._meant(move.from_state.text), self._meant(move.to_state.text)
+            if source and target and (move.automatic or not automatic_only):
+                edges[target if backwards else source].add(source if backwards else target)
         return edges
+
+    def _meant(self, state: str) -> str | None:
+        return state if state in self.states else next(iter(nearest(state, self.states)), None)
 
 
 def exhaustive(moves: list[MoveDraft]) -> bool:

@@ -76,7 +76,9 @@ def _load_file(path: Path, vocabulary: Vocabulary) -> Lifecycle:
     try:
         text = path.read_text("utf-8")
     except OSError as error:
-        raise LifecycleUnreadable(f"Cannot read {path}: {error.strerror or error}. Check the path.") from None
+        raise LifecycleUnreadable(
+            f"Cannot read {path}: {error.strerror or error}. Check the path and its permissions."
+        ) from None
     except UnicodeDecodeError as error:
         raise LifecycleUnreadable(f"Cannot read {path}: byte {error.start} is not UTF-8. Save it as UTF-8 text.") from None
     except ValueError as error:

@@ -53,8 +53,13 @@ def unknown_trigger(subject: Subject) -> Iterator[Finding]:
     if not subject.draft.moves_read:
         return
     triggers = dict.fromkeys(move.trigger.text for move in subject.draft.moves if not move.automatic)
-    named = [binding.trigger for binding in subject.draft.bindings] + subject.draft.by_name
-    yield from _unknown("trigger", named, triggers)
+    automatic = {move.trigger.text for move in subject.draft.moves if move.automatic}
+    for word in [binding.trigger for binding in subject.draft.bindings] + subject.draft.by_name:
+        if word.text in automatic and word.text not in triggers:
+            message = f"Trigger {word} is automatic: nothing pulls it."
+            yield Finding("unknown-trigger", word.place, message, "Remove the binding, or `automatic` from the transition.")
+        else:
+            yield from _unknown("trigger", [word], triggers)
 
 
 def _unknown(what: str, named: Iterable[Word], known: Iterable[str]) -> Iterator[Finding]:
