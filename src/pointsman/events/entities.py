@@ -18,7 +18,7 @@ _FILTER_BITS = 1 << 23
 """One bit for many names: unset where none of them is in the scratch file, which spares most look-ups of new names."""
 
 
-class Entity(Struct, array_like=True, omit_defaults=True):
+class Entity(Struct, array_like=True, omit_defaults=True, gc=False):
     """Where an entity stands, and what its events have told so far."""
 
     state: str = ""

@@ -16,7 +16,7 @@ Severity = Literal["info", "warning", "error", "critical"]
 Count = Annotated[int, Meta(ge=0, le=2**31)]
 
 
-class Metadata(Struct, frozen=True):
+class Metadata(Struct, frozen=True, gc=False):
     """What an event may tell besides the move itself; keys that are not named here are left alone."""
 
     machine: Name | None = None
@@ -34,7 +34,7 @@ class Metadata(Struct, frozen=True):
     completed_at: Instant | None = None
 
 
-class Event(Struct, frozen=True):
+class Event(Struct, frozen=True, gc=False):
     """One transition of one entity; `from_state` is null where the entity was created."""
 
     timestamp: Instant

@@ -13,40 +13,47 @@ from itertools import pairwise
 from pointsman.events.entities import Entity
 from pointsman.events.event import Event
 from pointsman.events.track import Move, Track
-from pointsman.kernel.machine import Phase
+from pointsman.kernel.machine import Kind, Phase
 
 Report = Callable[[str, str, str], None]
 """Takes the rule, what is wrong, and what to do."""
 
 
-def check_task(track: Track, task: Entity, event: Event, move: Move | None, *, whole: bool, report: Report) -> None:
+def check_task(track: Track, task: Entity, event: Event, move: Move, report: Report) -> None:
+    """Calls only for what the line is about: this is where the time of a long log goes."""
     metadata = event.metadata
     if metadata.depends_on:
         track.entities.depend(task, metadata.depends_on)
     if metadata.critical is not None:
         task.critical = metadata.critical
-    _timestamp_order(track, task, event, report)
-    _retry_limit(task, event, move, report)
-    if move is not None and move.waits:
-        _dependency_satisfaction(track, task, event, whole=whole, report=report)
-    _worker_assignment(track, task, event, report)
-    _run_account(track, task, event, report)
+    if metadata.created_at or metadata.started_at or metadata.completed_at or task.completed_at:
+        _timestamp_order(track, task, event, report)
+    if move.retries or move.resets_retries or metadata.retry_count is not None or metadata.max_retries is not None:
+        _retry_limit(task, event, move, report)
+    if move.waits and task.depends_on:
+        _dependency_satisfaction(track, task, event, report)
+    if metadata.worker_id or task.worker:
+        _worker_assignment(track, task, event, report)
+    if move.matters_to_run or metadata.run_id or metadata.workstream_id:
+        _run_account(track, task, event, report)
 
 
-def check_worker(track: Track, worker: Entity, event: Event, report: Report) -> None:
+def check_worker(track: Track, worker: Entity, event: Event, move: Move, report: Report) -> None:  # noqa: ARG001
     if event.metadata.max_concurrent_tasks is not None:
         worker.max_concurrent_tasks = event.metadata.max_concurrent_tasks
+    if not worker.tasks_held:
+        return
     message = f"Worker {event.entity_id} goes to {event.to_state} while it still holds {worker.tasks_held} task(s)."
-    if worker.tasks_held and event.to_state in track.succeeded:
+    if event.to_state in track.succeeded:
         report("graceful-shutdown", message, "Finish or reassign its tasks before the worker leaves.")
-    elif worker.tasks_held and event.to_state in track.queued:
+    elif event.to_state in track.queued:
         report("worker-release", message, "Finish or reassign its tasks before the worker is free again.")
 
 
-def check_run(track: Track, run: Entity, event: Event, move: Move | None, report: Report) -> None:
-    if move is not None and move.fails:
+def check_run(track: Track, run: Entity, event: Event, move: Move, report: Report) -> None:
+    if move.fails:
         run.critical_failure = None
-    if event.to_state not in track.succeeded and not (move is not None and move.completes):
+    if event.to_state not in track.succeeded and not move.completes:
         return
     if run.critical_failure:
         message = f"{event.entity_id} goes to {event.to_state} although its critical task {run.critical_failure} failed."
@@ -60,8 +67,6 @@ def _timestamp_order(track: Track, task: Entity, event: Event, report: Report) -
     metadata = event.metadata
     if event.from_state in track.done:
         task.completed_at = None
-    if metadata.created_at is None and metadata.started_at is None and metadata.completed_at is None:
-        return
     for name in ("created_at", "started_at", "completed_at"):
         instant: datetime | None = getattr(metadata, name)
         if instant is not None:
@@ -79,14 +84,14 @@ def _timestamp_order(track: Track, task: Entity, event: Event, report: Report) -
             report("timestamp-order", message, "created_at, started_at and completed_at must not run backwards.")
 
 
-def _retry_limit(task: Entity, event: Event, move: Move | None, report: Report) -> None:
+def _retry_limit(task: Entity, event: Event, move: Move, report: Report) -> None:
     metadata = event.metadata
     if metadata.max_retries is not None:
         task.max_retries = metadata.max_retries
     before = task.retries
-    if move is not None and move.resets_retries:
+    if move.resets_retries:
         before = task.retries = 0
-    if move is not None and move.retries:
+    if move.retries:
         task.retries += 1
     if metadata.retry_count is not None:
         task.retries = max(task.retries, metadata.retry_count)
@@ -95,11 +100,11 @@ def _retry_limit(task: Entity, event: Event, move: Move | None, report: Report) 
         report("retry-limit", message, "A task whose retries are used up must fail instead.")
 
 
-def _dependency_satisfaction(track: Track, task: Entity, event: Event, *, whole: bool, report: Report) -> None:
+def _dependency_satisfaction(track: Track, task: Entity, event: Event, report: Report) -> None:
     for name in task.depends_on:
         dependency = track.entities.get(name)
         if dependency is None or not dependency.state:
-            if whole:
+            if track.whole:
                 message = f"{event.entity_id} goes to {event.to_state}, but nothing is known of {name}, on which it depends."
                 report("dependency-satisfaction", message, "Log the dependency's transitions, too, or use --partial.")
         elif dependency.state not in track.succeeded:
@@ -175,3 +180,10 @@ def _check_start(name: str, run: Entity, runs: Track, event: Event, report: Repo
     elif run.critical_failure:
         message = f"{event.entity_id} goes to {event.to_state} although {run.critical_failure}, critical to {name}, failed."
         report("failure-propagation", message, f"Fail {name} and cancel its remaining tasks.")
+
+
+CHECKS: dict[Kind, Callable[[Track, Entity, Event, Move, Report], None]] = {
+    Kind.TASK: check_task,
+    Kind.WORKER: check_worker,
+    Kind.RUN: check_run,
+}

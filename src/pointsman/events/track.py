@@ -21,17 +21,22 @@ CLAIM = "claim"
 
 
 class Move(NamedTuple):
-    """A declared transition, and what the invariants want to know of it."""
+    """A declared transition, and what the invariants want to know of it; without one, a move that is not declared."""
 
-    transition: Transition
-    severity: str
-    waits: bool
+    transition: Transition | None = None
+    severity: str = ""
+    waits: bool = False
     """It is open only to a task whose dependencies have succeeded."""
-    completes: bool
+    completes: bool = False
     """It is open only to a run whose tasks have all succeeded."""
-    fails: bool
-    retries: bool
-    resets_retries: bool
+    fails: bool = False
+    retries: bool = False
+    resets_retries: bool = False
+    matters_to_run: bool = True
+    """It changes what the run of a task has to account for: one that begins, succeeds or fails."""
+
+
+UNDECLARED = Move()
 
 
 def _lay_out(machine: Machine) -> dict[tuple[str, str], dict[str, Move]]:
@@ -49,8 +54,13 @@ def _lay_out(machine: Machine) -> dict[tuple[str, str], dict[str, Move]]:
             fails=transition.signal == FAIL,
             retries=COUNT_RETRY in transition.effects,
             resets_retries=RESET_RETRIES in transition.effects,
+            matters_to_run=_standing(machine, transition.from_state) != _standing(machine, transition.to_state),
         )
     return moves
+
+
+def _standing(machine: Machine, state: str) -> tuple[Outcome | None, bool]:
+    return machine.state(state).outcome, machine.state(state).phase is Phase.ACTIVE
 
 
 def _guards(transition: Transition) -> set[str]:
@@ -60,7 +70,8 @@ def _guards(transition: Transition) -> set[str]:
 class Track:
     """One machine, the entities that follow it, and the tracks of their workers and runs."""
 
-    def __init__(self, machine: Machine, entities: Entities) -> None:
+    def __init__(self, machine: Machine, entities: Entities, *, whole: bool) -> None:
+        self.whole = whole
         self.machine = machine
         self.kind = machine.kind
         self.initial = machine.initial.name
@@ -83,7 +94,8 @@ class Track:
 class Tracks:
     """Finds the track of an event: by the machine that it names, else by its type in the log's lifecycle."""
 
-    def __init__(self, lifecycle: Lifecycle) -> None:
+    def __init__(self, lifecycle: Lifecycle, *, whole: bool) -> None:
+        self._whole = whole
         self.overfull: list[Entities] = []
         self._by_machine: dict[str, Track] = {}
         self._by_type = {event_type(track.machine): track for track in self._lay(lifecycle)}
@@ -115,7 +127,7 @@ class Tracks:
         tracks: dict[Kind, Track] = {}
         for machine in (*lifecycle.machines, *lifecycle.borrowed):
             if machine.name not in self._by_machine:
-                self._by_machine[machine.name] = Track(machine, Entities(self.overfull))
+                self._by_machine[machine.name] = Track(machine, Entities(self.overfull), whole=self._whole)
             tracks[machine.kind] = self._by_machine[machine.name]
         for track in tracks.values():
             track.workers = tracks.get(Kind.WORKER)

@@ -14,10 +14,10 @@ import msgspec
 from pointsman.errors import Finding, LogUnreadable, Place, UnknownName, nearest
 from pointsman.events.entities import Entity
 from pointsman.events.event import Event, decode_event, schema_problems
-from pointsman.events.invariants import check_run, check_task, check_worker
+from pointsman.events.invariants import CHECKS
 from pointsman.events.lines import LONGEST_LINE, read_lines
-from pointsman.events.track import Move, Track, Tracks
-from pointsman.kernel.machine import Kind, Lifecycle
+from pointsman.events.track import UNDECLARED, Move, Track, Tracks
+from pointsman.kernel.machine import Lifecycle
 
 PROGRESS_EVERY = 100_000
 UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
@@ -68,8 +68,7 @@ class Validator:
 
     def __init__(self, lifecycle: Lifecycle, file: str, *, partial: bool = False) -> None:
         self.summary = Summary(file)
-        self._tracks = Tracks(lifecycle)
-        self._whole = not partial
+        self._tracks = Tracks(lifecycle, whole=not partial)
         self._last_at: datetime | None = None
         self._found: list[Finding] = []
 
@@ -77,8 +76,9 @@ class Validator:
         """Every finding of a log, as soon as its line is read; `progress` is called now and then."""
         try:
             for line in read_lines(stream):
-                yield from self.check_line(line)
-                if progress is not None and self.summary.lines % PROGRESS_EVERY == 0:
+                if found := self.check_line(line):
+                    yield from found
+                if progress is not None and not self.summary.lines % PROGRESS_EVERY:
                     progress(self.summary)
         except OSError as error:
             file, done = self.summary.file, self.summary.lines
@@ -149,29 +149,27 @@ class Validator:
         if entity is None:
             entity = track.entities.add(event.entity_id)
         move = self._check_move(track, event)
-        self._check_continuity(track, entity, event)
-        if track.kind is Kind.TASK:
-            check_task(track, entity, event, move, whole=self._whole, report=self._report)
-        elif track.kind is Kind.WORKER:
-            check_worker(track, entity, event, self._report)
-        elif track.kind is Kind.RUN:
-            check_run(track, entity, event, move, self._report)
+        if event.from_state != entity.state:
+            self._check_continuity(track, entity, event)
+        check = CHECKS.get(track.kind)
+        if check is not None:
+            check(track, entity, event, move, self._report)
         entity.state = event.to_state
         entity.line = self.summary.lines
 
-    def _check_move(self, track: Track, event: Event) -> Move | None:
-        """The declared transition that the event reports, if it is one."""
+    def _check_move(self, track: Track, event: Event) -> Move:
+        """The declared transition that the event reports, or one that is not declared."""
         if event.from_state is None:
-            return None
+            return UNDECLARED
         moves = track.moves.get((event.from_state, event.to_state))
         if moves is None:
             self._report_illegal(track, event.from_state, event.to_state)
-            return None
+            return UNDECLARED
         move = moves.get(event.trigger)
         if move is None:
             message = f"'{event.trigger}' does not move {event.from_state} to {event.to_state}."
             self._report("wrong-trigger", message, f"The machine declares {' or '.join(moves)} for this move.")
-            return None
+            return UNDECLARED
         if event.severity != move.severity:
             message = f"The event is logged as {event.severity}, but {move.transition} is {move.severity}."
             self._report("wrong-severity", message, f"Log it with severity {move.severity}.")
@@ -193,10 +191,10 @@ class Validator:
         if not entity.state:
             self.summary.entities += 1
             begins_in = event.to_state if event.from_state is None else event.from_state
-            if begins_in != track.initial and (self._whole or event.from_state is None):
+            if begins_in != track.initial and (track.whole or event.from_state is None):
                 message = f"{event.entity_id} is first seen in {begins_in}, but begins in {track.initial}."
                 self._report("beginning", message, "Use --partial for a log that does not start at the beginning.")
-        elif event.from_state != entity.state:
+        else:
             message = f"{event.entity_id} is {entity.state} since line {entity.line}, but leaves {event.from_state} here."
             if event.from_state is None:
                 message = f"{event.entity_id} is {entity.state} since line {entity.line}, but is created here."
