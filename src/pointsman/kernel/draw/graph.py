@@ -50,7 +50,6 @@ class Chip:
     trigger: str
     conditions: tuple[str, ...]
     """Empty where the hub's stub says them for all."""
-    automatic: bool = False
 
     @property
     def text(self) -> str:
@@ -162,7 +161,7 @@ def _chips(machine: Machine, hubs: Iterable[Hub]) -> dict[str, tuple[Chip, ...]]
             key = (move.to_state, move.trigger)
             if key in shared or move.to_state == state.name:
                 conditions = () if shared.get(key) else move.conditions
-                found[Chip(state.name, move.to_state, move.trigger, conditions, move.automatic)] = None
+                found[Chip(state.name, move.to_state, move.trigger, conditions)] = None
         chips[state.name] = tuple(found)
     return chips
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pointsman.kernel.draw.tone import Tone
+
 LIGHT = {
     "card": "#ffffff",
     "rim": "#d9dfe8",
@@ -44,7 +46,6 @@ _DARK = {
     "canceled-tint": "#232b37",
     "lit-ink": "#0c1017",
 }
-_TONES = ("held", "queued", "active", "success", "failure", "canceled")
 FONT = "-apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, 'Liberation Sans', sans-serif"
 
 _RULES = f"""
@@ -92,7 +93,7 @@ def stylesheet() -> str:
     tones = "".join(
         f".pointsman-machine .tone-{tone} {{ --tone: var(--pm-{tone}); --tint: var(--pm-{tone}-tint); }}\n"
         f".pointsman-machine .to-{tone} {{ --chip-tone: var(--pm-{tone}); --chip-tint: var(--pm-{tone}-tint); }}\n"
-        for tone in _TONES
+        for tone in Tone
     )
     return (
         f".pointsman-machine {{ {_palette(LIGHT)} }}\n"
