@@ -214,7 +214,7 @@ def taking_turns(tasks: int) -> list[bytes]:
 
 def measure_memory(most: int) -> list[Row]:
     few, rows = 10_000, []
-    peaks = {count: validate_by_pipe(count) for count in (few, most)}
+    peaks = {count: validate_by_pipe(count) for count in (few, 100_000, most)}
     for count, (megabytes, seconds) in peaks.items():
         ratio = megabytes / peaks[few][0]
         what = f"`pointsman validate -`, {count:,} lines, {count // len(HISTORY):,} entities"

@@ -6,9 +6,8 @@ import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from io import BufferedReader
+from io import BufferedReader, FileIO
 from pathlib import Path
-from typing import BinaryIO
 
 import click
 
@@ -73,11 +72,11 @@ def command(log: str | None, lifecycle: str, *, partial: bool, rules: bool, as_j
 
 
 @contextmanager
-def open_log(log: str) -> Iterator[BinaryIO]:
+def open_log(log: str) -> Iterator[BufferedReader]:
     if log == "-":
         if sys.stdin is None:
             raise LogUnreadable("Cannot read stdin: it is closed.")
-        yield refuse_compressed(sys.stdin.buffer, log)
+        yield refuse_compressed(BufferedReader(FileIO(sys.stdin.fileno(), closefd=False)), log)
         return
     try:
         stream = Path(log).open("rb")  # noqa: SIM115 - closed below; only the opening belongs in this try
@@ -88,8 +87,8 @@ def open_log(log: str) -> Iterator[BinaryIO]:
         yield refuse_compressed(stream, log)
 
 
-def refuse_compressed(stream: BinaryIO, log: str) -> BinaryIO:
-    if isinstance(stream, BufferedReader) and stream.peek(len(GZIP)).startswith(GZIP):
+def refuse_compressed(stream: BufferedReader, log: str) -> BufferedReader:
+    if stream.peek(len(GZIP)).startswith(GZIP):
         raise LogUnreadable(f"Cannot read {log}: it is compressed. Use `zcat LOG | pointsman validate -`.")
     return stream
 

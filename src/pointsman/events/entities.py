@@ -12,7 +12,7 @@ from operator import itemgetter
 import msgspec
 from msgspec import Struct
 
-RECENT = 4_096
+RECENT = 8_192
 DEPENDENCIES = 4 * RECENT
 _FILTER_BITS = 1 << 23
 """One bit for many names: unset where none of them is in the scratch file, which spares most look-ups of new names."""
@@ -97,10 +97,10 @@ class Entities:
             self._spilled[bit >> 3] |= 1 << (bit & 7)
 
     def _take_older(self) -> list[tuple[str, Entity]]:
-        """As many as it takes to come down to half of either bound, those that came first."""
+        """As many as it takes to come down to an eighth of either bound, those that came first."""
         older: list[tuple[str, Entity]] = []
         for name, entity in self._recent.items():
-            if len(self._recent) - len(older) <= self._limit // 2 and self._dependencies <= DEPENDENCIES // 2:
+            if len(self._recent) - len(older) <= self._limit // 8 and self._dependencies <= DEPENDENCIES // 8:
                 break
             older.append((name, entity))
             self._dependencies -= len(entity.depends_on)

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import BinaryIO
+from io import BufferedIOBase
 
 LONGEST_LINE = 1 << 20
 _CHUNK = 1 << 16
 
 
-def read_lines(stream: BinaryIO, longest: int = LONGEST_LINE) -> Iterator[bytes]:
-    """Every line with its newline; of one that is longer than `longest`, only the first `longest` + 1 bytes."""
-    readline = stream.readline
-    while line := readline(longest + 1):
-        if len(line) > longest and not line.endswith(b"\n"):
-            while (rest := readline(_CHUNK)) and not rest.endswith(b"\n"):
-                pass
-        yield line
+def read_lines(stream: BufferedIOBase, longest: int = LONGEST_LINE) -> Iterator[bytes]:
+    """Every line with its newline; of one that is longer than `longest`, only its beginning, cut one byte after that."""
+    rest = b""
+    while chunk := stream.read1(_CHUNK):
+        first, *others = chunk.split(b"\n")
+        if not others:
+            rest = (rest + first)[: longest + 1]
+            continue
+        yield (rest + first)[: longest + 1] + b"\n"
+        rest = others.pop()
+        for line in others:
+            yield line + b"\n"
+    if rest:
+        yield rest

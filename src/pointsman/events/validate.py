@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import BinaryIO
+from io import BufferedIOBase
 
 import msgspec
 
@@ -72,7 +72,7 @@ class Validator:
         self._last_at: datetime | None = None
         self._found: list[Finding] = []
 
-    def check_log(self, stream: BinaryIO, progress: Callable[[Summary], None] | None = None) -> Iterator[Finding]:
+    def check_log(self, stream: BufferedIOBase, progress: Callable[[Summary], None] | None = None) -> Iterator[Finding]:
         """Every finding of a log, as soon as its line is read; `progress` is called now and then."""
         try:
             for line in read_lines(stream):
