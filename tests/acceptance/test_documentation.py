@@ -109,3 +109,11 @@ def test_every_verification_rule_is_documented() -> None:
 
 def test_the_readmes_lifecycle_is_sound(desk: Path) -> None:
     assert load_lifecycle(desk / "release.yaml").name == "release"
+
+
+def test_the_benchmarks_have_figures_and_say_how_to_get_them_again() -> None:
+    page = (ROOT / "docs" / "benchmarks.md").read_text("utf-8")
+    figures = page.partition("<!-- bench/kernel.py -->")[2].partition("<!-- end of bench/kernel.py -->")[0]
+    for title in ("One move with a guard", "One line of a log", "Memory of the validator", "The start of the program"):
+        assert f"### {title}" in figures
+    assert "make bench" in page

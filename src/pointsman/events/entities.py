@@ -12,7 +12,7 @@ from operator import itemgetter
 import msgspec
 from msgspec import Struct
 
-RECENT = 8_192
+RECENT = 4_096
 DEPENDENCIES = 4 * RECENT
 _FILTER_BITS = 1 << 23
 """One bit for many names: unset where none of them is in the scratch file, which spares most look-ups of new names."""
