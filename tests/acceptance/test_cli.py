@@ -206,10 +206,11 @@ def test_machine_schema_is_json() -> None:
 
 
 def test_colours_are_for_terminals_that_want_them() -> None:
-    assert "\x1b[" in on_a_terminal("machine", "list", NO_COLOR="")
+    assert "\x1b[" in on_a_terminal("machine", "list", NO_COLOR="", TERM="xterm-256color")
     assert "\x1b[" not in on_a_terminal("machine", "list", NO_COLOR="1")
+    assert "\x1b[" not in on_a_terminal("machine", "list", NO_COLOR="", TERM="dumb")
     assert b"\x1b[" not in pointsman("machine", "list").stdout
-    assert "\x1b[" in on_a_terminal("machine", "draw", "agent.task", NO_COLOR="")
+    assert "\x1b[" in on_a_terminal("machine", "draw", "agent.task", NO_COLOR="", TERM="xterm-256color")
     assert "\x1b[" not in on_a_terminal("machine", "draw", "agent.task", NO_COLOR="1")
 
 

@@ -133,6 +133,21 @@ def test_a_refusal_names_only_the_conditions_that_do_not_hold() -> None:
     assert result.unmet == ("dependencies_met and due",)
 
 
+def test_an_explanation_says_how_a_legal_move_comes_about() -> None:
+    task, step_machine = load_machine("orchestrated.task"), load_machine("pipeline.step")
+    assert task.explain("running", "retrying") == (
+        "orchestrated.task may go from running to retrying: on execution_failed (signal fail) when retries_left."
+    )
+    assert step_machine.explain("S_FAILED", "S_RETRYING").startswith(
+        "pipeline.step may go from S_FAILED to S_RETRYING: by itself (retry_eligible) when retries_left and"
+    )
+    assert (
+        load_machine("standard.task")
+        .explain("RUNNING", "BLOCKED")
+        .endswith("on complete when nothing before it applies and open_subtasks; or on ask.")
+    )
+
+
 def test_a_signal_that_only_stands_for_another_one_may_be_already_there() -> None:
     """A job's time-out counts as a cancel; a second one finds it canceled already."""
     result = step(load_machine("supervised.job"), Snapshot("CANCELED", NOW), "expire", Facts(), NOW)

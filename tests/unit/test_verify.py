@@ -263,6 +263,12 @@ def test_a_misspelt_state_does_not_look_unreachable_as_well(tmp_path: Path) -> N
     assert [finding.rule for finding in findings_of(text, tmp_path)] == ["unknown-state"]
 
 
+def test_a_claim_that_asks_for_more_than_a_lost_lease_does_not_replace_losing_it(tmp_path: Path) -> None:
+    text = (KERNEL.parent / "lifecycles" / "approval.yaml").read_text("utf-8").replace("lifecycle: approval", "lifecycle: mine")
+    text = text.replace("reclaim [lease_expired]", "reclaim [lease_expired, attempts_left]")
+    assert [finding.rule for finding in findings_of(text, tmp_path)] == ["unlosable-lease"]
+
+
 def test_all_findings_are_reported_at_once_in_the_order_of_the_file(tmp_path: Path) -> None:
     expected = [
         (number, rule)
