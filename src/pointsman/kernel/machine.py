@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
@@ -208,10 +208,7 @@ class Machine:
 
     def followed(self, signal: str) -> tuple[str, ...]:
         """A signal and everything that it falls back to, in this order."""
-        chain = [signal]
-        while (following := self.fallbacks.get(chain[-1])) and following not in chain:
-            chain.append(following)
-        return tuple(chain)
+        return follow(signal, self.fallbacks)
 
     def allowed(self, state: str) -> tuple[str, ...]:
         """The states that one declared move leads to."""
@@ -250,13 +247,7 @@ class Machine:
 
     def reachable(self, state: str) -> frozenset[str]:
         """Every state that some chain of declared moves leads to, `state` itself included."""
-        seen = {self.state(state).name}
-        frontier = [state]
-        while frontier:
-            fresh = {move.to_state for move in self._exits[frontier.pop()]} - seen
-            seen |= fresh
-            frontier.extend(fresh)
-        return frozenset(seen)
+        return reach({self.state(state).name}, {name: {move.to_state for move in moves} for name, moves in self._exits.items()})
 
     def _index_moves(self, exits: Mapping[str, tuple[Transition, ...]]) -> dict[tuple[str, str], tuple[Transition, ...]]:
         """Which transitions to try for each state and name; a signal and a trigger are asked for in the same way."""
@@ -297,6 +288,25 @@ class Lifecycle:
     def of_kind(self, kind: Kind) -> Machine:
         """The machine that entities of this kind follow, borrowed or its own."""
         return next(machine for machine in (*self.machines, *self.borrowed) if machine.kind == kind)
+
+
+def follow(signal: str, fallbacks: Mapping[str, str]) -> tuple[str, ...]:
+    """A signal and everything that it falls back to, in this order; a circle is followed once."""
+    chain = [signal]
+    while (following := fallbacks.get(chain[-1])) and following not in chain:
+        chain.append(following)
+    return tuple(chain)
+
+
+def reach(starts: Iterable[str], onwards: Mapping[str, Set[str]]) -> frozenset[str]:
+    """Every state that can be come to from the `starts`, which are among them."""
+    seen = set(starts)
+    frontier = list(seen)
+    while frontier:
+        fresh = onwards.get(frontier.pop(), frozenset()) - seen
+        seen |= fresh
+        frontier.extend(fresh)
+    return frozenset(seen)
 
 
 def _explain_move(move: Transition) -> str:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from itertools import product
 
 from pointsman.errors import nearest
 from pointsman.kernel.draft import MachineDraft, MoveDraft, StateDraft
+from pointsman.kernel.machine import follow
 from pointsman.kernel.vocabulary import Signals, Vocabulary
 
 MOST_GUARDS = 12
@@ -48,22 +49,8 @@ class Subject:
         """Whether a signal does something in some state, by a fallback or without."""
         return not self.taken.isdisjoint(self.followed(signal))
 
-    def followed(self, signal: str) -> list[str]:
-        """A signal and everything that it falls back to, in this order."""
-        seen: dict[str, None] = {}
-        while signal not in seen:
-            seen[signal] = None
-            signal = self.fallbacks.get(signal, signal)
-        return list(seen)
-
-    def reachable_from(self, names: Iterable[str], edges: Mapping[str, set[str]]) -> set[str]:
-        seen = set(names)
-        frontier = list(seen)
-        while frontier:
-            fresh = edges.get(frontier.pop(), set()) - seen
-            seen |= fresh
-            frontier.extend(fresh)
-        return seen
+    def followed(self, signal: str) -> tuple[str, ...]:
+        return follow(signal, self.fallbacks)
 
     def edges(self, *, backwards: bool = False, automatic_only: bool = False) -> dict[str, set[str]]:
         """Which state leads to which. A misspelt state counts as the nearest one, so that a slip is reported only once."""

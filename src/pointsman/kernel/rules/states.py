@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pointsman.errors import Finding
-from pointsman.kernel.machine import Kind, Phase
+from pointsman.kernel.machine import Kind, Phase, reach
 from pointsman.kernel.subject import Subject
 
 
@@ -56,7 +56,7 @@ def unreachable_state(subject: Subject) -> Iterator[Finding]:
     initial = [name for name, state in subject.states.items() if state.state.initial]
     if not initial:
         return
-    reached = subject.reachable_from(initial, subject.edges())
+    reached = reach(initial, subject.edges())
     for name, state in subject.states.items():
         if name not in reached:
             message = f"Nothing leads from {initial[0]} to state {name}."
@@ -70,7 +70,7 @@ def dead_end(subject: Subject) -> Iterator[Finding]:
         message = f"Machine {subject.draft.name} has no terminal state: nothing in it can ever end."
         yield Finding("dead-end", subject.draft.name.place, message, "Give at least one state `phase: done`.")
         return
-    alive = subject.reachable_from(ends, subject.edges(backwards=True))
+    alive = reach(ends, subject.edges(backwards=True))
     goal = "the initial state again" if endless else "a terminal state"
     for name, state in subject.states.items():
         if ends and name not in alive:
