@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from tests.lifecycles.tables import TABLES
 
+from pointsman import lifecycles
 from pointsman.cli import COMMANDS
 from pointsman.lifecycles import machine_names
 
@@ -310,6 +311,31 @@ def test_a_compressed_log_is_told_from_a_broken_one(tmp_path: Path) -> None:
     assert result.returncode == 2
     assert b"zcat" in result.stderr
     assert pointsman("validate", "-", stdin=log.read_bytes()).returncode == 2
+
+
+def test_a_scratch_file_that_cannot_be_written_is_an_error_and_not_a_verdict(tmp_path: Path) -> None:
+    log = tmp_path / "many.jsonl"
+    first = json.loads((EXAMPLES / "transitions.jsonl").read_text().splitlines()[0])
+    log.write_text("".join(json.dumps(first | {"entity_id": f"worker-{number:020}"}) + "\n" for number in range(60_000)))
+    result = subprocess.run(["bash", "-c", f"ulimit -f 64; {POINTSMAN} validate {log}"], capture_output=True, check=False)
+    assert result.returncode == 2
+    assert b"the scratch file cannot be written" in result.stderr
+    assert b"Traceback" not in result.stderr
+
+
+def test_a_file_with_several_machines_asks_which(tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    shipped = Path(lifecycles.__file__).with_name("supervised.yaml").read_text()
+    file.write_text(shipped.replace("lifecycle: supervised", "lifecycle: mine"))
+    result = pointsman("machine", "draw", file)
+    assert result.returncode == 2
+    assert f"{file}:worker or {file}:job" in result.stderr.decode()
+    assert pointsman("machine", "draw", f"{file}:job").returncode == 0
+
+
+def test_a_closed_stdout_is_no_defect() -> None:
+    result = subprocess.run(["bash", "-c", f"{POINTSMAN} machine draw agent.task >&-"], capture_output=True, check=False)
+    assert b"Traceback" not in result.stderr
 
 
 def test_a_log_of_another_lifecycle_gets_a_hint() -> None:

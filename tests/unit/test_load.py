@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import pointsman
-from pointsman.errors import LifecycleInvalid, LifecycleUnreadable, PointsmanError, UnknownName
+from pointsman.errors import LifecycleError, LifecycleInvalid, LifecycleUnreadable, PointsmanError, UnknownName
 from pointsman.kernel import load
 from pointsman.kernel.machine import Kind, Lifecycle, Machine
 from pointsman.kernel.vocabulary import Vocabulary
@@ -110,10 +110,10 @@ def test_one_of_several_machines_is_picked_behind_a_colon(tmp_path: Path) -> Non
     path = write(tmp_path, MINE + "  breaker:\n    same_as: standard.breaker\n")
     assert load_machine(f"{path}:breaker").name == "mine.breaker"
     assert load_machine(f"{path}:mine.breaker").name == "mine.breaker"
-    with pytest.raises(UnknownName) as caught:
+    with pytest.raises(LifecycleError) as caught:
         load_machine(path)
-    assert caught.value.known == ("mine.task", "mine.breaker")
-    assert [load_machine(f"{path}:{name}").name for name in caught.value.known] == list(caught.value.known)
+    assert str(caught.value) == f"{path} has several machines. Say which: {path}:task or {path}:breaker."
+    assert [load_machine(f"{path}:{name}").name for name in ("task", "breaker")] == ["mine.task", "mine.breaker"]
 
 
 def test_a_directory_with_a_colon_in_its_name_is_no_machine(tmp_path: Path) -> None:

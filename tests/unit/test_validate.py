@@ -350,6 +350,14 @@ def test_a_critical_failure_is_forgiven_when_the_task_or_its_run_is_tried_again(
     assert rules([*failed, fail, again, *other], "standard") == []
 
 
+def test_a_runs_account_survives_a_log_that_contradicts_itself() -> None:
+    done = [task("queue", workstream_id="ws1"), task("start"), task("finish"), task("pass")]
+    log = [workstream("plan"), workstream("begin"), *done, task("finish"), task("pass"), task("pass"), workstream("settle")]
+    assert rules(log) == [("continuity", 7), ("continuity", 9)]
+    unfinished = [workstream("plan"), workstream("begin"), *done, task("finish"), workstream("settle")]
+    assert rules(unfinished) == [("continuity", 7), ("completion", 8)]
+
+
 def test_a_task_that_is_reopened_is_unfinished_again() -> None:
     moves = [
         ("S_PENDING", "S_RUNNING", "dependencies_met", "info"),

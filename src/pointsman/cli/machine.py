@@ -143,7 +143,8 @@ def draw_machine(machine: str, form: str, state: str | None, output: str | None,
       pointsman machine draw standard.task -f svg -o task.svg
     """
     output = None if output == "-" else output
-    color = output is None and not as_json and wants_color() is not False and sys.stdout.isatty()
+    terminal = sys.stdout is not None and sys.stdout.isatty()
+    color = terminal and output is None and not as_json and wants_color() is not False
     loaded = load_machine(machine)
     drawing = draw(loaded, form, state=state, color=color)
     if output is not None:

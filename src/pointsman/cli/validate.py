@@ -88,7 +88,11 @@ def open_log(log: str) -> Iterator[BufferedReader]:
 
 
 def refuse_compressed(stream: BufferedReader, log: str) -> BufferedReader:
-    if stream.peek(len(GZIP)).startswith(GZIP):
+    try:
+        compressed = stream.peek(len(GZIP)).startswith(GZIP)
+    except OSError as error:
+        raise LogUnreadable(f"Cannot read {log}: {error.strerror or error}.") from None
+    if compressed:
         raise LogUnreadable(f"Cannot read {log}: it is compressed. Use `zcat LOG | pointsman validate -`.")
     return stream
 

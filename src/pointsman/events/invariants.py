@@ -34,7 +34,7 @@ def check_task(track: Track, task: Entity, event: Event, move: Move, report: Rep
         _dependency_satisfaction(track, task, event, report)
     if metadata.worker_id or task.worker:
         _worker_assignment(track, task, event, report)
-    if move.matters_to_run or metadata.run_id or metadata.workstream_id:
+    if move.matters_to_run or metadata.run_id or metadata.workstream_id or event.from_state != task.state:
         _run_account(track, task, event, report)
 
 
@@ -162,7 +162,8 @@ def _run_account(track: Track, task: Entity, event: Event, report: Report) -> No
     if name is None or track.runs is None:
         return
     run = track.runs.entities.get(name) or track.runs.entities.add(name)
-    counted_before = task.run is not None and event.from_state not in track.succeeded
+    # By what is remembered, not by what this line says: the account must hold where a log contradicts itself, too.
+    counted_before = task.run is not None and task.state not in track.succeeded
     run.unfinished += (event.to_state not in track.succeeded) - counted_before
     task.run = name
     if event.to_state in track.failed and task.critical:

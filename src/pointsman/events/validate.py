@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from codecs import BOM_UTF8
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -11,7 +12,7 @@ from io import BufferedIOBase
 
 import msgspec
 
-from pointsman.errors import Finding, LogUnreadable, Place, UnknownName, nearest
+from pointsman.errors import Finding, LogUnreadable, Place, UnknownName, suggest
 from pointsman.events.entities import Entity
 from pointsman.events.event import Event, decode_event, schema_problems
 from pointsman.events.invariants import CHECKS
@@ -83,6 +84,9 @@ class Validator:
         except OSError as error:
             file, done = self.summary.file, self.summary.lines
             raise LogUnreadable(f"Cannot read {file} after line {done}: {error.strerror or error}.") from None
+        except sqlite3.Error as error:
+            message = f"Cannot go on after line {self.summary.lines}: the scratch file cannot be written ({error})."
+            raise LogUnreadable(f"{message} Make room in the temporary directory, or set TMPDIR to another one.") from None
         finally:
             self.close()
 
@@ -111,8 +115,8 @@ class Validator:
             summary.by_rule.update(finding.rule for finding in self._found)
         return self._found
 
-    def _report(self, rule: str, message: str, advice: str, column: int = 1) -> None:
-        self._found.append(Finding(rule, Place(self.summary.file, self.summary.lines, column), message, advice))
+    def _report(self, rule: str, message: str, advice: str) -> None:
+        self._found.append(Finding(rule, Place(self.summary.file, self.summary.lines, 1), message, advice))
 
     def _report_unreadable(self, line: bytes, error: Exception) -> None:
         if not line.strip():
@@ -178,9 +182,8 @@ class Validator:
     def _report_illegal(self, track: Track, from_state: str, to_state: str) -> None:
         unknown = [state for state in dict.fromkeys((from_state, to_state)) if state not in track.states]
         for state in unknown:
-            close = nearest(state, track.states)
-            advice = f"Did you mean {' or '.join(close)}?" if close else f"Its states are {', '.join(track.states)}."
-            self._report("unknown-state", f"{track.machine.name} has no state called '{state}'.", advice)
+            message = f"{track.machine.name} has no state called '{state}'."
+            self._report("unknown-state", message, suggest(state, track.states))
         if not unknown:
             ways = ", ".join(f"{move.to_state} on {move.trigger}" for move in track.machine.exits(from_state))
             message = f"{track.machine.name} may not go from {from_state} to {to_state}."

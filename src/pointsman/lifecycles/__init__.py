@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache, partial
 from pathlib import Path
 
-from pointsman.errors import LifecycleUnreadable, UnknownName
+from pointsman.errors import LifecycleError, LifecycleUnreadable, UnknownName
 from pointsman.kernel import load
 from pointsman.kernel.machine import Kind, Lifecycle, Machine
 from pointsman.kernel.vocabulary import Vocabulary
@@ -32,9 +32,12 @@ def load_machine(source: str | Path, vocabulary: Vocabulary = VOCABULARY) -> Mac
     directory, slash, file = str(source).rpartition("/")
     file, _, name = file.partition(":")
     lifecycle = _load_file(Path(directory + slash + file), vocabulary)
-    if not name and len(lifecycle.machines) == 1:
-        return lifecycle.machines[0]
-    return lifecycle.machine(name)
+    if name:
+        return lifecycle.machine(name)
+    if len(lifecycle.machines) > 1:
+        ways = " or ".join(f"{source}:{machine.name.partition('.')[2]}" for machine in lifecycle.machines)
+        raise LifecycleError(f"{source} has several machines. Say which: {ways}.")
+    return lifecycle.machines[0]
 
 
 @cache
