@@ -1,8 +1,48 @@
-"""What holds for all tests: machines are shared and noisy, so no example fails for being slow."""
+"""What holds for all tests: machines are shared and noisy, so no example fails for being slow; databases are real ones."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
 from hypothesis import settings
+from tests import databases
 
 settings.register_profile("pointsman", deadline=None)
 settings.load_profile("pointsman")
+
+
+def pytest_configure() -> None:
+    databases.claim_ownership()
+
+
+def pytest_unconfigure() -> None:
+    databases.end_ownership()
+
+
+@pytest.fixture
+def sqlite_url(tmp_path: Path) -> str:
+    """A database that is not there yet."""
+    return databases.sqlite_url(tmp_path)
+
+
+@pytest.fixture
+def postgres_url() -> Iterator[str]:
+    """A database that is migrated."""
+    with databases.postgres_database() as url:
+        yield url
+
+
+@pytest.fixture
+def empty_postgres_url() -> Iterator[str]:
+    """A database without any table."""
+    with databases.postgres_database(migrated=False) as url:
+        yield url
+
+
+@pytest.fixture(params=databases.DATABASES)
+def database_url(request: pytest.FixtureRequest) -> str:
+    """The same test on every database."""
+    url: str = request.getfixturevalue(f"{request.param}_url")
+    return url

@@ -5,16 +5,36 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 __version__ = "0.1.0"
-__all__ = ["Facts", "Refusal", "Snapshot", "Step", "__version__", "load_lifecycle", "load_machine", "step"]
+__all__ = [
+    "Backoff",
+    "Engine",
+    "Facts",
+    "NewRun",
+    "NewTask",
+    "Refusal",
+    "Snapshot",
+    "Step",
+    "__version__",
+    "load_lifecycle",
+    "load_machine",
+    "step",
+]
 
 if TYPE_CHECKING:
+    from pointsman.engine.engine import Engine
+    from pointsman.engine.policy import Backoff
+    from pointsman.engine.submit import NewRun, NewTask
     from pointsman.kernel.machine import Refusal
     from pointsman.kernel.step import Snapshot, Step, step
     from pointsman.lifecycles import load_lifecycle, load_machine
     from pointsman.lifecycles.guards import Facts
 
 _HOMES = {
+    "Backoff": "pointsman.engine.policy",
+    "Engine": "pointsman.engine.engine",
     "Facts": "pointsman.lifecycles.guards",
+    "NewRun": "pointsman.engine.submit",
+    "NewTask": "pointsman.engine.submit",
     "Refusal": "pointsman.kernel.machine",
     "Snapshot": "pointsman.kernel.step",
     "Step": "pointsman.kernel.step",

@@ -7,7 +7,24 @@
     │   ├── SyntaxProblem         a line of it cannot be read; the loader turns it into a finding
     │   └── UnknownName           no lifecycle, machine or state of that name
     ├── TransitionRefused         the machine does not allow the move; carries the refusal
-    └── LogUnreadable             the event log cannot be opened or read
+    ├── LogUnreadable             the event log cannot be opened or read
+    ├── RequestError
+    │   ├── RequestInvalid        a request breaks a rule; carries every problem with its path
+    │   ├── NotFound              no run, task, worker or breaker of that id
+    │   ├── KeyReused             an idempotency key came back with another request
+    │   ├── LeaseLost             an attempt is over; its process must end, and nothing of it counts
+    │   ├── WorkerUnavailable     a worker that may not claim asked for work
+    │   └── CircuitOpen           the breaker of a tool lets nothing through
+    ├── StoreError
+    │   ├── StoreUnusable         there is no database to be had there; says what is there instead
+    │   ├── StoreTooNew           a newer version of Pointsman has written this database
+    │   ├── StoreUnavailable      the database does not answer
+    │   │   └── OutcomeUnknown    it went away during a commit, and could not be asked what became of it
+    │   ├── StoreBusy             somebody else holds the database for longer than we wait
+    │   ├── StoreFull             there is no room to write
+    │   ├── LawBroken             the database refused a change that no rule allows
+    │   └── Conflict              somebody else changed a row meanwhile; tried again, never seen from outside
+    └── EngineClosed              asked after the engine was closed
 
 Messages are written for the person who has to act on them: what was wrong, what was expected, what to do now.
 """
@@ -20,16 +37,34 @@ from functools import lru_cache
 from typing import Protocol
 
 __all__ = [
+    "CircuitOpen",
+    "Conflict",
+    "EngineClosed",
     "Finding",
+    "KeyReused",
+    "LawBroken",
+    "LeaseLost",
     "LifecycleError",
     "LifecycleInvalid",
     "LifecycleUnreadable",
     "LogUnreadable",
+    "NotFound",
+    "OutcomeUnknown",
     "Place",
     "PointsmanError",
+    "Problem",
+    "RequestError",
+    "RequestInvalid",
+    "StoreBusy",
+    "StoreError",
+    "StoreFull",
+    "StoreTooNew",
+    "StoreUnavailable",
+    "StoreUnusable",
     "SyntaxProblem",
     "TransitionRefused",
     "UnknownName",
+    "WorkerUnavailable",
     "nearest",
     "suggest",
 ]
@@ -116,6 +151,113 @@ class TransitionRefused(PointsmanError):
 
 class LogUnreadable(PointsmanError):
     """An event log cannot be opened or read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing that is wrong with a request: where, what, and what to do."""
+
+    path: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.message}" if self.path else self.message
+
+
+class RequestError(PointsmanError):
+    """What was asked for cannot be done; nothing has changed."""
+
+
+class RequestInvalid(RequestError):
+    """A request breaks at least one rule; `problems` has all of them."""
+
+    def __init__(self, problems: Iterable[Problem]) -> None:
+        self.problems = tuple(problems)
+        super().__init__("\n".join(str(problem) for problem in self.problems))
+
+
+class NotFound(RequestError):
+    """There is nothing of that id, or it belongs to somebody else."""
+
+    def __init__(self, kind: str, name: str) -> None:
+        self.kind = kind
+        self.name = name
+        super().__init__(f"There is no {kind} '{name}'. Check the id; an id of another tenant is not found either.")
+
+
+class KeyReused(RequestError):
+    """An idempotency key was used before, for another request."""
+
+    def __init__(self, key: str) -> None:
+        self.key = key
+        super().__init__(f"The idempotency key '{key}' was used for another request. Use a new key for a new request.")
+
+
+class LeaseLost(RequestError):
+    """The attempt no longer holds its task: end its process, and report nothing more of it."""
+
+    def __init__(self, task_id: str, epoch: int, why: str) -> None:
+        self.task_id = task_id
+        self.epoch = epoch
+        super().__init__(f"Attempt {epoch} of {task_id} no longer counts: {why}. End its process; nothing was changed.")
+
+
+class WorkerUnavailable(RequestError):
+    """A worker asked for work in a state in which it may have none."""
+
+    def __init__(self, worker_id: str, state: str) -> None:
+        self.worker_id = worker_id
+        self.state = state
+        super().__init__(f"Worker {worker_id} is {state} and may not claim. Resume it, let it recover, or register a new one.")
+
+
+class CircuitOpen(RequestError):
+    """The breaker of a tool is open."""
+
+    def __init__(self, tool: str, seconds: float) -> None:
+        self.tool = tool
+        self.retry_in_seconds = max(0, int(seconds + 0.999))
+        super().__init__(f"{tool} circuit is open, retry in {self.retry_in_seconds} seconds")
+
+
+class StoreError(PointsmanError):
+    """Something is wrong with the database, not with the request."""
+
+
+class StoreUnusable(StoreError):
+    """What the URL leads to is not a database of ours, and cannot become one."""
+
+
+class StoreTooNew(StoreError):
+    """The database was written by a newer version of Pointsman."""
+
+
+class StoreUnavailable(StoreError):
+    """The database cannot be reached, or went away."""
+
+
+class OutcomeUnknown(StoreUnavailable):
+    """The database went away during a commit: what was asked may have been done."""
+
+
+class StoreBusy(StoreError):
+    """Another process holds the database."""
+
+
+class StoreFull(StoreError):
+    """The disk is full."""
+
+
+class LawBroken(StoreError):
+    """The database refused a change."""
+
+
+class Conflict(StoreError):
+    """A row was changed by somebody else between reading and writing."""
+
+
+class EngineClosed(PointsmanError):
+    """The engine was closed before the answer was there."""
 
 
 def suggest(name: str, known: Iterable[str]) -> str:

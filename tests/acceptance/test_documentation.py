@@ -67,9 +67,9 @@ def test_the_tutorial_goes_as_it_says(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_python_in_the_documentation_runs(page: Path) -> None:
+def test_python_in_the_documentation_runs(page: Path, tmp_path: Path) -> None:
     code = "\n".join(blocks(page, "python"))
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False, text=True, timeout=60)
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False, text=True, timeout=60, cwd=tmp_path)
     assert result.returncode == 0, result.stderr
 
 

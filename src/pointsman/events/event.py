@@ -28,7 +28,9 @@ class Metadata(Struct, frozen=True, gc=False):
     critical: bool | None = None
     retry_count: Count | None = None
     max_retries: Count | None = None
+    usage_limit: bool | None = None
     max_concurrent_tasks: Count | None = None
+    lost: Names = ()
     created_at: Instant | None = None
     started_at: Instant | None = None
     completed_at: Instant | None = None

@@ -41,6 +41,7 @@ def check_task(track: Track, task: Entity, event: Event, move: Move, report: Rep
 def check_worker(track: Track, worker: Entity, event: Event, move: Move, report: Report) -> None:  # noqa: ARG001
     if event.metadata.max_concurrent_tasks is not None:
         worker.max_concurrent_tasks = event.metadata.max_concurrent_tasks
+    worker.tasks_held -= min(worker.tasks_held, len(event.metadata.lost))
     if not worker.tasks_held:
         return
     message = f"Worker {event.entity_id} goes to {event.to_state} while it still holds {worker.tasks_held} task(s)."
@@ -51,7 +52,7 @@ def check_worker(track: Track, worker: Entity, event: Event, move: Move, report:
 
 
 def check_run(track: Track, run: Entity, event: Event, move: Move, report: Report) -> None:
-    if move.fails:
+    if move.fails or event.from_state in track.done:
         run.critical_failure = None
     if event.to_state not in track.succeeded and not move.completes:
         return
@@ -91,7 +92,7 @@ def _retry_limit(task: Entity, event: Event, move: Move, report: Report) -> None
     before = task.retries
     if move.resets_retries:
         before = task.retries = 0
-    if move.retries:
+    if move.retries and not metadata.usage_limit:
         task.retries += 1
     if metadata.retry_count is not None:
         task.retries = max(task.retries, metadata.retry_count)

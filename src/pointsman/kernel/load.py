@@ -57,7 +57,7 @@ def load_lifecycle(
     )
     declared = {machine.kind for machine in machines}
     missing = tuple(machine for kind, machine in borrowed.items() if kind not in declared)
-    return Lifecycle(draft.name.text, draft.version, draft.title, machines, missing)
+    return Lifecycle(draft.name.text, draft.version, draft.title, machines, missing, text)
 
 
 def _one_machine_a_kind(draft: LifecycleDraft, same: Mapping[str, Machine]) -> list[Finding]:

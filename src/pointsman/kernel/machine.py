@@ -277,6 +277,8 @@ class Lifecycle:
     """The machines that the file itself declares."""
     borrowed: tuple[Machine, ...] = ()
     """Machines of other lifecycles, for the kinds that this one does not declare."""
+    text: str = field(default="", repr=False, compare=False)
+    """What the file says, so that it can be kept with whatever follows it."""
 
     def machine(self, name: str) -> Machine:
         """A machine by its full name or the part behind the dot."""

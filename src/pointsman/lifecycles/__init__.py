@@ -40,6 +40,11 @@ def load_machine(source: str | Path, vocabulary: Vocabulary = VOCABULARY) -> Mac
     return lifecycle.machines[0]
 
 
+def restore_lifecycle(name: str, text: str) -> Lifecycle:
+    """A lifecycle from the text that was kept with its work, which may be older than the file of today."""
+    return _build(text, f"{name}.yaml as it was stored", VOCABULARY, name if name in SHIPPED else None)
+
+
 @cache
 def machine_names() -> tuple[str, ...]:
     """The names of all shipped machines."""

@@ -1,0 +1,65 @@
+"""The composition root: the only place that chooses a store, and hands the world in."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from pointsman.engine.engine import Engine
+from pointsman.engine.machines import Machines
+from pointsman.errors import StoreUnusable
+from pointsman.lifecycles import SHIPPED, load_lifecycle
+from pointsman.store.contract import Store
+from pointsman.world import Clock, World
+
+
+@asynccontextmanager
+async def open(  # noqa: A001 - as one opens a file
+    url: str,
+    *,
+    lifecycles: Iterable[str | Path] = (),
+    keeps: bool = True,
+    world: World | None = None,
+    clock: Clock | None = None,
+) -> AsyncIterator[Engine]:
+    """An engine on a database: `sqlite:///path`, `sqlite:///:memory:` or `postgresql://…`.
+
+    `lifecycles` are files of your own beside the six that are there. Several processes may open the same database; each that
+    `keeps` takes part in firing timers and looking after workers. `clock` replaces the time that the database itself tells.
+    """
+    world = world or World()
+    machines = Machines([load_lifecycle(name) for name in (*SHIPPED, *lifecycles)])
+    store = open_store(url, world, clock)
+    try:
+        transaction = store.begin()
+        try:
+            machines.register(transaction)
+        except BaseException:
+            transaction.rollback()
+            raise
+        transaction.commit()
+        engine = Engine(store, machines, world)
+    except BaseException:
+        store.close()
+        raise
+    engine.start(keeps=keeps)
+    async with engine:
+        yield engine
+
+
+def open_store(url: str, world: World, clock: Clock | None = None) -> Store:
+    """The store that a URL asks for; the drivers are imported only where they are needed."""
+    scheme, separator, rest = url.partition("://")
+    if separator and scheme == "sqlite":
+        from pointsman.store.sqlite.store import SqliteStore
+
+        return SqliteStore(rest.removeprefix("/") or ":memory:", clock=clock or world.clock, ids=world.ids)
+    if separator and scheme in ("postgresql", "postgres"):
+        from pointsman.store.postgres.store import PostgresStore
+
+        return PostgresStore(url, clock=clock, ids=world.ids)
+    raise StoreUnusable(
+        f"'{url.partition('@')[0]}' is not the URL of a database that Pointsman knows. "
+        "Write sqlite:///path/to/file.db or postgresql://user@host/database."
+    )

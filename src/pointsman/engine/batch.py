@@ -1,0 +1,143 @@
+"""One transaction for everything that has arrived: load what all need, decide each, let everything follow, answer together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from copy import copy
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+
+from pointsman.engine.command import Command, Request
+from pointsman.engine.commands.workers import ClaimTasks
+from pointsman.engine.follow import settle
+from pointsman.engine.machines import Machines
+from pointsman.engine.work import Work
+from pointsman.errors import Conflict, KeyReused, PointsmanError, StoreError
+from pointsman.store.contract import Transaction
+from pointsman.store.rows import Entity, Lane, StoredResponse
+from pointsman.world import World
+
+Answer = Callable[[], Any]
+
+
+@dataclass(slots=True)
+class Decider:
+    """Decides batches; what it remembers between them is only what never changes."""
+
+    machines: Machines
+    world: World
+    lanes: dict[int, Lane] = field(default_factory=dict)
+    tenants: set[str] = field(default_factory=set)
+
+    def decide(self, transaction: Transaction, commands: Sequence[Command[Any]]) -> list[Any]:
+        """The answer to each command, or the error that it met; commits, and raises only for errors of the database."""
+        work = Work(transaction, self.machines, self.world, self.lanes)
+        tenants = {command.tenant for command in commands if command.tenant} - self.tenants
+        for tenant in sorted(tenants):
+            transaction.ensure_tenant(tenant, work.now)
+        _load(work, commands)
+        outcomes = _decide_all(work, commands)
+        transaction.commit(work.news)
+        self.lanes.update(work.new_lanes)
+        self.tenants |= tenants
+        return outcomes
+
+
+def _load(work: Work, commands: Sequence[Command[Any]]) -> None:
+    """Everything in the order in which it is locked: runs with their tasks, then workers."""
+    needs = [command.needs for command in commands]
+    task_ids = [task_id for each in needs for task_id in each.task_ids]
+    run_ids = {run_id for each in needs for run_id in each.run_ids}
+    held_by = sorted({worker_id for each in needs for worker_id in each.held_by})
+    if held_by:
+        held = work.transaction.find_held_tasks(held_by)
+        task_ids += [task_id for _, task_id, _ in held]
+        run_ids |= {run_id for _, _, run_id in held}
+    work.load(task_ids=task_ids, run_ids=run_ids)
+    work.load_workers(sorted({worker_id for each in needs for worker_id in each.worker_ids}))
+    work.load_families(sorted({task_id for each in needs for task_id in each.families}))
+
+
+def _decide_all(work: Work, commands: Sequence[Command[Any]]) -> list[Any]:
+    """Claims come last, so that they see what the others have freed: a worker finishes and claims in one commit."""
+    answers: list[Answer | PointsmanError | None] = [None] * len(commands)
+    requests: dict[tuple[str, str, str], tuple[str, int]] = {}
+    for index, command in enumerate(commands):
+        if not isinstance(command, ClaimTasks):
+            answers[index] = _decide_one(work, command, index, requests, answers)
+    settle(work, claims_follow=any(isinstance(command, ClaimTasks) for command in commands))
+    for index, command in enumerate(commands):
+        if isinstance(command, ClaimTasks):
+            answers[index] = _decide_one(work, command, index, requests, answers)
+    settle(work)
+    outcomes = [_answer(answer) for answer in answers]
+    for _, index in requests.values():
+        if not isinstance(outcomes[index], PointsmanError):
+            _remember(work, commands[index], outcomes[index])
+    return outcomes
+
+
+def _decide_one(
+    work: Work,
+    command: Command[Any],
+    index: int,
+    requests: dict[tuple[str, str, str], tuple[str, int]],
+    answers: Sequence[Answer | PointsmanError | None],
+) -> Answer | PointsmanError:
+    try:
+        request = command.request
+        if request is None:
+            return command.decide(work)
+        key = (command.tenant, request.endpoint, request.key)
+        if key in requests:
+            request_hash, twin = requests[key]
+            if request_hash != request.request_hash:
+                raise KeyReused(request.key)
+            answer = answers[twin]
+            assert answer is not None
+            return answer
+        stored = work.transaction.find_response(*key)
+        if stored and stored.expires_at > work.now:
+            return _repeat(command, request, stored)
+        requests[key] = (request.request_hash, index)
+        return command.decide(work)
+    except StoreError:
+        raise
+    except PointsmanError as error:
+        return error
+
+
+def _repeat(command: Command[Any], request: Request, stored: StoredResponse) -> Answer:
+    if stored.request_hash != request.request_hash:
+        raise KeyReused(request.key)
+    answer = msgspec.json.decode(stored.body, type=command.answer_type)
+    return lambda: answer
+
+
+def _answer(answer: Answer | PointsmanError | None) -> Any:
+    assert answer is not None
+    if isinstance(answer, PointsmanError):
+        return answer
+    outcome = answer()
+    return copy(outcome) if isinstance(outcome, Entity) else outcome
+
+
+def _remember(work: Work, command: Command[Any], outcome: Any) -> None:
+    """Keep the answer with the effect; a twin in another process that was quicker has both, so this one is tried again."""
+    request = command.request
+    assert request
+    stored = StoredResponse(
+        tenant=command.tenant,
+        endpoint=request.endpoint,
+        key=request.key,
+        request_hash=request.request_hash,
+        status=200,
+        body=msgspec.json.encode(outcome).decode(),
+        created_at=work.now,
+        expires_at=work.now + timedelta(seconds=request.lasts_seconds),
+    )
+    if not work.transaction.insert_response(stored):
+        raise Conflict(f"Another request with the key '{request.key}' was quicker.")

@@ -1,0 +1,119 @@
+"""Circuit breakers: one a tool, shared by every worker of every process, with a single probe when it is half open."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from pointsman.engine.work import Cause, Work
+from pointsman.errors import CircuitOpen, TransitionRefused
+from pointsman.kernel.machine import Kind, Phase, Refusal
+from pointsman.store.contract import News
+from pointsman.store.rows import Breaker, Task
+
+
+class BreakerFacts:
+    __slots__ = ("failure_count", "failure_threshold", "success_count", "success_threshold")
+
+    def __init__(self, breaker: Breaker) -> None:
+        self.failure_count = breaker.failure_count
+        self.failure_threshold = breaker.failure_threshold
+        self.success_count = breaker.success_count
+        self.success_threshold = breaker.success_threshold
+
+
+def of_task(work: Work, task: Task) -> Breaker | None:
+    tool = work.tool_of(task)
+    if tool is None:
+        return None
+    work.load_breakers(task.tenant, [tool])
+    return work.breaker(task.tenant, tool)
+
+
+def is_open(work: Work, task: Task) -> bool:
+    breaker = of_task(work, task)
+    return breaker is not None and breaker.phase == Phase.HELD
+
+
+def admits(breaker: Breaker) -> bool:
+    """Whether a task of this tool may begin now."""
+    return breaker.phase == Phase.QUEUED or (breaker.phase == Phase.ACTIVE and breaker.probe_task_id is None)
+
+
+def refusal(work: Work, breaker: Breaker) -> CircuitOpen:
+    """What to tell whoever is kept waiting; a half-open one may close at any moment."""
+    seconds = (breaker.retry_at - work.now).total_seconds() if breaker.retry_at and breaker.phase == Phase.HELD else 1
+    return CircuitOpen(breaker.tool, seconds)
+
+
+def take_probe(work: Work, breaker: Breaker, task: Task) -> None:
+    """The one task that a half-open breaker lets through."""
+    if breaker.phase == Phase.ACTIVE:
+        breaker.probe_task_id = task.id
+        work.breakers.change(breaker)
+
+
+def free_probe(work: Work, task: Task) -> None:
+    """An attempt that ended without an answer about its tool leaves the place to the next one."""
+    breaker = of_task(work, task)
+    if breaker is not None and breaker.probe_task_id == task.id:
+        _free(work, breaker)
+
+
+def succeeded(work: Work, task: Task) -> None:
+    breaker = of_task(work, task)
+    if breaker is None:
+        return
+    if breaker.phase == Phase.ACTIVE and breaker.probe_task_id == task.id:
+        breaker.success_count += 1
+        _free(work, breaker)
+        try_send(work, breaker, "complete", Cause(reason=f"{task.name} succeeded"))
+    elif breaker.phase == Phase.QUEUED and breaker.failure_count:
+        breaker.failure_count = 0
+        work.breakers.change(breaker)
+
+
+def failed(work: Work, task: Task) -> None:
+    """Count a failure of the tool; a late one of an attempt that began before the breaker opened says nothing new."""
+    breaker = of_task(work, task)
+    if breaker is None:
+        return
+    if breaker.phase == Phase.ACTIVE and breaker.probe_task_id == task.id:
+        _free(work, breaker)
+        try_send(work, breaker, "fail", Cause(reason=f"{task.name} failed"))
+    elif breaker.phase == Phase.QUEUED:
+        breaker.failure_count += 1
+        work.breakers.change(breaker)
+        try_send(work, breaker, "fail", Cause(reason=f"{breaker.failure_count} failures in a row, the last one of {task.name}"))
+
+
+def _free(work: Work, breaker: Breaker) -> None:
+    breaker.probe_task_id = None
+    work.breakers.change(breaker)
+    work.news |= News.TASKS
+
+
+def send(work: Work, breaker: Breaker, signal: str, cause: Cause) -> None:
+    if refused := try_send(work, breaker, signal, cause):
+        raise TransitionRefused(refused)
+
+
+def try_send(work: Work, breaker: Breaker, signal: str, cause: Cause) -> Refusal | None:
+    decided = work.decide(breaker, signal, BreakerFacts(breaker))
+    if isinstance(decided, Refusal):
+        return decided
+    for transition in decided:
+        work.breakers.before_move(breaker)
+        work.drop_timers(breaker)
+        state = work.move(breaker, transition, cause)
+        breaker.probe_task_id = None
+        breaker.retry_at = None
+        for effect in transition.effects:
+            if effect == "start_cooldown":
+                breaker.retry_at = work.now + timedelta(seconds=breaker.cooldown_seconds)
+                breaker.success_count = 0
+                work.set_timer(breaker, Kind.BREAKER, "cooldown", breaker.retry_at)
+            elif effect == "reset_failures":
+                breaker.failure_count = breaker.success_count = 0
+        if state.phase is not Phase.HELD:
+            work.news |= News.TASKS
+    return None

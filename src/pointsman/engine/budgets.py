@@ -1,0 +1,77 @@
+"""Money: what a run may spend, what its tasks have reserved of it, and what they really cost."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+from pointsman.engine.work import Work
+from pointsman.store.contract import News
+from pointsman.store.rows import ZERO_USD, Run, Task
+
+
+def claim_room(run: Run, task: Task) -> Decimal | None:
+    """What to reserve for an attempt of this task; None when the run's budget has no room for it now."""
+    if run.budget_usd is None or task.budget_usd is None:
+        return ZERO_USD if not is_spent(run) else None
+    wanted = max(task.budget_usd - task.cost_usd, ZERO_USD)
+    return wanted if run.spent_usd + run.reserved_usd + wanted <= run.budget_usd else None
+
+
+def is_spent(run: Run) -> bool:
+    """Nothing is left, whatever is reserved."""
+    return run.budget_usd is not None and run.spent_usd >= run.budget_usd
+
+
+def can_never_fit(run: Run, task: Task) -> bool:
+    """Not even with every reservation given back."""
+    if run.budget_usd is None:
+        return False
+    wanted = max(task.budget_usd - task.cost_usd, ZERO_USD) if task.budget_usd is not None else ZERO_USD
+    return is_spent(run) or run.spent_usd + wanted > run.budget_usd
+
+
+def reserve(work: Work, run: Run, task: Task, amount: Decimal) -> None:
+    if amount:
+        task.reserved_usd = amount
+        run.promised_usd += amount
+        cover(run)
+        work.runs.change(run)
+
+
+def spend(work: Work, task: Task, cost: Decimal) -> None:
+    """Count a cost that an attempt reports while it goes on; what it had reserved shrinks by as much."""
+    if cost:
+        task.cost_usd += cost
+        _book(work, task, cost, reserved=max(task.reserved_usd - cost, ZERO_USD))
+        work.tasks.change(task)
+
+
+def settle(work: Work, task: Task, cost: Decimal) -> None:
+    """Count the last cost of an attempt, and give back what it had reserved."""
+    task.cost_usd += cost
+    if cost or task.reserved_usd:
+        _book(work, task, cost, reserved=ZERO_USD)
+
+
+def is_overspent(work: Work, task: Task) -> bool:
+    run = work.runs.rows[task.run_id]
+    return (task.budget_usd is not None and task.cost_usd > task.budget_usd) or (
+        run.budget_usd is not None and run.spent_usd > run.budget_usd
+    )
+
+
+def _book(work: Work, task: Task, cost: Decimal, *, reserved: Decimal) -> None:
+    run = work.runs.rows[task.run_id]
+    run.spent_usd += cost
+    if reserved < task.reserved_usd:
+        work.news |= News.TASKS  # there may be room for another one
+    run.promised_usd += reserved - task.reserved_usd
+    task.reserved_usd = reserved
+    cover(run)
+    work.runs.change(run)
+
+
+def cover(run: Run) -> None:
+    """What was promised stays so; what is left of the budget covers it, or as much of it as there is."""
+    left = run.promised_usd if run.budget_usd is None else max(run.budget_usd - run.spent_usd, ZERO_USD)
+    run.reserved_usd = min(run.promised_usd, left)

@@ -1,0 +1,174 @@
+"""Claims: which tasks a worker gets, each with a new attempt and a larger epoch."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from decimal import Decimal
+
+import msgspec
+from msgspec import Raw, Struct
+
+from pointsman.engine import breakers, budgets, runs, tasks, workers
+from pointsman.engine.policy import read_policy
+from pointsman.engine.work import Cause, Work
+from pointsman.errors import WorkerUnavailable
+from pointsman.kernel.machine import Phase
+from pointsman.store.rows import ZERO_USD, Lane, Task, Worker
+
+MOST_PASSED = 1000
+"""How many tasks one claim passes by before it gives up."""
+
+
+class Claim(Struct, frozen=True, kw_only=True):
+    """A task in the hands of a worker; `epoch` goes with all that is reported of it, and to the work as a fencing token."""
+
+    task_id: str
+    epoch: int
+    run_id: str
+    name: str
+    payload: Raw
+    tool: str | None = None
+    attempt_count: int
+    has_checks: bool = False
+    """After `complete`, report `checks_passed` or `checks_failed`."""
+    session_id: str | None = None
+    """The session to continue; None for a new one."""
+    question: str | None = None
+    answer: str | None = None
+    comment: str | None = None
+    deadline_at: datetime | None = None
+    budget_usd: Decimal | None = None
+    """What is left of its budget."""
+
+
+def claim(work: Work, worker: Worker, limit: int) -> list[Task]:
+    """Hand tasks to a worker: as many as are there, fit, and it has room for."""
+    if worker.phase not in workers.AVAILABLE or worker.drain_wanted:
+        raise WorkerUnavailable(worker.id, f"{worker.state} and draining" if worker.drain_wanted else worker.state)
+    workers.heard_of(work, worker)
+    room = min(limit, worker.max_concurrent_tasks - workers.count_held(work, worker))
+    claimed: list[Task] = []
+    passed: set[str] = set()
+    while len(claimed) < room and len(passed) < MOST_PASSED:
+        found = _find_candidates(work, worker, room - len(claimed) + len(passed))
+        fresh = [task for task in found if task.id not in passed]
+        got = [task for task in fresh if _claim_one(work, worker, task)]
+        claimed += got
+        if len(got) == len(fresh):
+            break
+        # A breaker or a budget stood in the way of some: those behind them get their turn.
+        passed |= {task.id for task in fresh if task.phase == Phase.QUEUED}
+        work.flush()
+    return claimed
+
+
+def describe(work: Work, claimed: list[Task]) -> list[Claim]:
+    """What a worker needs to know of the tasks that it got."""
+    payloads = work.transaction.select_payloads([task.id for task in claimed]) if claimed else {}
+    return [_describe_one(work, task, payloads[task.id]) for task in claimed]
+
+
+def _find_candidates(work: Work, worker: Worker, room: int) -> list[Task]:
+    able = workers.capabilities(worker)
+    if worker.run_id:
+        found = work.transaction.select_allocated(worker.run_id, room)
+        found = [task for task in found if _fits(work.lane(task), able)]
+    else:
+        lane_ids = _open_lanes(work, worker, able)
+        if not lane_ids:
+            return []
+        found = work.transaction.select_reclaimable(worker.tenant, lane_ids, room)
+        if len(found) < room:
+            found += work.transaction.select_claimable(worker.tenant, lane_ids, room - len(found))
+        # Whoever holds nothing may wait for runs that others hold: without a cycle there is no deadlock.
+        may_wait = not found and not work.runs.rows
+        if may_wait and (waiting := work.transaction.find_claimable_runs(worker.tenant, lane_ids, room)):
+            work.load(run_ids=waiting)
+            found = work.transaction.select_claimable(worker.tenant, lane_ids, room)
+    work.tasks.hold(found)
+    work.load(run_ids={task.run_id for task in found})
+    return [work.tasks.rows[task.id] for task in found]
+
+
+def _open_lanes(work: Work, worker: Worker, able: set[str]) -> list[int]:
+    """The lanes that this worker can serve and whose tool lets something through."""
+    lanes = work.transaction.list_lanes(worker.tenant)
+    tripped = set(work.transaction.list_tripped_tools(worker.tenant))
+    if tripped:
+        work.load_breakers(worker.tenant, tripped)
+    return [
+        lane.id
+        for lane in lanes
+        if _fits(lane, able) and (lane.fails_fast or lane.tool not in tripped or _probe_is_free(work, lane))
+    ]
+
+
+def _probe_is_free(work: Work, lane: Lane) -> bool:
+    breaker = work.breaker(lane.tenant, lane.tool or "")
+    return breaker is None or breakers.admits(breaker)
+
+
+def _fits(lane: Lane, able: set[str]) -> bool:
+    return lane.capabilities == "[]" or able.issuperset(msgspec.json.decode(lane.capabilities, type=list[str]))
+
+
+def _claim_one(work: Work, worker: Worker, task: Task) -> bool:
+    run = work.runs.rows[task.run_id]
+    breaker = breakers.of_task(work, task)
+    shut = breaker is not None and not breakers.admits(breaker)
+    if shut and not work.lane(task).fails_fast:
+        return False
+    room = budgets.claim_room(run, task)
+    if room is None and not budgets.can_never_fit(run, task):
+        return False
+    report = tasks.Report(worker=worker)
+    cause = Cause(worker.id, metadata={"worker_id": worker.id, "epoch": task.epoch + 1})
+    if tasks.try_send(work, task, "claim", cause, report):
+        return False
+    if run.phase == Phase.QUEUED and not run.allocates:
+        runs.try_send(work, run, "start", Cause(reason=f"{task.name} was claimed first"), facts=runs.facts_of(run))
+    if shut:
+        assert breaker
+        error = tasks.as_error(str(breakers.refusal(work, breaker)), type="circuit_open")
+        tasks.try_send(work, task, "fail", Cause(reason=str(breakers.refusal(work, breaker))), tasks.Report(error=error))
+        return False
+    if room is None:
+        reason = f"the budget of its run has no room for it: {run.spent_usd} of {run.budget_usd} USD are spent"
+        overspend(work, task, reason)
+        return False
+    budgets.reserve(work, run, task, room)
+    if breaker:
+        breakers.take_probe(work, breaker, task)
+    return True
+
+
+def overspend(work: Work, task: Task, reason: str) -> None:
+    """Machines without a state for it take it as a failure that no retry can mend."""
+    signal = "overspend" if work.takes(task, "overspend") else "fail"
+    tasks.try_send(work, task, signal, Cause(reason=reason), tasks.Report(error=tasks.as_error(reason), retryable=False))
+
+
+def _always_checked(work: Work, task: Task) -> bool:
+    """Some machines go through their checks even when there are none."""
+    moves = work.machine(task).moves(task.state, "complete")
+    return any("run_checks" in move.effects and not move.guards for move in moves)
+
+
+def _describe_one(work: Work, task: Task, payload: str) -> Claim:
+    seconds = read_policy(task.policy).timeout_seconds
+    return Claim(
+        task_id=task.id,
+        epoch=task.epoch,
+        run_id=task.run_id,
+        name=task.name,
+        payload=Raw(payload.encode()),
+        tool=work.lane(task).tool,
+        attempt_count=task.attempt_count,
+        has_checks=task.has_checks or _always_checked(work, task),
+        session_id=task.session_id,
+        question=task.question,
+        answer=task.answer,
+        comment=task.comment,
+        deadline_at=None if seconds is None else task.entered_at + timedelta(seconds=seconds),
+        budget_usd=None if task.budget_usd is None else max(task.budget_usd - task.cost_usd, ZERO_USD),
+    )

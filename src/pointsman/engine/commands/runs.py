@@ -1,0 +1,146 @@
+"""What can be asked about runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any, ClassVar
+
+from pointsman.engine import budgets, runs, submit, tasks
+from pointsman.engine.command import Needs, Request
+from pointsman.engine.people import check_person
+from pointsman.engine.submit import NewRun, NewTask
+from pointsman.engine.work import Cause, Work
+from pointsman.errors import Problem, RequestInvalid
+from pointsman.kernel.machine import Kind, Phase
+from pointsman.store.contract import News
+from pointsman.store.rows import Run, Task
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubmitRun:
+    answer_type: ClassVar[Any] = Run
+    tenant: str
+    request: Request | None
+    new: NewRun
+    cause: Cause
+
+    @property
+    def needs(self) -> Needs:
+        return Needs(run_ids=(self.new.parent_run_id,) if self.new.parent_run_id else ())
+
+    def decide(self, work: Work) -> Callable[[], Run]:
+        lifecycle = work.machines.lifecycle(self.new.lifecycle)
+        submit.check_tools(work, self.tenant, self.new.tasks)
+        run = submit.build_run(work, self.new, lifecycle, self.tenant, self.cause)
+        machine = lifecycle.of_kind(Kind.TASK)
+        is_open = runs.is_open(run, work.machine(run).initial)
+        submit.add_tasks(work, run, self.new.tasks, machine, self.cause, is_open=is_open, ordered=self.new.ordered)
+        runs.make_ready(work, run)
+        return lambda: run
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AddTasks:
+    answer_type: ClassVar[Any] = list[Task]
+    tenant: str
+    request: Request | None
+    run_id: str
+    new: tuple[NewTask, ...]
+    cause: Cause
+
+    @property
+    def needs(self) -> Needs:
+        return Needs(run_ids=(self.run_id,))
+
+    def decide(self, work: Work) -> Callable[[], list[Task]]:
+        run = work.run(self.tenant, self.run_id)
+        if run.phase == Phase.DONE:
+            raise RequestInvalid([Problem("run_id", f"{run.name} has ended ({run.state}). Submit a new run.")])
+        known = work.transaction.find_task_names(run.id)
+        work.load(task_ids=known.values())
+        problems = submit.check_tasks(self.new, {name: work.tasks.rows[task_id].depth for name, task_id in known.items()})
+        if problems:
+            raise RequestInvalid(problems)
+        submit.check_tools(work, self.tenant, self.new)
+        machine = work.machines.lifecycle(run.lifecycle).of_kind(Kind.TASK)
+        is_open = runs.is_open(run, work.machine(run).state(run.state))
+        rows = submit.add_tasks(work, run, self.new, machine, self.cause, is_open=is_open, ordered=False, known=known)
+        work.runs.change(run)
+        runs.make_ready(work, run)
+        return lambda: rows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SignalRun:
+    """A person wants something of a run, or a worker reports how its final checks went."""
+
+    answer_type: ClassVar[Any] = Run
+    tenant: str
+    request: Request | None
+    run_id: str
+    signal: str
+    cause: Cause
+    error: str | None = None
+    output: str | None = None
+
+    @property
+    def needs(self) -> Needs:
+        return Needs(run_ids=(self.run_id,))
+
+    def decide(self, work: Work) -> Callable[[], Run]:
+        run = work.run(self.tenant, self.run_id)
+        check_person(work, run, Kind.RUN, self.signal)
+        runs.send(work, run, self.signal, self.cause, error=self.error, output=self.output)
+        return lambda: run
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetBudget:
+    """A person gives a run more to spend, or less."""
+
+    answer_type: ClassVar[Any] = Run
+    tenant: str
+    request: Request | None
+    run_id: str
+    budget_usd: Decimal | None
+
+    @property
+    def needs(self) -> Needs:
+        return Needs(run_ids=(self.run_id,))
+
+    def decide(self, work: Work) -> Callable[[], Run]:
+        run = work.run(self.tenant, self.run_id)
+        committed = run.spent_usd + run.reserved_usd
+        if self.budget_usd is not None and run.reserved_usd and self.budget_usd < committed:
+            message = f"{committed} USD of it are spent or reserved. Give at least that, or wait until its tasks have ended."
+            raise RequestInvalid([Problem("budget_usd", message)])
+        run.budget_usd = self.budget_usd
+        budgets.cover(run)
+        work.runs.change(run)
+        work.news |= News.TASKS
+        return lambda: run
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApproveRun:
+    """A person lets every open gate of a run through; with none open, nothing happens (document 003)."""
+
+    answer_type: ClassVar[Any] = Run
+    tenant: str
+    request: Request | None
+    run_id: str
+    cause: Cause
+
+    @property
+    def needs(self) -> Needs:
+        return Needs(run_ids=(self.run_id,))
+
+    def decide(self, work: Work) -> Callable[[], Run]:
+        run = work.run(self.tenant, self.run_id)
+        for task in work.transaction.select_run_tasks(run.id, (Phase.HELD.value,)):
+            if task.is_gate:
+                work.tasks.hold([task])
+                tasks.try_send(work, work.tasks.rows[task.id], "approve", self.cause)
+        return lambda: run

@@ -1,0 +1,141 @@
+"""What people can ask of a task, and workers report of an attempt."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from typing import Any, ClassVar
+
+from pointsman.engine import breakers, budgets, claims, runs, tasks
+from pointsman.engine.command import Needs, Request
+from pointsman.engine.people import check_person, check_worker
+from pointsman.engine.tasks import Report
+from pointsman.engine.work import Cause, Work
+from pointsman.errors import LeaseLost
+from pointsman.kernel.machine import Kind, Phase
+from pointsman.store.rows import ZERO_USD, Task
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SignalAttempt:
+    """A worker reports about an attempt that it holds; nothing of an older one counts."""
+
+    answer_type: ClassVar[Any] = Task
+    tenant: str
+    request: Request | None
+    task_id: str
+    epoch: int
+    signal: str
+    report: Report
+    cause: Cause
+
+    @property
+    def needs(self) -> Needs:
+        return Needs(task_ids=(self.task_id,), families=(self.task_id,))
+
+    def decide(self, work: Work) -> Callable[[], Task]:
+        task = work.task(self.tenant, self.task_id)
+        check_worker(self.signal)
+        check_epoch(task, self.epoch)
+        tasks.check(work, task, self.signal, self.report)
+        self._tell_breaker(work, task)
+        tasks.send(work, task, self.signal, self._cause(), self.report)
+        return lambda: task
+
+    def _cause(self) -> Cause:
+        """A try that does not count says so in the audit trail."""
+        return replace(self.cause, metadata={"usage_limit": True}) if self.report.usage_limit_until else self.cause
+
+    def _tell_breaker(self, work: Work, task: Task) -> None:
+        """The tool has answered: that counts before the task asks whether its breaker is open."""
+        if self.signal == "complete":
+            breakers.succeeded(work, task)
+        elif self.signal == "fail" and not self.report.usage_limit_until:
+            breakers.failed(work, task)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoteAttempt:
+    """A worker tells what an attempt costs, or which session it has, while it goes on."""
+
+    answer_type: ClassVar[Any] = Task
+    tenant: str
+    request: Request | None
+    task_id: str
+    epoch: int
+    cost_usd: Decimal = ZERO_USD
+    session_id: str | None = None
+    log_path: str | None = None
+
+    @property
+    def needs(self) -> Needs:
+        return Needs(task_ids=(self.task_id,))
+
+    def decide(self, work: Work) -> Callable[[], Task]:
+        task = work.task(self.tenant, self.task_id)
+        check_epoch(task, self.epoch)
+        tasks.note_attempt(work, task, Report(cost_usd=self.cost_usd, session_id=self.session_id, log_path=self.log_path))
+        if budgets.is_overspent(work, task):
+            claims.overspend(work, task, f"it has spent {task.cost_usd} USD, more than it or its run may")
+        return lambda: task
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SignalTask:
+    """A person wants something of a task."""
+
+    answer_type: ClassVar[Any] = Task
+    tenant: str
+    request: Request | None
+    task_id: str
+    signal: str
+    report: Report
+    cause: Cause
+
+    @property
+    def needs(self) -> Needs:
+        return Needs(task_ids=(self.task_id,), families=(self.task_id,))
+
+    def decide(self, work: Work) -> Callable[[], Task]:
+        task = work.task(self.tenant, self.task_id)
+        check_person(work, task, Kind.TASK, self.signal)
+        if self.signal == "cancel":
+            tasks.refuse(tasks.cancel(work, task, self.cause))
+        else:
+            self._reopen_run(work, task)
+            tasks.send(work, task, self.signal, self.cause, self.report)
+            _grant_attempt(task)
+        return lambda: task
+
+    def _reopen_run(self, work: Work, task: Task) -> None:
+        """Another try of a task whose run has ended is another try of the run, where its machine knows such a thing."""
+        run = work.runs.rows[task.run_id]
+        decided = tasks.check(work, task, self.signal, self.report)
+        if run.phase != Phase.DONE:
+            return
+        state = work.machine(task).state(decided[-1].to_state)
+        refusal = runs.try_send(work, run, "retry", self.cause, reopens=False)
+        if state.phase is not Phase.DONE:
+            tasks.refuse(refusal)
+
+
+def _grant_attempt(task: Task) -> None:
+    """What a person asks for is not refused for want of attempts."""
+    if task.phase != Phase.DONE and task.max_attempts is not None:
+        task.attempt_count = min(task.attempt_count, task.max_attempts - 1)
+
+
+def check_epoch(task: Task, epoch: int) -> None:
+    """Only the attempt that holds a task may say anything about it."""
+    if task.current_attempt == epoch and not task.lease_expired:
+        return
+    if epoch > task.epoch:
+        why = f"there are only {task.epoch} attempts"
+    elif task.lease_expired and task.current_attempt == epoch:
+        why = "its lease is over"
+    elif task.current_attempt is None:
+        why = f"its task is {task.state}"
+    else:
+        why = f"attempt {task.current_attempt} has taken over"
+    raise LeaseLost(task.id, epoch, why)

@@ -1,0 +1,113 @@
+"""A request to move something by the name of a trigger or a state, as document 000 has it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, ClassVar
+
+from msgspec import Struct
+
+from pointsman.engine import runs, tasks, workers
+from pointsman.engine.command import Needs, Request
+from pointsman.engine.people import check_person
+from pointsman.engine.work import Cause, Work
+from pointsman.kernel.machine import Kind, Refusal
+from pointsman.store.rows import Run, Task, Worker
+
+
+class TransitionResult(Struct, frozen=True, kw_only=True):
+    """What became of a request to move something (document 000)."""
+
+    entity_id: str
+    from_state: str
+    to_state: str
+    at: datetime
+    success: bool
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestTransition:
+    """Move an entity by a trigger, or to a state, as document 000 asks for it; a refusal is an answer, too."""
+
+    answer_type: ClassVar[Any] = TransitionResult
+    tenant: str
+    request: Request | None
+    kind: Kind
+    entity_id: str
+    to_state: str | None
+    trigger: str | None
+    cause: Cause
+
+    @property
+    def needs(self) -> Needs:
+        match self.kind:
+            case Kind.RUN:
+                return Needs(run_ids=(self.entity_id,))
+            case Kind.TASK:
+                return Needs(task_ids=(self.entity_id,), families=(self.entity_id,))
+            case _:
+                return Needs(worker_ids=(self.entity_id,), held_by=(self.entity_id,))
+
+    def decide(self, work: Work) -> Callable[[], TransitionResult]:
+        row: Run | Task | Worker
+        match self.kind:
+            case Kind.RUN:
+                row = work.run(self.tenant, self.entity_id)
+            case Kind.TASK:
+                row = work.task(self.tenant, self.entity_id)
+            case _:
+                row = work.worker(self.tenant, self.entity_id)
+        from_state = row.state
+        refusal = self._move(work, row)
+        result = TransitionResult(
+            entity_id=row.id,
+            from_state=from_state,
+            to_state=row.state if refusal is None else self.to_state or from_state,
+            at=work.now,
+            success=refusal is None,
+            error=refusal.message if refusal else None,
+        )
+        return lambda: result
+
+    def _move(self, work: Work, row: Run | Task | Worker) -> Refusal | None:
+        """Pull the trigger, or the first one that leads to the state and is not refused."""
+        machine = work.machine(row)
+        if self.trigger is not None:
+            triggers = [self.trigger]
+        else:
+            triggers = [move.trigger for move in machine.between(row.state, self.to_state or "")]
+        refusal = machine.refuse(row.state, self.to_state or self.trigger or "", already_there=row.state == self.to_state)
+        for trigger in triggers:
+            check_person(work, row, self.kind, trigger)
+            refused = self._try(work, row, trigger, refusal)
+            if refused is None:
+                return None
+            refusal = refused
+        return refusal
+
+    def _try(self, work: Work, row: Run | Task | Worker, trigger: str, elsewhere: Refusal) -> Refusal | None:
+        decided = work.decide(row, trigger, _facts(work, row))
+        if isinstance(decided, Refusal):
+            return decided
+        if self.to_state is not None and decided[0].to_state != self.to_state:
+            return elsewhere
+        match row:
+            case Run():
+                return runs.try_send(work, row, trigger, self.cause)
+            case Task():
+                return tasks.try_send(work, row, trigger, self.cause)
+            case Worker():
+                return workers.try_send(work, row, trigger, self.cause)
+
+
+def _facts(work: Work, row: Run | Task | Worker) -> object:
+    match row:
+        case Run():
+            return runs.facts_of(row, runs.assess(work, row))
+        case Task():
+            return tasks.TaskFacts(work, row, tasks.NOTHING)
+        case Worker():
+            return workers.facts_of(work, row)

@@ -1,0 +1,673 @@
+"""The engine as a whole: everything that can be asked of it, each a coroutine that returns when its effect is durable."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import math
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from datetime import datetime
+from decimal import Decimal
+from types import TracebackType
+from typing import Any, TypeVar
+
+import msgspec
+
+from pointsman.engine.batch import Decider
+from pointsman.engine.claims import Claim
+from pointsman.engine.command import Command, Request
+from pointsman.engine.commands.runs import AddTasks, ApproveRun, SetBudget, SignalRun, SubmitRun
+from pointsman.engine.commands.tasks import NoteAttempt, SignalAttempt, SignalTask
+from pointsman.engine.commands.tend import Repair, Tend
+from pointsman.engine.commands.tools import DeclareTool, ResetBreaker
+from pointsman.engine.commands.transition import RequestTransition, TransitionResult
+from pointsman.engine.commands.workers import Beat, ClaimTasks, GiveUpTasks, Heartbeat, RegisterWorker, SignalWorker
+from pointsman.engine.doctor import Diagnosis, diagnose
+from pointsman.engine.machines import Machines
+from pointsman.engine.news import Newsroom
+from pointsman.engine.submit import (
+    MAX_PAYLOAD_BYTES,
+    NewRun,
+    NewTask,
+    check_run,
+    check_text,
+    is_amount,
+    is_count,
+    is_duration,
+)
+from pointsman.engine.tasks import Report, as_error
+from pointsman.engine.timers import BATCH
+from pointsman.engine.work import Cause
+from pointsman.engine.writer import CommitMetrics, Writer
+from pointsman.errors import NotFound, Problem, RequestInvalid, StoreError
+from pointsman.kernel.machine import Kind
+from pointsman.store.contract import News, Reader, Store
+from pointsman.store.rows import ZERO_USD, Attempt, Breaker, Dependency, Notice, Run, Task, Transition, Worker
+from pointsman.world import World
+
+DEFAULT_TENANT = "default"
+LONGEST_PAUSE_SECONDS = 60.0
+SHORTEST_PAUSE_SECONDS = 0.02
+KEY_LASTS_SECONDS = 3600.0
+
+Answer = TypeVar("Answer")
+
+
+class Engine:
+    """Carries runs through their life cycles; open one with `pointsman.app.open`."""
+
+    def __init__(self, store: Store, machines: Machines, world: World) -> None:
+        self._store = store
+        self._machines = machines
+        self._world = world
+        self._writer = Writer(store, Decider(machines, world).decide, world.clock, world.chance)
+        self._news = Newsroom(store, world.sleep)
+        self._keeper: asyncio.Task[None] | None = None
+        self._tenants: set[str] = set()
+
+    def start(self, *, keeps: bool) -> None:
+        """Begin to work; whoever `keeps` fires timers and looks after workers, for all processes at the same database."""
+        self._writer.start()
+        if keeps:
+            self._keeper = asyncio.create_task(self._keep(), name="pointsman-keeper")
+
+    async def close(self) -> None:
+        """Finish what has been asked, and let go of the database."""
+        if self._keeper:
+            self._keeper.cancel()
+            await asyncio.wait({self._keeper})
+        self._news.close()
+        await asyncio.to_thread(self._writer.close)
+        self._store.close()
+
+    async def __aenter__(self) -> Engine:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    @property
+    def commit_metrics(self) -> CommitMetrics:
+        return self._writer.metrics
+
+    # runs and tasks
+
+    async def submit_run(
+        self,
+        new: NewRun,
+        *,
+        tenant: str = DEFAULT_TENANT,
+        actor: str = "user",
+        reason: str | None = None,
+        request_id: str | None = None,
+    ) -> Run:
+        check_run(new)
+        request = _request("submit_run", request_id, new)
+        return await self._do(SubmitRun(tenant=tenant, request=request, new=new, cause=Cause(actor, reason)))
+
+    async def add_tasks(
+        self,
+        run_id: str,
+        tasks: Sequence[NewTask],
+        *,
+        tenant: str = DEFAULT_TENANT,
+        actor: str = "user",
+        reason: str | None = None,
+        request_id: str | None = None,
+    ) -> list[Task]:
+        """More tasks for a run that has not ended; they may depend on, and be parts of, those that it has."""
+        new = tuple(tasks)
+        request = _request("add_tasks", request_id, (run_id, new))
+        return await self._do(
+            AddTasks(tenant=tenant, request=request, run_id=_id("run", run_id), new=new, cause=Cause(actor, reason))
+        )
+
+    async def signal_task(
+        self,
+        task_id: str,
+        signal: str,
+        *,
+        tenant: str = DEFAULT_TENANT,
+        actor: str = "user",
+        reason: str | None = None,
+        answer: str | None = None,
+        comment: str | None = None,
+        request_id: str | None = None,
+    ) -> Task:
+        """What a person wants of a task: approve, reject, accept, answer, cancel, skip, reset, retry, resume, ready."""
+        _check_texts(signal=signal, reason=reason, answer=answer, comment=comment)
+        report = Report(answer=answer, comment=comment, error=as_error(reason or f"{signal} by {actor}"))
+        request = _request("signal_task", request_id, (task_id, signal, reason, answer, comment))
+        return await self._do(
+            SignalTask(
+                tenant=tenant,
+                request=request,
+                task_id=_id("task", task_id),
+                signal=signal,
+                report=report,
+                cause=Cause(actor, reason),
+            )
+        )
+
+    async def signal_run(
+        self,
+        run_id: str,
+        signal: str,
+        *,
+        tenant: str = DEFAULT_TENANT,
+        actor: str = "user",
+        reason: str | None = None,
+        output: Any = None,
+        request_id: str | None = None,
+    ) -> Run:
+        """What a person wants of a run: cancel, pause, resume, retry; or how its final checks went."""
+        _check_texts(signal=signal, reason=reason)
+        request = _request("signal_run", request_id, (run_id, signal, reason, output))
+        return await self._do(
+            SignalRun(
+                tenant=tenant,
+                request=request,
+                run_id=_id("run", run_id),
+                signal=signal,
+                cause=Cause(actor, reason),
+                error=as_error(reason or f"{signal} by {actor}"),
+                output=_json("output", output),
+            )
+        )
+
+    async def approve_run(
+        self,
+        run_id: str,
+        *,
+        tenant: str = DEFAULT_TENANT,
+        actor: str = "user",
+        reason: str | None = None,
+        request_id: str | None = None,
+    ) -> Run:
+        """Let every open gate of a run through; with none open, nothing happens."""
+        _check_texts(reason=reason)
+        request = _request("approve_run", request_id, (run_id, reason))
+        return await self._do(ApproveRun(tenant=tenant, request=request, run_id=_id("run", run_id), cause=Cause(actor, reason)))
+
+    async def set_budget(
+        self, run_id: str, budget_usd: Decimal | None, *, tenant: str = DEFAULT_TENANT, request_id: str | None = None
+    ) -> Run:
+        if budget_usd is not None:
+            _check_amount("budget_usd", budget_usd)
+        request = _request("set_budget", request_id, (run_id, budget_usd))
+        return await self._do(SetBudget(tenant=tenant, request=request, run_id=_id("run", run_id), budget_usd=budget_usd))
+
+    async def transition(
+        self,
+        kind: Kind,
+        entity_id: str,
+        *,
+        to_state: str | None = None,
+        trigger: str | None = None,
+        tenant: str = DEFAULT_TENANT,
+        actor: str = "user",
+        reason: str | None = None,
+        request_id: str | None = None,
+    ) -> TransitionResult:
+        """Ask for a state or a trigger by its name, as document 000 does; the result says whether it was allowed."""
+        if (to_state is None) == (trigger is None):
+            raise RequestInvalid([Problem("to_state", "Say either to_state or trigger.")])
+        _check_texts(to_state=to_state, trigger=trigger, reason=reason)
+        request = _request("transition", request_id, (kind, entity_id, to_state, trigger, reason))
+        return await self._do(
+            RequestTransition(
+                tenant=tenant,
+                request=request,
+                kind=kind,
+                entity_id=_id(kind.value, entity_id),
+                to_state=to_state,
+                trigger=trigger,
+                cause=Cause(actor, reason),
+            )
+        )
+
+    # workers
+
+    async def register_worker(
+        self,
+        name: str,
+        *,
+        capabilities: Iterable[str] = (),
+        max_concurrent_tasks: int = 1,
+        lease_seconds: float = 30.0,
+        lifecycle: str = "standard",
+        tenant: str = DEFAULT_TENANT,
+        request_id: str | None = None,
+    ) -> Worker:
+        words = tuple(capabilities)
+        _check_texts(name=name, **{f"capabilities[{index}]": word for index, word in enumerate(words)})
+        _check_count("max_concurrent_tasks", max_concurrent_tasks)
+        _check_seconds("lease_seconds", lease_seconds)
+        request = _request("register_worker", request_id, (name, words, max_concurrent_tasks, lease_seconds, lifecycle))
+        return await self._do(
+            RegisterWorker(
+                tenant=tenant,
+                request=request,
+                name=name,
+                lifecycle=lifecycle,
+                capabilities=words,
+                max_concurrent_tasks=max_concurrent_tasks,
+                lease_seconds=float(lease_seconds),
+            )
+        )
+
+    async def signal_worker(
+        self,
+        worker_id: str,
+        signal: str,
+        *,
+        tenant: str = DEFAULT_TENANT,
+        actor: str = "user",
+        reason: str | None = None,
+        retryable: bool = False,
+        request_id: str | None = None,
+    ) -> Worker:
+        """What a person wants of a worker: pause, resume, drain, terminate; or that it met an error of its own: fail."""
+        _check_texts(signal=signal, reason=reason)
+        request = _request("signal_worker", request_id, (worker_id, signal, reason, retryable))
+        return await self._do(
+            SignalWorker(
+                tenant=tenant,
+                request=request,
+                worker_id=_id("worker", worker_id),
+                signal=signal,
+                cause=Cause(actor, reason),
+                error=reason,
+                retryable=retryable,
+            )
+        )
+
+    async def heartbeat(
+        self, worker_id: str, attempts: Iterable[tuple[str, int]] = (), *, tenant: str = DEFAULT_TENANT
+    ) -> Beat:
+        """A sign of life, with the attempts (task, epoch) that the worker knows to hold; the answer says which to end."""
+        known = tuple((_id("task", task_id), epoch) for task_id, epoch in attempts)
+        beat = await self._do(Heartbeat(tenant=tenant, request=None, worker_id=_id("worker", worker_id), attempts=known))
+        if beat.unknown:
+            await self._do(GiveUpTasks(tenant=tenant, request=None, worker_id=worker_id, task_ids=beat.unknown))
+        return beat
+
+    async def claim_tasks(
+        self, worker_id: str, limit: int = 1, *, wait_seconds: float = 0.0, tenant: str = DEFAULT_TENANT
+    ) -> list[Claim]:
+        """Tasks for a worker, up to its free slots; when there are none, wait for some, but no longer than that."""
+        _check_count("limit", limit)
+        if wait_seconds != 0 and not is_duration(wait_seconds):
+            raise RequestInvalid([Problem("wait_seconds", f"It is {wait_seconds!r}, and must be a number of seconds from 0.")])
+        command = ClaimTasks(tenant=tenant, request=None, worker_id=_id("worker", worker_id), limit=limit)
+        if not wait_seconds:
+            return await self._do(command)
+        pause = self._news.pause(wait_seconds)
+        try:
+            while True:
+                expected = self._news.expect(News.TASKS)
+                try:
+                    claimed = await self._do(command)
+                    if claimed or pause.done():
+                        return claimed
+                    await self._news.wait(expected, pause)
+                finally:
+                    self._news.forget(expected)
+        finally:
+            pause.cancel()
+
+    # attempts
+
+    async def complete_task(
+        self,
+        task_id: str,
+        epoch: int,
+        *,
+        output: Any = None,
+        cost_usd: Decimal = ZERO_USD,
+        exit_code: int | None = None,
+        session_id: str | None = None,
+        log_path: str | None = None,
+        tenant: str = DEFAULT_TENANT,
+        request_id: str | None = None,
+    ) -> Task:
+        report = Report(
+            output=_json("output", output), cost_usd=cost_usd, exit_code=exit_code, session_id=session_id, log_path=log_path
+        )
+        return await self._report(task_id, epoch, "complete", report, tenant, request_id)
+
+    async def fail_task(
+        self,
+        task_id: str,
+        epoch: int,
+        error: str,
+        *,
+        retryable: bool = True,
+        usage_limit_until: datetime | None = None,
+        cost_usd: Decimal = ZERO_USD,
+        exit_code: int | None = None,
+        session_id: str | None = None,
+        log_path: str | None = None,
+        tenant: str = DEFAULT_TENANT,
+        request_id: str | None = None,
+    ) -> Task:
+        """It failed. With `usage_limit_until` it could not be tried at all: it is tried again then, and nothing is counted."""
+        _check_texts(error=error)
+        report = Report(
+            error=as_error(error, exit_code=exit_code),
+            retryable=retryable,
+            usage_limit_until=usage_limit_until,
+            cost_usd=cost_usd,
+            exit_code=exit_code,
+            session_id=session_id,
+            log_path=log_path,
+        )
+        return await self._report(task_id, epoch, "fail", report, tenant, request_id)
+
+    async def ask(
+        self,
+        task_id: str,
+        epoch: int,
+        question: str,
+        *,
+        session_id: str | None = None,
+        cost_usd: Decimal = ZERO_USD,
+        tenant: str = DEFAULT_TENANT,
+        request_id: str | None = None,
+    ) -> Task:
+        """Its agent wants an answer before it goes on; the attempt is over, and the session waits."""
+        _check_texts(question=question)
+        report = Report(question=question, session_id=session_id, cost_usd=cost_usd)
+        return await self._report(task_id, epoch, "ask", report, tenant, request_id)
+
+    async def signal_attempt(
+        self,
+        task_id: str,
+        epoch: int,
+        signal: str,
+        *,
+        error: str | None = None,
+        retryable: bool = True,
+        tenant: str = DEFAULT_TENANT,
+        request_id: str | None = None,
+    ) -> Task:
+        """What else a worker reports: checks_passed, checks_failed, overspend, expire; cancel when its process has ended."""
+        _check_texts(signal=signal, error=error)
+        report = Report(error=as_error(error or signal), retryable=retryable and signal != "cancel")
+        return await self._report(task_id, epoch, signal, report, tenant, request_id)
+
+    async def note_attempt(
+        self,
+        task_id: str,
+        epoch: int,
+        *,
+        cost_usd: Decimal = ZERO_USD,
+        session_id: str | None = None,
+        log_path: str | None = None,
+        tenant: str = DEFAULT_TENANT,
+    ) -> Task:
+        """What an attempt has cost since the last report, and its session, while it goes on."""
+        _check_amount("cost_usd", cost_usd)
+        _check_texts(session_id=session_id, log_path=log_path)
+        return await self._do(
+            NoteAttempt(
+                tenant=tenant,
+                request=None,
+                task_id=_id("task", task_id),
+                epoch=epoch,
+                cost_usd=cost_usd,
+                session_id=session_id,
+                log_path=log_path,
+            )
+        )
+
+    # tools
+
+    async def declare_tool(
+        self,
+        tool: str,
+        *,
+        failure_threshold: int = 5,
+        success_threshold: int = 1,
+        cooldown_seconds: float = 60.0,
+        tenant: str = DEFAULT_TENANT,
+        request_id: str | None = None,
+    ) -> Breaker:
+        """Make a tool known, with the breaker that all its tasks share; again to change the breaker's settings."""
+        _check_texts(tool=tool)
+        _check_count("failure_threshold", failure_threshold)
+        _check_count("success_threshold", success_threshold)
+        _check_seconds("cooldown_seconds", cooldown_seconds)
+        request = _request("declare_tool", request_id, (tool, failure_threshold, success_threshold, cooldown_seconds))
+        return await self._do(
+            DeclareTool(
+                tenant=tenant,
+                request=request,
+                tool=tool,
+                failure_threshold=failure_threshold,
+                success_threshold=success_threshold,
+                cooldown_seconds=float(cooldown_seconds),
+            )
+        )
+
+    async def reset_breaker(
+        self,
+        tool: str,
+        *,
+        tenant: str = DEFAULT_TENANT,
+        actor: str = "user",
+        reason: str | None = None,
+        request_id: str | None = None,
+    ) -> Breaker:
+        _check_texts(reason=reason)
+        request = _request("reset_breaker", request_id, (tool, reason))
+        return await self._do(ResetBreaker(tenant=tenant, request=request, tool=_id("tool", tool), cause=Cause(actor, reason)))
+
+    # questions
+
+    async def get_run(self, run_id: str, *, tenant: str = DEFAULT_TENANT) -> Run:
+        return await self._find("run", run_id, lambda reader: reader.find_run(tenant, run_id))
+
+    async def get_task(self, task_id: str, *, tenant: str = DEFAULT_TENANT) -> Task:
+        return await self._find("task", task_id, lambda reader: reader.find_task(tenant, task_id))
+
+    async def get_worker(self, worker_id: str, *, tenant: str = DEFAULT_TENANT) -> Worker:
+        return await self._find("worker", worker_id, lambda reader: reader.find_worker(tenant, worker_id))
+
+    async def get_breaker(self, tool: str, *, tenant: str = DEFAULT_TENANT) -> Breaker:
+        return await self._find("tool", tool, lambda reader: reader.find_breaker(tenant, tool))
+
+    async def list_runs(
+        self, *, phase: str | None = None, after: str | None = None, limit: int = 100, tenant: str = DEFAULT_TENANT
+    ) -> list[Run]:
+        """The newest runs first; `after` is the id of the last one of the page before."""
+        return await self._ask(lambda reader: reader.list_runs(tenant, phase=phase, after=after, limit=limit))
+
+    async def list_tasks(self, run_id: str, *, tenant: str = DEFAULT_TENANT) -> list[Task]:
+        await self.get_run(run_id, tenant=tenant)
+        return await self._ask(lambda reader: reader.list_tasks(tenant, run_id))
+
+    async def list_dependencies(self, run_id: str, *, tenant: str = DEFAULT_TENANT) -> list[Dependency]:
+        return await self._ask(lambda reader: reader.list_dependencies(tenant, run_id))
+
+    async def list_workers(self, *, tenant: str = DEFAULT_TENANT) -> list[Worker]:
+        return await self._ask(lambda reader: reader.list_workers(tenant))
+
+    async def list_breakers(self, *, tenant: str = DEFAULT_TENANT) -> list[Breaker]:
+        return await self._ask(lambda reader: reader.list_breakers(tenant))
+
+    async def list_attempts(self, task_id: str, *, tenant: str = DEFAULT_TENANT) -> list[Attempt]:
+        await self.get_task(task_id, tenant=tenant)
+        return await self._ask(lambda reader: reader.list_attempts(tenant, task_id))
+
+    async def list_history(self, entity_id: str, *, tenant: str = DEFAULT_TENANT) -> list[Transition]:
+        """Every move that an entity has made."""
+        return await self._ask(lambda reader: reader.list_history(tenant, _id("entity", entity_id)))
+
+    async def list_notices(self, *, limit: int = 100, tenant: str = DEFAULT_TENANT) -> list[Notice]:
+        return await self._ask(lambda reader: reader.list_notices(tenant, limit=limit))
+
+    async def list_transitions(
+        self, *, after: str | None = None, limit: int = 1000, run_id: str | None = None, tenant: str = DEFAULT_TENANT
+    ) -> list[Transition]:
+        """The event stream behind a position: everything once, in one order."""
+        return await self._ask(lambda reader: reader.list_transitions(tenant, after=after, limit=limit, run_id=run_id))
+
+    async def last_position(self) -> str | None:
+        return await self._ask(lambda reader: reader.last_position())
+
+    async def watch(
+        self, *, after: str | None = None, run_id: str | None = None, tenant: str = DEFAULT_TENANT
+    ) -> AsyncIterator[Transition]:
+        """The event stream behind a position, and on and on as it grows."""
+        while True:
+            expected = self._news.expect(News.EVENTS)
+            page = await self.list_transitions(after=after, run_id=run_id, tenant=tenant)
+            for transition in page:
+                yield transition
+            if page:
+                after = page[-1].position
+                self._news.forget(expected)
+            else:
+                await self._pause(expected, LONGEST_PAUSE_SECONDS)
+
+    async def measure_transitions(self, *, tenant: str = DEFAULT_TENANT) -> list[tuple[str, str | None, str, int, float]]:
+        """(machine, from, to, how often, mean seconds in the state left)."""
+        return await self._ask(lambda reader: reader.measure_transitions(tenant))
+
+    async def diagnose(self) -> list[Diagnosis]:
+        """What is stuck in the whole database, why, and what would help."""
+        return await self._ask(lambda reader: diagnose(reader, self._machines, self._world.clock.now()))
+
+    async def repair(self) -> list[Diagnosis]:
+        """Put right what can be put right without asking anybody; what that was."""
+        found = [diagnosis for diagnosis in await self.diagnose() if diagnosis.repairable]
+        if found:
+            await self._do(Repair(diagnoses=tuple(found)))
+        return found
+
+    # looking after things
+
+    async def tend(self) -> int:
+        """Fire what is due and look after silent workers, once; how much there was to do."""
+        done: int = await self._writer.submit(Tend())
+        return done
+
+    async def _keep(self) -> None:
+        """Do so whenever something is due, sleeping in between until then or until an earlier timer is set."""
+        while True:
+            expected = self._news.expect(News.TIMERS)
+            try:
+                if await self._seconds_to_next() <= 0 and await self.tend() >= BATCH:
+                    self._news.forget(expected)
+                    continue
+                pause = max(await self._seconds_to_next(), SHORTEST_PAUSE_SECONDS)
+            except StoreError:
+                pause = 1.0  # it will be there again, and whoever asks for something hears of it meanwhile
+            await self._pause(expected, min(pause, LONGEST_PAUSE_SECONDS))
+
+    async def _pause(self, expected: asyncio.Future[None], seconds: float) -> None:
+        pause = self._news.pause(seconds)
+        try:
+            await self._news.wait(expected, pause)
+        finally:
+            pause.cancel()
+
+    async def _seconds_to_next(self) -> float:
+        def look(reader: Reader) -> list[datetime]:
+            return [instant for instant in (reader.next_due(), reader.next_silence()) if instant]
+
+        upcoming = await self._ask(look)
+        return min(((instant - self._world.clock.now()).total_seconds() for instant in upcoming), default=math.inf)
+
+    # the ways to the database
+
+    async def _do(self, command: Command[Answer]) -> Answer:
+        if command.tenant not in self._tenants:
+            _check_texts(tenant=command.tenant)
+            self._tenants.add(command.tenant)
+        answer: Answer = await self._writer.submit(command)
+        return answer
+
+    async def _report(self, task_id: str, epoch: int, signal: str, report: Report, tenant: str, request_id: str | None) -> Task:
+        _check_amount("cost_usd", report.cost_usd)
+        _check_texts(session_id=report.session_id, log_path=report.log_path)
+        request = _request(f"{signal}_attempt", request_id, (task_id, epoch, report))
+        return await self._do(
+            SignalAttempt(
+                tenant=tenant,
+                request=request,
+                task_id=_id("task", task_id),
+                epoch=epoch,
+                signal=signal,
+                report=report,
+                cause=Cause("worker"),
+            )
+        )
+
+    async def _ask(self, question: Callable[[Reader], Answer]) -> Answer:
+        def look() -> Answer:
+            with self._store.read() as reader:
+                return question(reader)
+
+        return await asyncio.to_thread(look)
+
+    async def _find(self, kind: str, name: str, question: Callable[[Reader], Answer | None]) -> Answer:
+        _id(kind, name)
+        found = await self._ask(question)
+        if found is None:
+            raise NotFound(kind, name)
+        return found
+
+
+def _id(kind: str, name: str) -> str:
+    """An id that no database could hold is simply not found."""
+    if any(True for _ in check_text(kind, str(name), 1000)):
+        raise NotFound(kind, ascii(name)[:100])
+    return name
+
+
+def _request(endpoint: str, key: str | None, arguments: object) -> Request | None:
+    if key is None:
+        return None
+    _check_texts(request_id=key)
+    digest = hashlib.sha256(msgspec.json.encode(arguments)).hexdigest()
+    return Request(endpoint, key, digest, KEY_LASTS_SECONDS)
+
+
+def _json(path: str, value: Any) -> str:
+    try:
+        text = msgspec.json.encode(value)
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise RequestInvalid([Problem(path, f"It cannot be written as JSON: {error}.")]) from None
+    if len(text) > MAX_PAYLOAD_BYTES:
+        message = (
+            f"It has {len(text)} bytes, and {MAX_PAYLOAD_BYTES} are allowed. Keep large things in a file, and pass its path."
+        )
+        raise RequestInvalid([Problem(path, message)])
+    return text.decode()
+
+
+def _check_texts(**texts: str | None) -> None:
+    problems = [problem for path, text in texts.items() if text is not None for problem in check_text(path, text)]
+    if problems:
+        raise RequestInvalid(problems)
+
+
+def _check_amount(path: str, amount: Decimal) -> None:
+    if not is_amount(amount):
+        raise RequestInvalid([Problem(path, f"It is {amount!r}, and must be an amount of dollars of 0 or more, as a Decimal.")])
+
+
+def _check_count(path: str, number: int) -> None:
+    if not is_count(number):
+        raise RequestInvalid([Problem(path, f"It is {number!r}, and must be a whole number from 1 to 1000000.")])
+
+
+def _check_seconds(path: str, seconds: float) -> None:
+    if not is_duration(seconds):
+        raise RequestInvalid(
+            [Problem(path, f"It is {seconds!r}, and must be a number of seconds above 0 and up to ten years.")]
+        )

@@ -1,0 +1,117 @@
+"""What follows from what: freed dependents, parents, workers, runs, until nothing follows any more."""
+
+from __future__ import annotations
+
+from pointsman.engine import runs, tasks, workers
+from pointsman.engine.machines import waits_in_queue
+from pointsman.engine.policy import read_policy
+from pointsman.engine.work import Cause, Work
+from pointsman.kernel.machine import Outcome, Phase
+from pointsman.store.contract import News
+from pointsman.store.rows import Family, Task
+
+
+def settle(work: Work, *, claims_follow: bool = False) -> None:
+    """Let everything follow, tasks first: what becomes of a run is decided when its tasks stand still.
+
+    Where claims follow, workers are looked at after them: who finishes and claims in one commit is busy all the time.
+    """
+    while True:
+        if work.succeeded:
+            _free_dependents(work)
+        elif work.failed:
+            _tell_dependents(work)
+        elif work.waiting:
+            _make_ready(work)
+        elif work.parents:
+            _tell_parents(work)
+        elif work.behind:
+            _stop_doomed(work)
+        elif work.unsettled_runs:
+            runs.settle(work)
+        elif claims_follow:
+            break
+        elif work.reviewed_workers:
+            workers.review(work)
+        elif work.allocation_wanted:
+            workers.allocate(work)
+        else:
+            break
+    work.flush()
+
+
+def _free_dependents(work: Work) -> None:
+    succeeded, work.succeeded = work.succeeded, []
+    work.flush()
+    freed = work.transaction.release_dependents(succeeded)
+    for task_id in freed:
+        if task_id in work.tasks.rows:
+            work.tasks.rows[task_id].open_dependencies = 0
+    if freed:
+        work.load(task_ids=freed)
+        work.waiting += freed
+        work.unsettled_runs |= {work.tasks.rows[task_id].run_id for task_id in freed}
+        work.news |= News.TASKS
+
+
+def _tell_dependents(work: Work) -> None:
+    """A task that is not critical is passed over when it fails; behind another one, each lifecycle has its own rule."""
+    failed, work.failed = work.failed, []
+    stopped = []
+    for task_id in failed:
+        task = work.tasks.rows[task_id]
+        passed_over = not task.critical and task.outcome == Outcome.FAILURE and work.takes(task, "skip")
+        if not (passed_over and tasks.try_send(work, task, "skip", Cause(reason="it failed, and it is not critical")) is None):
+            stopped.append(task_id)
+    if not stopped:
+        return
+    work.flush()
+    dependents = work.transaction.find_dependents(stopped)
+    work.load(task_ids=dependents)
+    for task_id in dependents:
+        _stop(work, work.tasks.rows[task_id])
+
+
+def _stop_doomed(work: Work) -> None:
+    """Whoever queues up behind something that has failed already need not wait."""
+    behind, work.behind = work.behind, []
+    work.flush()
+    for task_id in work.transaction.find_doomed(behind):
+        _stop(work, work.tasks.rows[task_id])
+
+
+def _stop(work: Work, task: Task) -> None:
+    if work.takes(task, "dependency_failed"):
+        reason = "something that it depends on failed for good"
+        tasks.try_send(work, task, "dependency_failed", Cause(reason=reason), tasks.Report(error=tasks.as_error(reason)))
+
+
+def _make_ready(work: Work) -> None:
+    waiting, work.waiting = work.waiting, []
+    for task_id in waiting:
+        task = work.tasks.rows[task_id]
+        run = work.runs.rows[task.run_id]
+        if task.phase == Phase.DONE or not read_policy(run.policy).autostart:
+            continue
+        if (task.open_dependencies == 0 or waits_in_queue(work.machine(task))) and work.takes(task, "ready"):
+            tasks.try_send(work, task, "ready", Cause())
+
+
+def _tell_parents(work: Work) -> None:
+    parents, work.parents = sorted(work.parents), set()
+    work.flush()
+    work.load(task_ids=parents)
+    work.load_families(parents)
+    for parent_id in parents:
+        _tell_parent(work, work.tasks.rows[parent_id], work.families[parent_id])
+
+
+def _tell_parent(work: Work, parent: Task, family: Family) -> None:
+    """A parent that waits for an answer waits for that, whatever its subtasks do."""
+    if parent.phase != Phase.HELD or parent.question is not None:
+        return
+    if family.failed and work.takes(parent, "child_failed"):
+        reason = "one of its subtasks failed for good"
+        tasks.try_send(work, parent, "child_failed", Cause(reason=reason), tasks.Report(error=tasks.as_error(reason)))
+    elif family.open == 0 and work.takes(parent, "children_done"):
+        tasks.try_send(work, parent, "children_done", Cause(reason="every subtask succeeded"))

@@ -1,0 +1,113 @@
+"""The machines in use: which version a new entity gets, and which one an old entity began with."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+
+from pointsman.errors import LifecycleError, UnknownName
+from pointsman.kernel.machine import Kind, Lifecycle, Machine, Phase
+from pointsman.lifecycles import DEFAULT, restore_lifecycle
+from pointsman.store.contract import Transaction
+from pointsman.store.rows import MachineRow
+
+
+class Machines:
+    """All machines that the database knows, by the number under which it knows them."""
+
+    def __init__(self, lifecycles: Iterable[Lifecycle]) -> None:
+        self.lifecycles: Mapping[str, Lifecycle] = {lifecycle.name: lifecycle for lifecycle in lifecycles}
+        self._machines: dict[int, Machine] = {}
+        self._numbers: dict[tuple[str, int], int] = {}
+
+    def register(self, transaction: Transaction) -> None:
+        """Make every machine of every lifecycle known to the database, and learn those that others have registered."""
+        stored = {(row.name, row.version): row for row in transaction.list_machines()}
+        for machine, text in self._in_use():
+            fingerprint = take_fingerprint(machine)
+            row = stored.get((machine.name, machine.version))
+            if row is None:
+                row = transaction.insert_machine(machine, fingerprint=fingerprint, definition=text)
+            elif row.fingerprint != fingerprint:
+                raise LifecycleError(
+                    f"Version {machine.version} of {machine.name} is in use already, and it is another one. "
+                    f"Give the changed lifecycle '{machine.lifecycle}' a new version number."
+                )
+            self._learn(row.id, machine)
+
+    def lifecycle(self, name: str) -> Lifecycle:
+        try:
+            return self.lifecycles[name]
+        except KeyError:
+            raise UnknownName("lifecycle", name, self.lifecycles) from None
+
+    @property
+    def default_lifecycle(self) -> Lifecycle:
+        return self.lifecycle(DEFAULT)
+
+    def number(self, machine: Machine) -> int:
+        return self._numbers[machine.name, machine.version]
+
+    def machine(self, number: int, transaction: Transaction) -> Machine:
+        """The machine of that number; one that another process registered is read from the database."""
+        machine = self._machines.get(number)
+        if machine is None:
+            row = next(row for row in transaction.list_machines() if row.id == number)
+            machine = _restore(row)
+            self._learn(number, machine)
+        return machine
+
+    def known(self, number: int) -> Machine | None:
+        """The machine of that number, if it has been met before."""
+        return self._machines.get(number)
+
+    def limits(self) -> list[tuple[int, str, float]]:
+        """Every state that should not last, as (machine, state, seconds)."""
+        return [
+            (number, state.name, state.longest_stay_seconds)
+            for number, machine in self._machines.items()
+            for state in machine.states
+            if state.longest_stay_seconds is not None
+        ]
+
+    def _in_use(self) -> list[tuple[Machine, str]]:
+        in_use = {}
+        for lifecycle in self.lifecycles.values():
+            for machine in lifecycle.machines:
+                in_use[machine.name] = (machine, lifecycle.text)
+        return list(in_use.values())
+
+    def _learn(self, number: int, machine: Machine) -> None:
+        self._machines[number] = machine
+        self._numbers[machine.name, machine.version] = number
+
+
+def take_fingerprint(machine: Machine) -> str:
+    """What a machine means, whatever its file looks like: two with the same fingerprint behave alike."""
+    lines = [
+        machine.name,
+        machine.kind.value,
+        *sorted(f"{signal} falls back to {other}" for signal, other in machine.fallbacks.items()),
+    ]
+    lines += [repr(state) for state in machine.states]
+    for move in machine.transitions:
+        lines.append(f"{move} {move.signal} {move.automatic} {move.severity.value} {move.effects}")
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+
+
+def allocates(machine: Machine) -> bool:
+    """Whether a run of this machine begins only with workers of its own."""
+    return any("allocate_workers" in move.effects for move in machine.transitions)
+
+
+def waits_in_queue(machine: Machine) -> bool:
+    """Whether a task waits for its dependencies where a worker could claim it, because only there it can fail with them."""
+    return any(
+        move.signal == "dependency_failed" and machine.state(move.from_state).phase is Phase.QUEUED
+        for move in machine.transitions
+    )
+
+
+def _restore(row: MachineRow) -> Machine:
+    lifecycle = restore_lifecycle(row.lifecycle, row.definition)
+    return next(machine for machine in lifecycle.machines if machine.kind is Kind(row.kind))

@@ -1,0 +1,34 @@
+"""Who may say what: a person does not speak for a worker, nor for the engine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pointsman.engine.work import Work
+from pointsman.errors import Problem, RequestInvalid
+from pointsman.kernel.machine import Kind
+from pointsman.store.rows import Entity
+
+PEOPLE: Mapping[Kind, tuple[str, ...]] = {
+    Kind.TASK: ("approve", "reject", "accept", "answer", "cancel", "skip", "reset", "retry", "resume", "ready"),
+    Kind.RUN: ("cancel", "pause", "resume", "retry", "ready", "checks_passed", "checks_failed"),
+    Kind.WORKER: ("pause", "resume", "drain", "terminate", "assign", "fail", "expire"),
+    Kind.BREAKER: ("reset",),
+}
+WORKERS = ("complete", "fail", "expire", "cancel", "ask", "overspend", "checks_passed", "checks_failed")
+
+
+def check_person(work: Work, row: Entity, kind: Kind, signal: str) -> None:
+    """Refuse a signal, or a trigger that stands for one, that only the engine or the worker of an attempt may send."""
+    allowed = PEOPLE[kind]
+    if signal in allowed:
+        return
+    pulled = [move.signal for move in work.machine(row).transitions if signal in (move.signal, move.trigger)]
+    if any(name not in allowed for name in pulled):
+        message = f"'{signal}' follows from what happens to the {kind.value}; people may say: {', '.join(allowed)}."
+        raise RequestInvalid([Problem("signal", message)])
+
+
+def check_worker(signal: str) -> None:
+    if signal not in WORKERS:
+        raise RequestInvalid([Problem("signal", f"'{signal}' is not for a worker to say. It may say: {', '.join(WORKERS)}.")])

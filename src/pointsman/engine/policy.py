@@ -1,0 +1,52 @@
+"""What was agreed for a task or a run when it was submitted, beside the limits that the database itself keeps."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from functools import lru_cache
+from typing import Literal
+
+import msgspec
+from msgspec import Struct
+
+from pointsman.world import Chance
+
+
+class Backoff(Struct, frozen=True, omit_defaults=True):
+    """How long to wait before the next try: `base_seconds`, then `factor` times as long each time, spread by up to `jitter`."""
+
+    base_seconds: float = 1.0
+    factor: float = 2.0
+    max_seconds: float = 3600.0
+    jitter: float = 0.1
+    """A share of the delay that is added by chance, so that those who failed together do not return together."""
+
+    def delay(self, exponent: int, chance: Chance) -> timedelta:
+        # A limit on the exponent, so that no number of tries can overflow.
+        seconds = min(self.base_seconds * self.factor ** min(exponent, 64), self.max_seconds)
+        return timedelta(seconds=seconds * (1 + chance.uniform(0, self.jitter)))
+
+
+class Policy(Struct, frozen=True, omit_defaults=True):
+    backoff: Backoff = Backoff()
+    timeout_seconds: float | None = None
+    """A task: how long one attempt may take. A run: how long all of it may take."""
+    reclaim_after_seconds: float | None = None
+    """A task: an attempt older than this may be taken over, whatever its worker says."""
+    approval_seconds: float | None = None
+    """A gate: how long it waits for a person."""
+    retry_on_failure: bool = True
+    on_open_circuit: Literal["wait", "fail"] = "wait"
+    capabilities: tuple[str, ...] = ()
+    """A run with workers of its own: what each of them must be able to do."""
+    autostart: bool = True
+    """A run: its tasks begin without being asked."""
+
+
+@lru_cache(maxsize=4096)
+def read_policy(text: str) -> Policy:
+    return msgspec.json.decode(text, type=Policy)
+
+
+def write_policy(policy: Policy) -> str:
+    return msgspec.json.encode(policy).decode()

@@ -1,0 +1,233 @@
+"""What becomes of a run: its state follows from its tasks, in the same commit, along the moves that its machine has."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+from pointsman.engine import tasks, workers
+from pointsman.engine.policy import read_policy
+from pointsman.engine.work import Cause, Work
+from pointsman.kernel.machine import Kind, Outcome, Phase, Refusal, State, Transition
+from pointsman.store.contract import News
+from pointsman.store.rows import Run, Situation
+
+UNFINISHED = (Phase.HELD.value, Phase.QUEUED.value, Phase.ACTIVE.value)
+
+
+@dataclass(frozen=True, slots=True)
+class RunFacts:
+    """What the guards of a run may ask."""
+
+    has_checks: bool
+    retry_count: int
+    max_retries: int
+    missing_tasks: int
+    unfinished_tasks: int
+    critical_failures: int
+    wanted_workers: int
+    free_workers: int
+    retryable: bool
+
+
+def facts_of(run: Run, situation: Situation | None = None, *, free_workers: int = 0, retryable: bool = True) -> RunFacts:
+    """The facts of a run; whoever asks about something that its tasks do not matter for may leave the situation out."""
+    return RunFacts(
+        has_checks=run.has_checks,
+        retry_count=run.retry_count,
+        max_retries=run.max_retries,
+        missing_tasks=run.missing_tasks,
+        unfinished_tasks=int(situation is None or situation.unfinished),
+        critical_failures=int(situation is not None and situation.failed_task is not None),
+        wanted_workers=run.worker_count,
+        free_workers=free_workers,
+        retryable=retryable,
+    )
+
+
+def assess(work: Work, run: Run) -> Situation:
+    """How the tasks of a run stand, by what has been decided so far."""
+    work.flush()
+    return work.transaction.assess_runs([run.id])[0]
+
+
+def send(work: Work, run: Run, signal: str, cause: Cause, *, error: str | None = None, output: str | None = None) -> None:
+    """Move a run, or raise `TransitionRefused` and change nothing."""
+    tasks.refuse(try_send(work, run, signal, cause, error=error, output=output))
+
+
+def make_ready(work: Work, run: Run) -> None:
+    """A run whose tasks are all there may begin, where its machine wants to be told so."""
+    if run.missing_tasks:
+        return
+    if work.takes(run, "ready"):
+        try_send(work, run, "ready", Cause(reason="its tasks are all there"), facts=facts_of(run))
+    if is_open(run, work.machine(run).state(run.state)):
+        _open(work, run, now_open=True)
+
+
+def try_send(
+    work: Work,
+    run: Run,
+    signal: str,
+    cause: Cause,
+    *,
+    facts: RunFacts | None = None,
+    error: str | None = None,
+    output: str | None = None,
+    reopens: bool = True,
+) -> Refusal | None:
+    """Move a run and whatever goes with it, or say why not and change nothing."""
+    decided = work.decide(run, signal, facts or facts_of(run, assess(work, run)))
+    if isinstance(decided, Refusal):
+        return decided
+    for transition in decided:
+        _take(work, run, transition, cause, error, output)
+    if reopens and signal in ("retry", "delay_over"):
+        _reopen_tasks(work, run, cause)
+    work.unsettled_runs.add(run.id)
+    return None
+
+
+def settle(work: Work) -> None:
+    """Let every run in which something happened follow its tasks."""
+    unsettled = [run_id for run_id in sorted(work.unsettled_runs) if work.runs.rows[run_id].phase != Phase.DONE]
+    work.unsettled_runs = set()
+    if not unsettled:
+        return
+    work.flush()
+    for situation in work.transaction.assess_runs(unsettled):
+        _settle_one(work, work.runs.rows[situation.run_id], situation)
+
+
+def _settle_one(work: Work, run: Run, situation: Situation) -> None:
+    facts = facts_of(run, situation)
+    # A new failure stops a run at once. An old one does so when nothing else goes on: a person may be mending one by one.
+    if situation.failed_task and (run.id in work.struck_runs or not situation.moving):
+        _fail(work, run, facts, situation.failed_task)
+    elif run.missing_tasks:
+        return
+    elif situation.last_failure and not situation.failed_task:
+        _fail(work, run, facts, situation.last_failure)
+    elif not situation.unfinished:
+        _begin(work, run, facts)
+        try_send(work, run, "complete", Cause(reason="every task succeeded"), facts=facts)
+    elif not situation.moving:
+        _begin(work, run, facts)
+        try_send(work, run, "wait", Cause(reason="only a person can move it on"), facts=facts)
+    elif run.phase == Phase.HELD and work.takes(run, "proceed"):
+        try_send(work, run, "proceed", Cause(reason="its tasks go on"), facts=facts)
+
+
+def _fail(work: Work, run: Run, facts: RunFacts, task_id: str) -> None:
+    work.load(task_ids=[task_id])
+    task = work.tasks.rows[task_id]
+    _begin(work, run, facts)
+    cause = Cause(reason=f"{task.name} is {task.state}", metadata={"task_id": task.id})
+    try_send(work, run, "fail", cause, facts=facts, error=task.error)
+
+
+def expire(work: Work, run: Run) -> None:
+    """Its time is over, wherever it stands: one that has not begun, or is paused, goes on just to end."""
+    reason = "it took longer than it may"
+    for signal in ("start", "resume"):
+        if not work.takes(run, "expire") and work.takes(run, signal) and not run.allocates:
+            try_send(work, run, signal, Cause(reason=reason), facts=facts_of(run))
+    facts = facts_of(run, assess(work, run), retryable=False)
+    try_send(work, run, "expire", Cause(reason=reason), facts=facts, error=tasks.as_error(reason, type="timeout"))
+
+
+def _begin(work: Work, run: Run, facts: RunFacts) -> None:
+    """A run that has not begun begins before it can end: every machine wants to see that."""
+    if run.phase == Phase.QUEUED and not run.allocates:
+        try_send(work, run, "start", Cause(reason="so that it can end"), facts=facts)
+
+
+def _take(work: Work, run: Run, transition: Transition, cause: Cause, error: str | None, output: str | None) -> None:
+    work.runs.before_move(run)
+    left = work.machine(run).state(run.state)
+    if left.longest_stay_seconds is not None or "schedule_retry" in _effects_into(work, run, left):
+        work.drop_timers(run)
+        _set_deadline(work, run)
+    was_open = is_open(run, left)
+    state = work.move(run, transition, cause)
+    if state.phase is Phase.DONE:
+        work.drop_timers(run)
+    work.watch_stay(run, Kind.RUN, state, run.id)
+    for effect in transition.effects:
+        _apply(work, run, effect, cause, error, output)
+    if is_open(run, state) != was_open:
+        _open(work, run, now_open=is_open(run, state))
+    if state.phase is Phase.QUEUED and run.allocates:
+        work.allocation_wanted = True
+
+
+def _effects_into(work: Work, run: Run, state: State) -> set[str]:
+    return {effect for move in work.machine(run).transitions if move.to_state == state.name for effect in move.effects}
+
+
+def is_open(run: Run, state: State) -> bool:
+    """Whether tasks of a run in this state may begin: a run that needs workers of its own has to have them first."""
+    if run.missing_tasks:
+        return False
+    return state.phase is Phase.ACTIVE or (state.phase is Phase.QUEUED and not run.allocates)
+
+
+def _open(work: Work, run: Run, *, now_open: bool) -> None:
+    work.flush()
+    work.transaction.open_runs([run.id], is_open=now_open)
+    for task in work.tasks.rows.values():
+        if task.run_id == run.id:
+            task.run_open = now_open
+    if now_open:
+        work.news |= News.TASKS
+
+
+def _apply(work: Work, run: Run, effect: str, cause: Cause, error: str | None, output: str | None) -> None:
+    match effect:
+        case "count_retry":
+            run.retry_count += 1
+        case "schedule_retry":
+            delay = read_policy(run.policy).backoff.delay(max(run.retry_count - 1, 0), work.world.chance)
+            work.set_timer(run, Kind.RUN, "retry", work.now + delay, run.id)
+            run.error = error
+        case "reset_retries":
+            run.retry_count = 0
+        case "record_error":
+            run.error = error
+        case "store_output":
+            run.output = output
+        case "cancel_tasks":
+            _cancel_tasks(work, run, cause)
+        case "release_workers":
+            workers.release_from_run(work, run)
+        case _:
+            pass  # for the worker: plans, worktrees, archives, processes
+
+
+def _cancel_tasks(work: Work, run: Run, cause: Cause) -> None:
+    """Call off whatever has not ended; what must be killed first is told so, and follows when its process has ended."""
+    work.flush()
+    reason = cause.reason or f"its run is {run.state}"
+    for task in work.transaction.select_run_tasks(run.id, UNFINISHED):
+        work.tasks.hold([task])
+        tasks.cancel(work, work.tasks.rows[task.id], Cause(cause.actor, reason))
+
+
+def _reopen_tasks(work: Work, run: Run, cause: Cause) -> None:
+    """Another try of a run is another try of what failed in it."""
+    work.flush()
+    for task in work.transaction.select_run_tasks(run.id, (Phase.DONE.value,)):
+        work.tasks.hold([task])
+        held = work.tasks.rows[task.id]
+        if held.outcome == Outcome.FAILURE:
+            for signal in ("retry", "reset", "resume"):
+                if work.takes(held, signal) and tasks.try_send(work, held, signal, cause) is None:
+                    break
+
+
+def _set_deadline(work: Work, run: Run) -> None:
+    """Timers are dropped all together; the one for the whole run goes on."""
+    seconds = read_policy(run.policy).timeout_seconds
+    if seconds is not None:
+        work.set_timer(run, Kind.RUN, "deadline", run.created_at + timedelta(seconds=seconds), run.id)

@@ -1,0 +1,392 @@
+"""What becomes of a task when a signal reaches it: the kernel says where it goes, its phases and effects say what that takes.
+
+Entering `active` begins an attempt, leaving it ends the attempt; entering `done` frees or blocks whatever depends on the task.
+Nothing here knows the name of a state.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from decimal import Decimal
+
+import msgspec
+
+from pointsman.engine import breakers, budgets
+from pointsman.engine.machines import waits_in_queue
+from pointsman.engine.policy import Policy, read_policy
+from pointsman.engine.work import Cause, Work
+from pointsman.errors import TransitionRefused
+from pointsman.kernel.machine import Kind, Outcome, Phase, Refusal, State, Transition
+from pointsman.store.contract import News
+from pointsman.store.rows import ZERO_USD, Attempt, Task, Worker
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What comes with a signal: from a worker about its attempt, or from a person."""
+
+    output: str | None = None
+    error: str | None = None
+    exit_code: int | None = None
+    cost_usd: Decimal = ZERO_USD
+    """Spent since the last report."""
+    session_id: str | None = None
+    log_path: str | None = None
+    retryable: bool = True
+    usage_limit_until: datetime | None = None
+    """The work could not be done before this instant, through no fault of its own: the try does not count."""
+    question: str | None = None
+    answer: str | None = None
+    comment: str | None = None
+    process_ended: bool = True
+    worker: Worker | None = None
+    """Who claims it."""
+
+
+NOTHING = Report()
+
+
+class TaskFacts:
+    """What the guards of a task may ask, answered when they ask."""
+
+    __slots__ = ("_report", "_task", "_work")
+
+    def __init__(self, work: Work, task: Task, report: Report) -> None:
+        self._work = work
+        self._task = task
+        self._report = report
+
+    @property
+    def dependencies_met(self) -> bool:
+        return self._task.open_dependencies == 0
+
+    @property
+    def due(self) -> bool:
+        return self._task.available_at is None or self._task.available_at <= self._work.now
+
+    @property
+    def is_gate(self) -> bool:
+        return self._task.is_gate
+
+    @property
+    def top_level(self) -> bool:
+        return self._task.parent_task_id is None
+
+    @property
+    def has_checks(self) -> bool:
+        return self._task.has_checks
+
+    @property
+    def has_session(self) -> bool:
+        return (self._report.session_id or self._task.session_id) is not None
+
+    @property
+    def open_subtasks(self) -> int:
+        family = self._work.families.get(self._task.id)
+        return family.open if family else 0
+
+    @property
+    def review_wanted(self) -> bool:
+        return self._task.review_wanted
+
+    @property
+    def process_ended(self) -> bool:
+        return self._report.process_ended
+
+    @property
+    def lease_expired(self) -> bool:
+        return self._task.lease_expired
+
+    @property
+    def retry_count(self) -> int:
+        return self._task.retry_count
+
+    @property
+    def max_retries(self) -> int:
+        """A try that does not count leaves one more; attempts that are used up leave none."""
+        if self._report.usage_limit_until:
+            return self._task.retry_count + 1
+        return self._task.retry_count if self._attempts_used_up else self._task.max_retries
+
+    @property
+    def attempt_count(self) -> int:
+        return self._task.attempt_count - bool(self._report.usage_limit_until)
+
+    @property
+    def max_attempts(self) -> int | None:
+        return self._task.max_attempts
+
+    @property
+    def reclaim_count(self) -> int:
+        return self._task.max_reclaims if self._attempts_used_up else self._task.reclaim_count
+
+    @property
+    def max_reclaims(self) -> int:
+        return self._task.max_reclaims
+
+    @property
+    def retryable(self) -> bool:
+        return self._report.retryable
+
+    @property
+    def retry_on_failure(self) -> bool:
+        return read_policy(self._task.policy).retry_on_failure
+
+    @property
+    def breaker_open(self) -> bool:
+        return breakers.is_open(self._work, self._task)
+
+    @property
+    def _attempts_used_up(self) -> bool:
+        return self._task.max_attempts is not None and self._task.attempt_count >= self._task.max_attempts
+
+
+def check(work: Work, task: Task, signal: str, report: Report) -> tuple[Transition, ...]:
+    """Where a signal would lead; raises `TransitionRefused` where it leads nowhere."""
+    decided = _decide(work, task, signal, report)
+    if isinstance(decided, Refusal):
+        raise TransitionRefused(decided)
+    return decided
+
+
+def _decide(work: Work, task: Task, signal: str, report: Report) -> tuple[Transition, ...] | Refusal:
+    """What the kernel says; but nothing is ready while something that it depends on is open, nor waits without a session."""
+    facts = TaskFacts(work, task, report)
+    decided = work.decide(task, signal, facts)
+    if isinstance(decided, Refusal):
+        return decided
+    machine = work.machine(task)
+    if decided[0].signal == "ready" and task.open_dependencies and not waits_in_queue(machine):
+        return machine.refuse(task.state, signal, already_there=False, unmet=("dependencies_met",))
+    if not facts.has_session and any("session" in machine.state(move.to_state).needs for move in decided):
+        return machine.refuse(task.state, signal, already_there=False, unmet=("has_session",))
+    return decided
+
+
+def refuse(refusal: Refusal | None) -> None:
+    if refusal:
+        raise TransitionRefused(refusal)
+
+
+def send(work: Work, task: Task, signal: str, cause: Cause, report: Report = NOTHING) -> None:
+    """Move a task, or raise `TransitionRefused` and change nothing."""
+    refuse(try_send(work, task, signal, cause, report))
+
+
+def try_send(work: Work, task: Task, signal: str, cause: Cause, report: Report = NOTHING) -> Refusal | None:
+    """Move a task, or say why not and change nothing."""
+    decided = _decide(work, task, signal, report)
+    if isinstance(decided, Refusal):
+        return decided
+    for transition in decided:
+        _take(work, task, transition, cause, report)
+    return None
+
+
+def cancel(work: Work, task: Task, cause: Cause) -> Refusal | None:
+    """Cancel a task now, or note that it shall be cancelled as soon as its process has ended."""
+    running = task.phase == Phase.ACTIVE and not task.lease_expired
+    report = Report(process_ended=not running, retryable=False, error=as_error(cause.reason or "called off"))
+    refusal = try_send(work, task, "cancel", cause, report)
+    if refusal and running and work.takes(task, "cancel"):
+        if task.cancel_requested_at is None:
+            task.cancel_requested_at = work.now
+            work.tasks.change(task)
+        return None
+    return refusal
+
+
+def is_used_up(task: Task) -> bool:
+    """Neither another reclaim nor another attempt is left."""
+    return task.reclaim_count >= task.max_reclaims or (
+        task.max_attempts is not None and task.attempt_count >= task.max_attempts
+    )
+
+
+def as_error(message: str, **details: object) -> str:
+    return msgspec.json.encode({"message": message, **details}).decode()
+
+
+def _take(work: Work, task: Task, transition: Transition, cause: Cause, report: Report) -> None:
+    work.tasks.before_move(task)
+    left = work.machine(task).state(task.state)
+    policy = read_policy(task.policy)
+    if _may_have_timers(task, left, policy):
+        work.drop_timers(task)
+    ends = left.phase is Phase.ACTIVE and (
+        transition.from_state == transition.to_state or not _stays_active(work, task, transition)
+    )
+    if ends:
+        _end_attempt(work, task, transition, report)
+    state = work.move(task, transition, cause)
+    task.available_at = None
+    if state.phase is Phase.ACTIVE:
+        if ends or left.phase is not Phase.ACTIVE:
+            _begin_attempt(work, task, policy, report)
+        else:
+            note_attempt(work, task, report)
+        _hold(task, state)
+    for effect in transition.effects:
+        _apply(task, effect, report)
+    if "schedule_retry" in transition.effects:
+        _schedule_retry(work, task, transition, policy, report)
+    work.watch_stay(task, Kind.TASK, state, task.run_id)
+    _follow(work, task, state, policy)
+
+
+def _stays_active(work: Work, task: Task, transition: Transition) -> bool:
+    return work.machine(task).state(transition.to_state).phase is Phase.ACTIVE
+
+
+def _may_have_timers(task: Task, state: State, policy: Policy) -> bool:
+    return (
+        task.available_at is not None
+        or state.longest_stay_seconds is not None
+        or (state.phase is Phase.ACTIVE and (policy.timeout_seconds or policy.reclaim_after_seconds) is not None)
+        or (task.is_gate and policy.approval_seconds is not None)
+    )
+
+
+def _begin_attempt(work: Work, task: Task, policy: Policy, report: Report) -> None:
+    assert report.worker, "only a worker's claim leads into a phase in which something runs"
+    task.epoch += 1
+    task.current_attempt = task.epoch
+    task.attempt_count += 1
+    task.lease_expired = False
+    task.cancel_requested_at = None
+    resumed = task.keep_session and task.session_id is not None
+    if not resumed:
+        task.session_id = None
+    task.keep_session = False
+    task.worker_id = report.worker.id
+    work.begun[task.id, task.epoch] = Attempt(
+        task_id=task.id,
+        epoch=task.epoch,
+        tenant=task.tenant,
+        worker_id=report.worker.id,
+        started_at=task.entered_at,
+        session_id=task.session_id,
+        resumed=resumed,
+    )
+    work.reviewed_workers.add(report.worker.id)
+    for purpose, seconds in (("timeout", policy.timeout_seconds), ("reclaim", policy.reclaim_after_seconds)):
+        if seconds is not None:
+            work.set_timer(task, Kind.TASK, purpose, work.now + timedelta(seconds=seconds), task.run_id)
+
+
+def _end_attempt(work: Work, task: Task, transition: Transition, report: Report) -> None:
+    assert task.current_attempt is not None
+    task.session_id = report.session_id or task.session_id
+    begun = work.begun.get((task.id, task.current_attempt))
+    attempt = begun or Attempt(
+        task_id=task.id, epoch=task.current_attempt, tenant=task.tenant, worker_id="", started_at=task.entered_at
+    )
+    attempt.ended_at = max(work.now, task.entered_at)
+    attempt.ended_by = transition.trigger
+    attempt.error = report.error
+    attempt.exit_code = report.exit_code
+    attempt.cost_usd += report.cost_usd
+    attempt.session_id = report.session_id
+    attempt.log_path = report.log_path
+    if not begun:
+        work.ended.append(attempt)
+    work.reviewed_workers.add(worker_of(work, task))
+    budgets.settle(work, task, report.cost_usd)
+    breakers.free_probe(work, task)
+    task.current_attempt = None
+    task.worker_id = None
+    task.lease_expired = False
+    if report.usage_limit_until:
+        task.attempt_count -= 1
+
+
+def worker_of(work: Work, task: Task) -> str:
+    """Whose attempt holds the task, also where its state needs no worker."""
+    if task.worker_id:
+        return task.worker_id
+    begun = work.begun.get((task.id, task.epoch))
+    if begun:
+        return begun.worker_id
+    return next(each.worker_id for each in work.transaction.list_attempts(task.tenant, task.id) if each.epoch == task.epoch)
+
+
+def note_attempt(work: Work, task: Task, report: Report) -> None:
+    """Keep what an attempt that goes on has cost, and which session and log it has."""
+    assert task.current_attempt is not None
+    budgets.spend(work, task, report.cost_usd)
+    task.session_id = report.session_id or task.session_id
+    work.tasks.change(task)
+    note = Attempt(
+        task_id=task.id,
+        epoch=task.current_attempt,
+        tenant=task.tenant,
+        worker_id=task.worker_id or "",
+        started_at=work.now,
+        exit_code=report.exit_code,
+        cost_usd=report.cost_usd,
+        session_id=report.session_id,
+        log_path=report.log_path,
+    )
+    work.noted.append(note)
+
+
+def _hold(task: Task, state: State) -> None:
+    """A state that needs no worker lets the one go that it had; its attempt goes on."""
+    if "worker" not in state.needs:
+        task.worker_id = None
+
+
+def _apply(task: Task, effect: str, report: Report) -> None:
+    match effect:
+        case "count_retry":
+            task.retry_count += not report.usage_limit_until
+        case "reset_retries":
+            task.retry_count = task.reclaim_count = task.attempt_count = 0
+        case "record_error":
+            task.error = report.error
+        case "store_output":
+            task.output = report.output
+        case "store_question":
+            task.question, task.answer = report.question, None
+        case "clear_question":
+            task.question, task.answer = None, report.answer
+        case "store_comment":
+            task.comment = report.comment
+        case "keep_session":
+            task.keep_session = True
+        case _:
+            pass  # for the worker: checks to run, processes to end
+
+
+def _schedule_retry(work: Work, task: Task, transition: Transition, policy: Policy, report: Report) -> None:
+    """Document 003 counts attempts where the others count retries: who counts no retry waits by its attempts."""
+    if report.usage_limit_until:
+        due_at = max(report.usage_limit_until, work.now)
+    else:
+        exponent = task.retry_count - 1 if "count_retry" in transition.effects else task.attempt_count
+        due_at = work.now + policy.backoff.delay(exponent, work.world.chance)
+    task.error = report.error
+    task.available_at = due_at
+    work.set_timer(task, Kind.TASK, "retry", due_at, task.run_id)
+
+
+def _follow(work: Work, task: Task, state: State, policy: Policy) -> None:
+    """What the others have to know."""
+    work.unsettled_runs.add(task.run_id)
+    if task.parent_task_id:
+        work.parents.add(task.parent_task_id)
+    if state.phase is Phase.QUEUED:
+        work.news |= News.TASKS
+        if task.open_dependencies and work.takes(task, "dependency_failed"):
+            work.behind.append(task.id)
+    if state.phase is not Phase.DONE and work.takes(task, "ready"):
+        work.waiting.append(task.id)
+    if task.is_gate and state.phase is Phase.HELD and policy.approval_seconds is not None:
+        work.set_timer(task, Kind.TASK, "approval", work.now + timedelta(seconds=policy.approval_seconds), task.run_id)
+    if state.phase is Phase.DONE:
+        if state.outcome is Outcome.SUCCESS:
+            work.succeeded.append(task.id)
+        else:
+            work.failed.append(task.id)
+            work.struck_runs.add(task.run_id)

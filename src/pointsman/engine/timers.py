@@ -1,0 +1,126 @@
+"""What happens when an instant has come: each timer fires once, in the transaction that takes it, unless it is out of date."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from datetime import timedelta
+
+from pointsman.engine import breakers, runs, tasks, workers
+from pointsman.engine.policy import read_policy
+from pointsman.engine.work import Cause, Work
+from pointsman.kernel.grammar import format_duration
+from pointsman.kernel.machine import Kind, Phase
+from pointsman.store.contract import News
+from pointsman.store.rows import Breaker, Entity, Notice, Run, Task, Timer, Worker
+
+BATCH = 200
+
+
+def tend(work: Work) -> int:
+    """Fire what is due and look after workers that have fallen silent; how much there was to do."""
+    due = work.transaction.find_due_timers(work.now, BATCH)
+    silent = work.transaction.find_silent_workers(work.now, BATCH)
+    _load(work, due, silent)
+    fired = work.transaction.take_timers(due) if due else []
+    for timer in fired:
+        _fire(work, timer)
+    for name in silent:
+        worker = work.workers.rows[name]
+        if not worker.missing and worker.heartbeat_at + timedelta(seconds=worker.lease_seconds) < work.now:
+            workers.miss(work, worker)
+    work.allocation_wanted = True
+    purged = work.transaction.purge_responses(work.now, BATCH)
+    return len(fired) + len(silent) + purged
+
+
+def _load(work: Work, due: Collection[Timer], silent: Collection[str]) -> None:
+    """Everything in the order in which it is locked: runs, workers, breakers."""
+    names = set(silent) | {timer.entity_id for timer in due if timer.kind == Kind.WORKER}
+    held = work.transaction.find_held_tasks(sorted(names)) if names else []
+    run_ids = {timer.run_id for timer in due if timer.run_id} | {run_id for _, _, run_id in held}
+    task_ids = [timer.entity_id for timer in due if timer.kind == Kind.TASK] + [task_id for _, task_id, _ in held]
+    work.load(task_ids=task_ids, run_ids=run_ids)
+    work.load_workers(names)
+    for tenant in {timer.tenant for timer in due if timer.kind == Kind.BREAKER}:
+        work.load_breakers(tenant, work.transaction.list_tripped_tools(tenant))
+
+
+def _fire(work: Work, timer: Timer) -> None:
+    row: Entity | None
+    match timer.kind:
+        case Kind.TASK:
+            row = work.tasks.rows.get(timer.entity_id)
+        case Kind.RUN:
+            row = work.runs.rows.get(timer.entity_id)
+        case Kind.WORKER:
+            row = work.workers.rows.get(timer.entity_id)
+        case _:
+            row = work.breakers.rows.get(timer.entity_id)
+    if row is None or (row.revision != timer.revision and timer.purpose != "deadline"):
+        return
+    if timer.purpose == "overstay":
+        _report_overstay(work, row, timer)
+        return
+    match row:
+        case Task():
+            _fire_for_task(work, row, timer.purpose)
+        case Run():
+            _fire_for_run(work, row, timer.purpose)
+        case Worker() if row.missing:
+            workers.try_send(work, row, "expire", Cause(reason="it has been silent for too long"))
+        case Breaker():
+            breakers.try_send(work, row, "delay_over", Cause(reason="its cooldown is over"))
+
+
+def _fire_for_task(work: Work, task: Task, purpose: str) -> None:
+    match purpose:
+        case "retry" if work.takes(task, "delay_over"):
+            tasks.try_send(work, task, "delay_over", Cause(reason="its delay is over"))
+        case "retry":
+            task.available_at = None
+            work.tasks.change(task)
+            work.unsettled_runs.add(task.run_id)
+            work.news |= News.TASKS
+        case "timeout" if task.phase == Phase.ACTIVE:
+            seconds = read_policy(task.policy).timeout_seconds or 0
+            reason = f"it ran for more than {format_duration(seconds)}"
+            breakers.failed(work, task)
+            tasks.try_send(
+                work, task, "expire", Cause(reason=reason), tasks.Report(error=tasks.as_error(reason, type="timeout"))
+            )
+        case "reclaim" if task.phase == Phase.ACTIVE:
+            workers.lose_lease(work, task, Cause(reason="its attempt is older than it may be"))
+        case "approval":
+            for signal in ("expire", "reject", "cancel"):
+                if work.takes(task, signal):
+                    reason = "nobody answered in time"
+                    tasks.try_send(work, task, signal, Cause(reason=reason), tasks.Report(error=tasks.as_error(reason)))
+                    break
+        case _:
+            pass
+
+
+def _fire_for_run(work: Work, run: Run, purpose: str) -> None:
+    if run.phase == Phase.DONE:
+        return
+    if purpose == "retry":
+        runs.try_send(work, run, "delay_over", Cause(reason="its delay is over"))
+    elif purpose == "deadline":
+        runs.expire(work, run)
+
+
+def _report_overstay(work: Work, row: Entity, timer: Timer) -> None:
+    allowed = work.machine(row).state(row.state).longest_stay_seconds
+    if allowed is None:
+        return
+    work.notices.append(
+        Notice(
+            tenant=row.tenant,
+            kind=timer.kind,
+            entity_id=row.id,
+            run_id=timer.run_id,
+            subject="overstayed",
+            message=f"It has been {row.state} for longer than {format_duration(allowed)}.",
+            at=work.now,
+        )
+    )

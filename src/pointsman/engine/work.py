@@ -1,0 +1,301 @@
+"""One transaction at work: the rows it has in hand, the moves it has decided, and what is still to follow from them.
+
+    load ──▶ decide (moves, changes) ──▶ flush ──▶ what follows ──▶ decide …  until nothing follows any more
+
+Rows are changed in place. A row that moves twice is written twice, in order, because the database wants to see each move.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from copy import copy
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from pointsman.engine.machines import Machines
+from pointsman.errors import NotFound
+from pointsman.kernel.machine import Kind, Machine, Phase, Refusal, State, Transition
+from pointsman.kernel.step import Snapshot, step
+from pointsman.store.contract import News, Transaction
+from pointsman.store.rows import Attempt, Breaker, Dependency, Entity, Family, Lane, Notice, Run, Task, Timer, Worker
+from pointsman.world import World
+
+Row = TypeVar("Row", bound=Entity)
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """Who wants a move, and why; kept with it in the audit trail."""
+
+    actor: str = "engine"
+    reason: str | None = None
+    metadata: dict[str, Any] | None = None
+
+
+@dataclass(slots=True)
+class Table(Generic[Row]):
+    """The rows of one kind that the transaction has in hand."""
+
+    rows: dict[str, Row] = field(default_factory=dict)
+    _new: dict[str, Row] = field(default_factory=dict)
+    _waves: list[dict[str, Row]] = field(default_factory=list)
+    _moves: dict[str, int] = field(default_factory=dict)
+    _changed: dict[str, Row] = field(default_factory=dict)
+
+    def hold(self, rows: Iterable[Row]) -> None:
+        """Take rows in hand that were read; those that are there already have changed since, and stay."""
+        for row in rows:
+            self.rows.setdefault(row.id, row)
+
+    def missing(self, names: Iterable[str]) -> list[str]:
+        return [name for name in dict.fromkeys(names) if name not in self.rows]
+
+    def add(self, row: Row) -> None:
+        self.rows[row.id] = row
+        self._new[row.id] = row
+
+    def before_move(self, row: Row) -> None:
+        """To be called before a row is changed by a move: keeps what an earlier move has made of it."""
+        made = self._moves.get(row.id, 0)
+        if made:
+            self._waves[made - 1][row.id] = copy(row)
+        elif row.id in self._new:
+            self._new[row.id] = copy(row)
+        if made == len(self._waves):
+            self._waves.append({})
+        self._waves[made][row.id] = row
+        self._moves[row.id] = made + 1
+        self._changed.pop(row.id, None)
+
+    def change(self, row: Row) -> None:
+        """Note that a row was changed where it stands."""
+        if row.id not in self._moves and row.id not in self._new:
+            self._changed[row.id] = row
+
+    def take_new(self) -> list[Row]:
+        new, self._new = self._new, {}
+        return list(new.values())
+
+    def take_waves(self) -> list[list[Row]]:
+        waves, self._waves = self._waves, []
+        self._moves.clear()
+        return [list(wave.values()) for wave in waves]
+
+    def take_changed(self) -> list[Row]:
+        changed, self._changed = self._changed, {}
+        return list(changed.values())
+
+    @property
+    def is_dirty(self) -> bool:
+        return bool(self._new or self._waves or self._changed)
+
+
+class Work:
+    """What one transaction has in hand."""
+
+    def __init__(self, transaction: Transaction, machines: Machines, world: World, lanes: dict[int, Lane]) -> None:
+        self.transaction = transaction
+        self.now: datetime = transaction.now()
+        self.world = world
+        self.machines = machines
+        self.runs: Table[Run] = Table()
+        self.tasks: Table[Task] = Table()
+        self.workers: Table[Worker] = Table()
+        self.breakers: Table[Breaker] = Table()
+        self.lanes = lanes
+        """Known to be committed, and shared."""
+        self.new_lanes: dict[int, Lane] = {}
+        self.families: dict[str, Family] = {}
+        self.news = News.NOTHING
+        # what is to be written beside the rows that move
+        self.dependencies: list[Dependency] = []
+        self.begun: dict[tuple[str, int], Attempt] = {}
+        self.ended: list[Attempt] = []
+        self.noted: list[Attempt] = []
+        self.timers: dict[tuple[str, str], Timer] = {}
+        self.dropped_timers: set[str] = set()
+        self.notices: list[Notice] = []
+        # what is still to follow
+        self.waiting: list[str] = []
+        """Tasks that may be ready to begin."""
+        self.succeeded: list[str] = []
+        self.failed: list[str] = []
+        self.behind: list[str] = []
+        """Tasks that wait where a worker could claim them, perhaps for something that has failed already."""
+        self.parents: set[str] = set()
+        self.unsettled_runs: set[str] = set()
+        self.struck_runs: set[str] = set()
+        """Runs in which a task has failed just now."""
+        self.reviewed_workers: set[str] = set()
+        self.lost: dict[str, list[str]] = {}
+        """By worker: tasks that it has lost and that nobody has taken over yet."""
+        self.allocation_wanted = False
+
+    # rows in hand
+
+    def load(self, *, task_ids: Collection[str] = (), run_ids: Collection[str] = ()) -> None:
+        """Lock the runs of these tasks, and these runs, and read both; unknown ids are simply not there afterwards."""
+        task_ids = self.tasks.missing(task_ids)
+        wanted = set(run_ids)
+        if task_ids:
+            wanted |= self.transaction.find_run_ids(task_ids)
+        if run_ids := self.runs.missing(wanted):
+            self.runs.hold(self.transaction.lock_runs(sorted(run_ids)))
+        if task_ids:
+            self.tasks.hold(self.transaction.select_tasks(task_ids))
+
+    def load_workers(self, worker_ids: Collection[str]) -> None:
+        if missing := self.workers.missing(worker_ids):
+            self.workers.hold(self.transaction.lock_workers(sorted(missing)))
+
+    def load_breakers(self, tenant: str, tools: Collection[str]) -> None:
+        known = {breaker.tool for breaker in self.breakers.rows.values() if breaker.tenant == tenant}
+        if missing := set(tools) - known:
+            self.breakers.hold(self.transaction.lock_breakers(tenant, sorted(missing)))
+
+    def load_families(self, parent_ids: Collection[str]) -> None:
+        """How the subtasks of these tasks stand, by what has been written."""
+        if parent_ids:
+            for family in self.transaction.assess_families(parent_ids):
+                self.families[family.parent_task_id] = family
+
+    def add_child(self, parent_id: str) -> None:
+        """A task has one more subtask, which whoever completes it in the same commit has to know."""
+        family = self.families.get(parent_id)
+        self.families[parent_id] = Family(parent_task_id=parent_id, open=(family.open if family else 0) + 1, failed=False)
+
+    def task(self, tenant: str, task_id: str) -> Task:
+        return _found(self.tasks.rows.get(task_id), "task", tenant, task_id)
+
+    def run(self, tenant: str, run_id: str) -> Run:
+        return _found(self.runs.rows.get(run_id), "run", tenant, run_id)
+
+    def worker(self, tenant: str, worker_id: str) -> Worker:
+        return _found(self.workers.rows.get(worker_id), "worker", tenant, worker_id)
+
+    def breaker(self, tenant: str, tool: str) -> Breaker | None:
+        return next((row for row in self.breakers.rows.values() if row.tool == tool and row.tenant == tenant), None)
+
+    def tool_of(self, task: Task) -> str | None:
+        return self.lane(task).tool
+
+    def lane(self, task: Task) -> Lane:
+        lane = self.lanes.get(task.lane_id) or self.new_lanes.get(task.lane_id)
+        if lane is None:
+            self.new_lanes |= {lane.id: lane for lane in self.transaction.list_lanes(task.tenant)}
+            lane = self.new_lanes[task.lane_id]
+        return lane
+
+    # moves
+
+    def machine(self, row: Entity) -> Machine:
+        return self.machines.machine(row.machine_id, self.transaction)
+
+    def decide(self, row: Entity, signal: str, facts: object) -> tuple[Transition, ...] | Refusal:
+        """The transitions that `signal` leads to, as the kernel sees it."""
+        decided = step(self.machine(row), Snapshot(row.state, row.entered_at), signal, facts, self.now)
+        return decided if isinstance(decided, Refusal) else decided.taken
+
+    def takes(self, row: Entity, signal: str) -> bool:
+        """Whether `signal` could do something where `row` stands, guards aside."""
+        return bool(self.machine(row).moves(row.state, signal))
+
+    def move(self, row: Entity, transition: Transition, cause: Cause) -> State:
+        """Put a row where a transition leads to; `before_move` comes first, and what its kind needs is the caller's."""
+        state = self.machine(row).state(transition.to_state)
+        row.state = state.name
+        row.phase = state.phase.value
+        row.outcome = state.outcome.value if state.outcome else None
+        row.revision += 1
+        row.trigger = transition.trigger
+        row.reason = cause.reason
+        row.actor = cause.actor
+        row.metadata = msgspec.json.encode(cause.metadata).decode() if cause.metadata else None
+        # Clocks of several machines may disagree a little; what follows is never earlier than what it follows.
+        row.entered_at = max(self.now, row.entered_at)
+        if state.phase is Phase.ACTIVE and row.started_at is None:
+            row.started_at = row.entered_at
+        row.completed_at = row.entered_at if state.phase is Phase.DONE else None
+        self.news |= News.EVENTS
+        return state
+
+    # timers
+
+    def set_timer(self, row: Entity, kind: Kind, purpose: str, due_at: datetime, run_id: str | None = None) -> None:
+        """A timer that fires only if the row has not moved on by then."""
+        self.timers[row.id, purpose] = Timer(
+            entity_id=row.id,
+            purpose=purpose,
+            kind=kind.value,
+            tenant=row.tenant,
+            run_id=run_id,
+            revision=row.revision,
+            due_at=due_at,
+        )
+        self.news |= News.TIMERS
+
+    def drop_timers(self, row: Entity) -> None:
+        self.dropped_timers.add(row.id)
+        for key in [key for key in self.timers if key[0] == row.id]:
+            del self.timers[key]
+
+    def watch_stay(self, row: Entity, kind: Kind, state: State, run_id: str | None) -> None:
+        """Where a state should not last, look again when it has lasted too long."""
+        if state.longest_stay_seconds is not None:
+            self.set_timer(row, kind, "overstay", self.now + timedelta(seconds=state.longest_stay_seconds), run_id)
+
+    # writing
+
+    @property
+    def is_dirty(self) -> bool:
+        tables: Sequence[Table[Any]] = (self.runs, self.tasks, self.workers, self.breakers)
+        return any(table.is_dirty for table in tables)
+
+    def flush(self) -> None:
+        """Write everything that has been decided, tasks before runs, because a run succeeds only with its tasks."""
+        write = self.transaction
+        _write(write.insert_runs, self.runs.take_new())
+        _write(write.insert_workers, self.workers.take_new())
+        _write(write.insert_breakers, self.breakers.take_new())
+        _write(write.insert_tasks, self.tasks.take_new())
+        _write(write.insert_dependencies, self.dependencies)
+        self.dependencies = []
+        _write(write.note_attempts, self.noted)
+        self.noted = []
+        _write(write.end_attempts, self.ended)
+        self.ended = []
+        for tasks in self.tasks.take_waves():
+            write.move_tasks(tasks)
+        _write(write.update_tasks, self.tasks.take_changed())
+        _write(write.insert_attempts, list(self.begun.values()))
+        self.begun = {}
+        for runs in self.runs.take_waves():
+            write.move_runs(runs)
+        _write(write.update_runs, self.runs.take_changed())
+        for workers in self.workers.take_waves():
+            write.move_workers(workers)
+        _write(write.update_workers, self.workers.take_changed())
+        for breakers in self.breakers.take_waves():
+            write.move_breakers(breakers)
+        _write(write.update_breakers, self.breakers.take_changed())
+        if self.dropped_timers:
+            write.drop_timers(sorted(self.dropped_timers))
+            self.dropped_timers = set()
+        _write(write.set_timers, list(self.timers.values()))
+        self.timers = {}
+        _write(write.insert_notices, self.notices)
+        self.notices = []
+
+
+def _write(method: Callable[[Sequence[Any]], None], rows: Sequence[Any]) -> None:
+    if rows:
+        method(rows)
+
+
+def _found(row: Row | None, kind: str, tenant: str, name: str) -> Row:
+    if row is None or row.tenant != tenant:
+        raise NotFound(kind, name)
+    return row

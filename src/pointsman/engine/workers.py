@@ -1,0 +1,248 @@
+"""What becomes of a worker: what it holds decides whether it is busy, its heartbeats whether it is there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import timedelta
+
+import msgspec
+
+from pointsman.engine import tasks
+from pointsman.engine.policy import read_policy
+from pointsman.engine.work import Cause, Work
+from pointsman.errors import TransitionRefused
+from pointsman.kernel.machine import Kind, Phase, Refusal, Transition
+from pointsman.store.contract import News
+from pointsman.store.rows import Run, Task, Worker
+
+EXPIRES_AFTER_LEASES = 10
+"""A worker that has been silent for that many leases is not waited for any longer."""
+AVAILABLE = (Phase.QUEUED.value, Phase.ACTIVE.value)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerFacts:
+    tasks_held: int
+    max_concurrent_tasks: int
+    drain_wanted: bool
+    pause_wanted: bool
+    retryable: bool
+
+
+def facts_of(work: Work, worker: Worker, *, held: int | None = None, retryable: bool = False) -> WorkerFacts:
+    return WorkerFacts(
+        tasks_held=count_held(work, worker) if held is None else held,
+        max_concurrent_tasks=worker.max_concurrent_tasks,
+        drain_wanted=worker.drain_wanted,
+        pause_wanted=worker.pause_wanted,
+        retryable=retryable,
+    )
+
+
+def count_held(work: Work, worker: Worker) -> int:
+    work.flush()
+    return work.transaction.count_held([worker.id]).get(worker.id, 0)
+
+
+def send(work: Work, worker: Worker, signal: str, cause: Cause, *, retryable: bool = False, error: str | None = None) -> None:
+    if refusal := try_send(work, worker, signal, cause, retryable=retryable, error=error):
+        raise TransitionRefused(refusal)
+
+
+def try_send(
+    work: Work,
+    worker: Worker,
+    signal: str,
+    cause: Cause,
+    *,
+    held: int | None = None,
+    retryable: bool = False,
+    error: str | None = None,
+) -> Refusal | None:
+    """Move a worker and the tasks that go with it, or say why not and change nothing."""
+    decided = work.decide(worker, signal, facts_of(work, worker, held=held, retryable=retryable))
+    if isinstance(decided, Refusal):
+        return decided
+    for transition in decided:
+        work.workers.before_move(worker)
+        work.drop_timers(worker)
+        state = work.move(worker, transition, _with_losses(work, worker, cause))
+        work.watch_stay(worker, Kind.WORKER, state, worker.run_id)
+        _keep_wish(worker, transition)
+        if state.phase is Phase.DONE:
+            worker.run_id = None
+        if "record_error" in transition.effects:
+            worker.error = error
+        if "reassign_tasks" in transition.effects or state.phase is Phase.DONE:
+            _reassign_tasks(work, worker, cause)
+        work.news |= News.TASKS
+        work.allocation_wanted = True
+        work.reviewed_workers.add(worker.id)
+    return None
+
+
+def _with_losses(work: Work, worker: Worker, cause: Cause) -> Cause:
+    """Tasks that were taken from it and stand where they stood are named with its next move: their own trail shows nothing."""
+    lost = work.lost.pop(worker.id, None)
+    return replace(cause, metadata={**(cause.metadata or {}), "lost": lost}) if lost else cause
+
+
+def _keep_wish(worker: Worker, transition: Transition) -> None:
+    """What people want of a worker holds also when it comes back after a silence."""
+    match transition.signal:
+        case "pause" | "resume":
+            worker.pause_wanted = transition.signal == "pause"
+        case "drain":
+            worker.drain_wanted = True
+        case _:
+            pass
+
+
+def review(work: Work) -> None:
+    """Let every worker whose hands have changed follow: busy with the first task, idle after the last."""
+    reviewed = sorted(work.reviewed_workers)
+    work.reviewed_workers = set()
+    if not reviewed:
+        return
+    work.flush()
+    work.load_workers(reviewed)
+    held = work.transaction.count_held(reviewed)
+    for worker_id in reviewed:
+        worker = work.workers.rows[worker_id]
+        holds = held.get(worker_id, 0)
+        if holds and worker.phase == Phase.QUEUED:
+            # The guard asks for room before the task that it has just been given.
+            try_send(work, worker, "assign", Cause(), held=holds - 1)
+        elif not holds and worker.phase != Phase.DONE:
+            _free(work, worker)
+
+
+def _free(work: Work, worker: Worker) -> None:
+    """Its last task has ended: it rests, leaves if it should, and one that may not work leaves its run to another."""
+    if worker.drain_wanted and work.takes(worker, "drain"):
+        try_send(work, worker, "drain", Cause(reason="its last task has ended"), held=0)
+    elif work.takes(worker, "release"):
+        try_send(work, worker, "release", Cause(), held=0)
+    if worker.run_id and worker.phase not in AVAILABLE:
+        worker.run_id = None
+        work.workers.change(worker)
+    work.allocation_wanted = True
+
+
+def heard_of(work: Work, worker: Worker) -> None:
+    """A sign of life."""
+    worker.heartbeat_at = max(work.now, worker.heartbeat_at)
+    work.workers.change(worker)
+    if worker.missing:
+        worker.missing = False
+        work.drop_timers(worker)
+        if work.takes(worker, "recover"):
+            try_send(work, worker, "recover", Cause(reason="its heartbeats came back"))
+        work.allocation_wanted = True
+
+
+def miss(work: Work, worker: Worker) -> None:
+    """Its lease is over: its tasks go to others, and after a while it is not waited for any longer."""
+    worker.missing = True
+    worker.run_id = None
+    work.workers.change(worker)
+    silence = f"no heartbeat for {worker.lease_seconds:g} seconds"
+    _reassign_tasks(work, worker, Cause(reason=f"worker {worker.name} is gone: {silence}"))
+    if work.takes(worker, "suspect"):
+        try_send(work, worker, "suspect", Cause(reason=silence))
+    work.allocation_wanted = True
+    if worker.phase != Phase.DONE:
+        due_at = worker.heartbeat_at + timedelta(seconds=worker.lease_seconds * EXPIRES_AFTER_LEASES)
+        work.set_timer(worker, Kind.WORKER, "expire", due_at)
+
+
+def _reassign_tasks(work: Work, worker: Worker, cause: Cause) -> None:
+    work.flush()
+    for _, task_id, _ in work.transaction.find_held_tasks([worker.id]):
+        work.load(task_ids=[task_id])
+        lose_lease(
+            work, work.tasks.rows[task_id], Cause(cause.actor, cause.reason or f"worker {worker.name} is {worker.state}")
+        )
+
+
+def lose_lease(work: Work, task: Task, cause: Cause) -> None:
+    """An attempt is lost. Where the machine has no answer to that, the next claim takes the task over where it stands."""
+    if task.phase != Phase.ACTIVE or task.lease_expired:
+        return
+    error = tasks.as_error(cause.reason or "its attempt was lost")
+    if task.cancel_requested_at is not None and tasks.try_send(work, task, "cancel", cause, tasks.Report(error=error)) is None:
+        return
+    moves = work.machine(task).moves(task.state, "lease_lost")
+    machine_counts = any(guard.name == "reclaims_left" for move in moves for guard in move.guards)
+    if not machine_counts and tasks.is_used_up(task):
+        reason = f"{cause.reason}; it may not be taken up again"
+        tasks.try_send(
+            work, task, "fail", Cause(cause.actor, reason), tasks.Report(error=tasks.as_error(reason), retryable=False)
+        )
+    elif not moves:
+        task.lease_expired = True
+        task.reclaim_count += 1
+        work.tasks.change(task)
+        worker_id = tasks.worker_of(work, task)
+        work.lost.setdefault(worker_id, []).append(task.id)
+        work.reviewed_workers.add(worker_id)
+        work.news |= News.TASKS
+    elif tasks.try_send(work, task, "lease_lost", cause, tasks.Report(error=error)) is None and task.outcome is None:
+        task.reclaim_count = min(task.reclaim_count + 1, task.max_reclaims)
+
+
+def release_from_run(work: Work, run: Run) -> None:
+    """Give the workers back that a run had for itself."""
+    work.flush()
+    names = work.transaction.find_run_workers([run.id])
+    work.load_workers(names)
+    for name in names:
+        worker = work.workers.rows[name]
+        worker.run_id = None
+        work.workers.change(worker)
+        work.reviewed_workers.add(name)
+    work.allocation_wanted = True
+
+
+def allocate(work: Work) -> None:
+    """Give runs that wait for workers of their own all that they ask for, or none; and replace those that were lost."""
+    work.allocation_wanted = False
+    work.flush()
+    for run_id in work.transaction.list_allocatable_runs(100):
+        work.load(run_ids=[run_id])
+        run = work.runs.rows[run_id]
+        has = len(work.transaction.find_run_workers([run_id]))
+        free = _find_free(work, run, run.worker_count - has)
+        if run.phase == Phase.QUEUED and not _start_with(work, run, free):
+            continue
+        for worker in free:
+            worker.run_id = run.id
+            work.workers.change(worker)
+            if worker.phase == Phase.QUEUED:
+                try_send(work, worker, "assign", Cause(reason=f"allocated to {run.name}", metadata={"run_id": run.id}), held=0)
+        work.flush()
+
+
+def _find_free(work: Work, run: Run, wanted: int) -> list[Worker]:
+    """Free workers that can do what the run's tasks ask for; looked at again when locked."""
+    needed = set(read_policy(run.policy).capabilities)
+    names = work.transaction.find_free_workers(run.tenant, 1000)
+    work.load_workers(names)
+    found = []
+    for name in names:
+        worker = work.workers.rows[name]
+        is_free = worker.phase in AVAILABLE and worker.run_id is None and not worker.missing
+        if is_free and needed <= capabilities(worker):
+            found.append(worker)
+    return found[: max(wanted, 0)]
+
+
+def _start_with(work: Work, run: Run, free: list[Worker]) -> bool:
+    from pointsman.engine import runs
+
+    facts = runs.facts_of(run, free_workers=len(free))
+    return runs.try_send(work, run, "start", Cause(reason=f"{len(free)} workers are free"), facts=facts) is None
+
+
+def capabilities(worker: Worker) -> set[str]:
+    return set(msgspec.json.decode(worker.capabilities, type=list[str]))

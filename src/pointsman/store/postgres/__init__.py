@@ -1,0 +1,1 @@
+"""The store on PostgreSQL: for many machines, with row locks and notifications."""

@@ -1,0 +1,118 @@
+"""Hears what others have committed: one connection that waits for notifications, for as long as somebody listens."""
+
+from __future__ import annotations
+
+import os
+import select
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+
+import psycopg
+
+from pointsman.store.contract import News
+from pointsman.store.postgres.connections import CONNECT_TIMEOUT_SECONDS, LISTENER_SESSION, connect
+from pointsman.world import Ids
+
+SHORTEST_PAUSE_SECONDS = 0.1
+LONGEST_PAUSE_SECONDS = 10.0
+EVERYTHING = News.TASKS | News.TIMERS | News.EVENTS
+
+
+class Listener:
+    def __init__(self, url: str, ids: Ids) -> None:
+        self._url = url
+        self._ids = ids
+        self._listeners: list[Callable[[News], None]] = []
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._ended = threading.Event()
+        self._tried = threading.Event()
+        self._wake: tuple[int, int] | None = None
+
+    def listen(self, heard: Callable[[News], None]) -> Callable[[], None]:
+        with self._lock:
+            self._listeners.append(heard)
+            if self._thread is None:
+                self._start()
+        # What is committed from now on is heard, unless the database is away: then everything is told once it is back.
+        self._tried.wait(CONNECT_TIMEOUT_SECONDS)
+
+        def stop() -> None:
+            with self._lock:
+                with suppress(ValueError):
+                    self._listeners.remove(heard)
+                others = bool(self._listeners)
+            if not others:
+                self.close()
+
+        return stop
+
+    def close(self) -> None:
+        with self._lock:
+            self._listeners.clear()
+            thread, self._thread = self._thread, None
+            wake, self._wake = self._wake, None
+            if thread is None or wake is None:
+                return
+            self._ended.set()
+            os.write(wake[1], b"!")
+        if thread is not threading.current_thread():
+            thread.join()
+        for end in wake:
+            os.close(end)
+
+    def _start(self) -> None:
+        self._ended, self._tried = threading.Event(), threading.Event()
+        self._wake = os.pipe()
+        self._thread = threading.Thread(
+            target=self._run, args=(self._wake[0], self._ended, self._tried), name="pointsman-listener", daemon=True
+        )
+        self._thread.start()
+
+    def _run(self, wake: int, ended: threading.Event, tried: threading.Event) -> None:
+        pause, missed = SHORTEST_PAUSE_SECONDS, False
+        while not ended.is_set():
+            try:
+                with connect(self._url, LISTENER_SESSION) as connection:
+                    tried.set()
+                    if missed:
+                        self._tell(EVERYTHING)
+                    pause = SHORTEST_PAUSE_SECONDS
+                    self._hear(connection, wake)
+            except psycopg.Error:
+                missed = True
+                tried.set()
+                ended.wait(pause * self._jitter())
+                pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
+
+    def _hear(self, connection: psycopg.Connection[object], wake: int) -> None:
+        """Sleeps in the kernel until there is something to read; returns when it is woken to end."""
+        waiting = select.poll()
+        waiting.register(connection.fileno(), select.POLLIN)
+        waiting.register(wake, select.POLLIN)
+        while True:
+            news = News.NOTHING
+            while (notification := connection.pgconn.notifies()) is not None:
+                news |= _read(notification.extra)
+            if news:
+                self._tell(news)
+            if any(ready == wake for ready, _ in waiting.poll()):
+                return
+            connection.pgconn.consume_input()
+
+    def _tell(self, news: News) -> None:
+        with self._lock:
+            listeners = tuple(self._listeners)
+        for heard in listeners:
+            heard(news)
+
+    def _jitter(self) -> float:
+        """Between a half and one, so that those who lost the same server do not all come back at once."""
+        digits = self._ids.short("pause").rpartition("_")[2]
+        return 0.5 + int(digits, 16) / float(16 ** len(digits)) / 2
+
+
+def _read(word: bytes) -> News:
+    """A word that is not ours may come from somebody who uses the same channel."""
+    return News(int(word) & EVERYTHING) if word.isdigit() else EVERYTHING

@@ -1,0 +1,208 @@
+-- The law: whatever moves, moves along a rule of its machine, and the row that says so is written by the database itself.
+--
+-- Whoever knows the law bumps `revision` with each move and says `trigger`, `reason`, `actor`, `metadata` and `entered_at`. A change of
+-- `state` alone was typed by hand: before it is stored, whatever follows from the state is put right, and then it is a move like others.
+--
+-- Moves are judged by the statement, not by the row: 100 rows cost one look at the rules. A row-level trigger stands only where its
+-- WHEN costs the engine nothing. Every function keeps the search path that it was made with, so that nobody slips another table in.
+
+-- Refuse whatever the trigger that calls it stands for.
+CREATE FUNCTION forbid() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    RAISE EXCEPTION 'pointsman: %', TG_ARGV[0];
+END $$;
+
+-- Refuse a move, and say what would be allowed.
+CREATE FUNCTION refuse_move(entity_id text, of_machine integer, before text, after text, cause text) RETURNS text
+LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
+DECLARE
+    called  text := (SELECT name || ' ' || version FROM machine WHERE id = of_machine);
+    allowed text := (SELECT string_agg(to_state || ' : ' || trigger, ', ') FROM rule WHERE machine_id = of_machine AND from_state = before);
+    fits    boolean := EXISTS (SELECT 1 FROM rule
+                                WHERE machine_id = of_machine AND from_state = before AND to_state = after
+                                  AND cause IN (trigger, 'by hand'));
+BEGIN
+    RAISE EXCEPTION 'pointsman: no rule of machine % lets % move % -> % : % %', coalesce(called, of_machine::text), entity_id, before,
+        after, cause, CASE WHEN fits THEN 'with this phase, outcome, revision, worker, session and open dependencies'
+                           ELSE '(allowed: ' || coalesce(allowed, 'nothing') || ')' END;
+END $$;
+
+CREATE FUNCTION refuse_beginning(kind text, entity_id text, of_machine integer, state text) RETURNS text
+LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
+BEGIN
+    RAISE EXCEPTION 'pointsman: a % begins once, in the initial state of a % machine, and nowhere else: not % in % of %',
+        kind, kind, entity_id, state, coalesce((SELECT name || ' ' || version FROM machine WHERE id = of_machine), of_machine::text);
+END $$;
+
+-- for each kind
+--   run:     run = entity.id
+--   task:    run = entity.run_id
+--            needs = AND needs_worker = (entity.worker_id IS NOT NULL) AND (NOT needs_session OR entity.session_id IS NOT NULL) AND (NOT needs_dependencies OR entity.open_dependencies = 0)
+--            by_hand = AND NOT needs_worker AND (NOT needs_session OR new.session_id IS NOT NULL) AND (NOT needs_dependencies OR new.open_dependencies = 0)
+--            clear = new.current_attempt := NULL; new.worker_id := NULL; new.lease_expired := false; new.reserved_usd := 0; new.available_at := NULL;
+--   worker:  run = entity.run_id
+--            clear = IF new.phase = 'done' THEN new.run_id := NULL; END IF;
+--   breaker: run = NULL
+--            clear = new.probe_task_id := NULL;
+-- do
+CREATE FUNCTION {kind}_begins() RETURNS trigger LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
+BEGIN
+    INSERT INTO transition (tenant, kind, entity_id, run_id, machine_id, from_state, to_state, trigger, severity, reason, actor,
+                            metadata, at, seconds_in_state)
+    SELECT entity.tenant, '{kind}', entity.id, {run}, entity.machine_id, NULL, entity.state, 'create',
+           coalesce((SELECT 'info' FROM state
+                      WHERE state.machine_id = entity.machine_id AND state.name = entity.state AND state.initial
+                        AND state.kind = '{kind}' AND state.phase = entity.phase AND entity.revision = 0
+                        AND NOT EXISTS (SELECT 1 FROM transition WHERE entity_id = entity.id AND kind = '{kind}')),
+                    refuse_beginning('{kind}', entity.id, entity.machine_id, entity.state)),
+           entity.reason, entity.actor, entity.metadata, entity.created_at, NULL
+      FROM new_rows AS entity;
+    RETURN NULL;
+END $$;
+CREATE TRIGGER {kind}_begins AFTER INSERT ON {kind} REFERENCING NEW TABLE AS new_rows
+    FOR EACH STATEMENT EXECUTE FUNCTION {kind}_begins();
+
+-- The planner knows nothing of transition tables and keeps the plan of the first batch, which may have had one row: it is told to hash.
+CREATE FUNCTION {kind}_moves() RETURNS trigger LANGUAGE plpgsql
+SET search_path FROM CURRENT SET enable_hashjoin = on SET enable_nestloop = off AS $$
+BEGIN
+    INSERT INTO transition (tenant, kind, entity_id, run_id, machine_id, from_state, to_state, trigger, severity, reason, actor,
+                            metadata, at, seconds_in_state)
+    SELECT entity.tenant, '{kind}', entity.id, {run}, entity.machine_id, was.state, entity.state, entity.trigger,
+           coalesce((SELECT severity FROM rule
+                      WHERE rule.machine_id = was.machine_id AND rule.from_state = was.state AND rule.to_state = entity.state
+                        AND rule.trigger = entity.trigger AND rule.to_phase = entity.phase
+                        AND rule.to_outcome IS NOT DISTINCT FROM entity.outcome AND entity.revision = was.revision + 1
+                        {needs}),
+                    refuse_move(entity.id, was.machine_id, was.state, entity.state, entity.trigger)),
+           entity.reason, entity.actor, entity.metadata, entity.entered_at,
+           extract(epoch FROM entity.entered_at - was.entered_at)::double precision
+      FROM new_rows AS entity JOIN old_rows AS was ON was.id = entity.id
+     WHERE entity.revision <> was.revision;
+    RETURN NULL;
+END $$;
+CREATE TRIGGER {kind}_moves AFTER UPDATE ON {kind} REFERENCING OLD TABLE AS old_rows NEW TABLE AS new_rows
+    FOR EACH STATEMENT EXECUTE FUNCTION {kind}_moves();
+
+CREATE FUNCTION {kind}_moved_by_hand() RETURNS trigger LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
+DECLARE
+    track rule;
+BEGIN
+    SELECT * INTO track FROM rule
+     WHERE machine_id = old.machine_id AND from_state = old.state AND to_state = new.state
+       {by_hand}
+     ORDER BY trigger LIMIT 1;
+    IF NOT FOUND THEN
+        PERFORM refuse_move(old.id, old.machine_id, old.state, new.state, 'by hand');
+    END IF;
+    new.phase := track.to_phase;
+    new.outcome := track.to_outcome;
+    new.revision := old.revision + 1;
+    new.trigger := track.trigger;
+    new.reason := CASE WHEN new.reason IS DISTINCT FROM old.reason THEN new.reason END;
+    new.actor := 'sql';
+    new.metadata := NULL;
+    new.entered_at := greatest(old.entered_at, clock_timestamp());
+    new.started_at := CASE WHEN new.phase = 'active' THEN coalesce(new.started_at, new.entered_at) ELSE new.started_at END;
+    new.completed_at := CASE WHEN new.phase = 'done' THEN new.entered_at END;
+    {clear}
+    RETURN new;
+END $$;
+CREATE TRIGGER {kind}_moved_by_hand BEFORE UPDATE OF state ON {kind} FOR EACH ROW
+    WHEN (new.state IS DISTINCT FROM old.state AND new.revision = old.revision) EXECUTE FUNCTION {kind}_moved_by_hand();
+
+CREATE TRIGGER {kind}_keeps_its_machine BEFORE UPDATE OF id, machine_id, tenant ON {kind} FOR EACH ROW
+    WHEN (new.id <> old.id OR new.machine_id <> old.machine_id OR new.tenant <> old.tenant)
+    EXECUTE FUNCTION forbid('a {kind} keeps its id, its machine and its tenant');
+
+CREATE FUNCTION {kind}_phase_follows_state() RETURNS trigger LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
+BEGIN
+    IF NOT EXISTS (SELECT 1 FROM state WHERE machine_id = new.machine_id AND name = new.state
+                      AND phase = new.phase AND outcome IS NOT DISTINCT FROM new.outcome) THEN
+        RAISE EXCEPTION 'pointsman: the phase of a {kind} follows from its state; change the state';
+    END IF;
+    RETURN NULL;
+END $$;
+CREATE TRIGGER {kind}_phase_follows_state AFTER UPDATE OF phase, outcome ON {kind} FOR EACH ROW
+    WHEN (new.revision = old.revision AND (new.phase <> old.phase OR new.outcome IS DISTINCT FROM old.outcome))
+    EXECUTE FUNCTION {kind}_phase_follows_state();
+-- end
+
+-- An attempt whose task was taken from it by hand is over.
+CREATE FUNCTION task_lost_by_hand() RETURNS trigger LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
+BEGIN
+    UPDATE attempt SET ended_at = greatest(started_at, new.entered_at), ended_by = new.trigger
+     WHERE task_id = new.id AND epoch = old.current_attempt AND ended_at IS NULL;
+    RETURN NULL;
+END $$;
+CREATE TRIGGER task_lost_by_hand AFTER UPDATE ON task FOR EACH ROW
+    WHEN (old.current_attempt IS NOT NULL AND new.current_attempt IS NULL AND new.actor = 'sql') EXECUTE FUNCTION task_lost_by_hand();
+
+-- Only a move gives a task to a worker, so that only states that need one have one.
+CREATE TRIGGER task_gets_its_worker_by_a_move BEFORE UPDATE OF worker_id ON task FOR EACH ROW
+    WHEN (new.worker_id IS NOT NULL AND new.worker_id IS DISTINCT FROM old.worker_id AND new.revision = old.revision)
+    EXECUTE FUNCTION forbid('a task gets its worker by a move, and not otherwise');
+
+-- A run that succeeded has only tasks that did.
+CREATE FUNCTION run_succeeds_with_its_tasks() RETURNS trigger LANGUAGE plpgsql
+SET search_path FROM CURRENT SET enable_hashjoin = on SET enable_nestloop = off AS $$
+DECLARE
+    too_soon text := (
+        SELECT run.id FROM new_rows AS run JOIN old_rows AS was ON was.id = run.id
+         WHERE run.outcome = 'success' AND was.outcome IS DISTINCT FROM 'success'
+           AND (SELECT true FROM task WHERE run_id = run.id AND (outcome IS NULL OR outcome <> 'success') LIMIT 1)
+         LIMIT 1);
+BEGIN
+    IF too_soon IS NOT NULL THEN
+        RAISE EXCEPTION 'pointsman: a run succeeds only when all of its tasks have, and % has others', too_soon;
+    END IF;
+    RETURN NULL;
+END $$;
+CREATE TRIGGER run_succeeds_with_its_tasks AFTER UPDATE ON run REFERENCING OLD TABLE AS old_rows NEW TABLE AS new_rows
+    FOR EACH STATEMENT EXECUTE FUNCTION run_succeeds_with_its_tasks();
+
+-- An epoch is spent once, and never given back.
+CREATE TRIGGER task_epoch_grows BEFORE UPDATE OF epoch ON task FOR EACH ROW WHEN (new.epoch < old.epoch)
+    EXECUTE FUNCTION forbid('the epoch of a task only grows');
+
+CREATE TRIGGER attempt_ends_once BEFORE UPDATE ON attempt FOR EACH ROW WHEN (old.ended_at IS NOT NULL)
+    EXECUTE FUNCTION forbid('an attempt that has ended stays as it is');
+
+-- What was written stays written.
+CREATE TRIGGER transition_is_not_changed BEFORE UPDATE ON transition EXECUTE FUNCTION forbid('the audit trail is not changed');
+CREATE TRIGGER transition_is_not_deleted BEFORE DELETE OR TRUNCATE ON transition EXECUTE FUNCTION forbid('the audit trail is not deleted');
+
+-- A dump that was restored on another server brings along the transactions of the old one, which may lie in the future of the new one.
+-- Whoever opens it puts them before everything; their positions keep them in order. That is the one change that the trail suffers.
+CREATE FUNCTION adopt_stream() RETURNS void LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
+BEGIN
+    IF EXISTS (SELECT 1 FROM transition WHERE transaction_id >= pg_snapshot_xmax(pg_current_snapshot())) THEN
+        ALTER TABLE transition DISABLE TRIGGER transition_is_not_changed;
+        UPDATE transition SET transaction_id = '0';
+        ALTER TABLE transition ENABLE TRIGGER transition_is_not_changed;
+    END IF;
+END $$;
+
+CREATE TRIGGER machine_is_not_changed BEFORE UPDATE ON machine EXECUTE FUNCTION forbid('a machine is not changed; load a new version');
+CREATE TRIGGER machine_is_not_deleted BEFORE DELETE OR TRUNCATE ON machine EXECUTE FUNCTION forbid('a machine is not deleted');
+CREATE TRIGGER state_is_not_changed BEFORE UPDATE ON state
+    EXECUTE FUNCTION forbid('a state is not changed; load a new version of its machine');
+CREATE TRIGGER state_is_not_deleted BEFORE DELETE OR TRUNCATE ON state
+    EXECUTE FUNCTION forbid('a state is not deleted; load a new version of its machine');
+CREATE TRIGGER rule_is_not_changed BEFORE UPDATE ON rule
+    EXECUTE FUNCTION forbid('a rule is not changed; load a new version of its machine');
+CREATE TRIGGER rule_is_not_deleted BEFORE DELETE OR TRUNCATE ON rule
+    EXECUTE FUNCTION forbid('a rule is not deleted; load a new version of its machine');
+
+-- Rules are laid before their machine stands; none is added afterwards.
+CREATE FUNCTION comes_before_its_machine() RETURNS trigger LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
+BEGIN
+    IF EXISTS (SELECT 1 FROM new_rows JOIN machine ON machine.id = new_rows.machine_id) THEN
+        RAISE EXCEPTION 'pointsman: no % is added to a machine; load a new version', TG_TABLE_NAME;
+    END IF;
+    RETURN NULL;
+END $$;
+CREATE TRIGGER state_comes_before_its_machine AFTER INSERT ON state REFERENCING NEW TABLE AS new_rows
+    FOR EACH STATEMENT EXECUTE FUNCTION comes_before_its_machine();
+CREATE TRIGGER rule_comes_before_its_machine AFTER INSERT ON rule REFERENCING NEW TABLE AS new_rows
+    FOR EACH STATEMENT EXECUTE FUNCTION comes_before_its_machine();

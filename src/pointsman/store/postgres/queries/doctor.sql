@@ -1,0 +1,76 @@
+-- name: count_overstayed
+SELECT kind, entity.id, state, entered_at
+  FROM (SELECT 'run' AS kind, id, machine_id, state, entered_at FROM run WHERE phase <> 'done'
+        UNION ALL SELECT 'task', id, machine_id, state, entered_at FROM task WHERE outcome IS NULL
+        UNION ALL SELECT 'worker', id, machine_id, state, entered_at FROM worker WHERE phase <> 'done') AS entity
+  JOIN json_array_elements(%(limits)s) AS allowed
+    ON entity.machine_id = (allowed.value ->> 0)::integer AND entity.state = allowed.value ->> 1
+ WHERE entered_at + make_interval(secs => (allowed.value ->> 2)::double precision) < %(now)s
+ ORDER BY entered_at
+
+-- name: list_disagreements
+SELECT 'task' AS kind, id, 'open_dependencies is ' || open_dependencies || ', but ' || recount || ' of its dependencies are open' AS what
+  FROM (SELECT task.id, task.open_dependencies,
+               (SELECT count(*) FROM dependency JOIN task AS other ON other.id = dependency.depends_on_id
+                 WHERE dependency.task_id = task.id AND (other.outcome IS NULL OR other.outcome <> 'success')) AS recount
+          FROM task WHERE outcome IS NULL OR outcome <> 'success') AS counted
+ WHERE open_dependencies <> recount
+UNION ALL
+SELECT 'task', task.id, 'its attempt ' || task.current_attempt || ' is not under way'
+  FROM task
+ WHERE task.current_attempt IS NOT NULL
+   AND NOT EXISTS (SELECT 1 FROM attempt WHERE task_id = task.id AND epoch = task.current_attempt AND ended_at IS NULL)
+UNION ALL
+SELECT 'task', attempt.task_id, 'attempt ' || attempt.epoch || ' is under way, but the task does not hold it'
+  FROM attempt JOIN task ON task.id = attempt.task_id
+ WHERE attempt.ended_at IS NULL AND task.current_attempt IS DISTINCT FROM attempt.epoch
+UNION ALL
+SELECT 'run', run.id, 'it has ended, but its task ' || task.name || ' is still running'
+  FROM run JOIN task ON task.run_id = run.id
+ WHERE run.outcome = 'success' AND task.phase = 'active'
+UNION ALL
+-- Positions of one entity are in order, because whoever moves it holds its row. One probe of transition_of_entity each: the writer asks
+-- this, too, and it never hashes.
+SELECT kind, id, 'it is ' || state || ', but its audit trail ends in ' || coalesce(last_state, 'nothing')
+  FROM (SELECT 'run' AS kind, id, state FROM run
+        UNION ALL SELECT 'task', id, state FROM task
+        UNION ALL SELECT 'worker', id, state FROM worker
+        UNION ALL SELECT 'breaker', id, state FROM breaker) AS entity
+  LEFT JOIN LATERAL (SELECT to_state AS last_state FROM transition
+                      WHERE entity_id = entity.id ORDER BY position DESC LIMIT 1) AS trail ON true
+ WHERE last_state IS DISTINCT FROM state
+
+-- name: list_stalled_runs
+-- Under way, but nothing in it moves and nobody is asked for anything; one whose tasks are all done waits for its last checks.
+SELECT run.id, run.tenant
+  FROM run
+ WHERE run.phase = 'active'
+   AND EXISTS (SELECT 1 FROM task WHERE run_id = run.id AND (outcome IS NULL OR outcome <> 'success'))
+   AND NOT EXISTS (SELECT 1 FROM task WHERE run_id = run.id AND phase = 'active' AND (outcome IS NULL OR outcome <> 'success'))
+   AND NOT EXISTS (SELECT 1 FROM task WHERE run_id = run.id AND phase IN ('queued', 'held') AND open_dependencies = 0
+                                        AND (outcome IS NULL OR outcome <> 'success'))
+ ORDER BY run.id
+
+-- name: list_failed_tasks
+SELECT task.*
+  FROM run JOIN task ON task.run_id = run.id
+ WHERE task.phase = 'done' AND task.outcome = 'failure' AND (run.outcome IS NULL OR run.outcome = 'failure')
+ ORDER BY task.id DESC LIMIT %(limit)s
+
+-- name: list_tripped_breakers
+SELECT * FROM breaker WHERE phase <> 'queued' ORDER BY tenant, tool
+
+-- name: recount_dependencies
+UPDATE task
+   SET open_dependencies = (SELECT count(*) FROM dependency JOIN task AS other ON other.id = dependency.depends_on_id
+                             WHERE dependency.task_id = task.id AND (other.outcome IS NULL OR other.outcome <> 'success'))
+ WHERE id = ANY(%(ids)s) AND phase IN ('held', 'queued')
+
+-- name: end_orphaned_attempts
+UPDATE attempt SET ended_at = greatest(started_at, %(now)s), ended_by = 'repair'
+ WHERE ended_at IS NULL AND task_id = ANY(%(ids)s)
+   AND NOT EXISTS (SELECT 1 FROM task WHERE task.id = attempt.task_id AND task.current_attempt = attempt.epoch)
+
+-- name: find_tool
+-- One row, whether there is such a lane or not.
+SELECT (SELECT tool FROM lane WHERE id = %(id)s)

@@ -1,0 +1,176 @@
+-- name: find_task
+SELECT * FROM task WHERE id = %(id)s AND tenant = %(tenant)s
+
+-- name: list_tasks
+SELECT * FROM task WHERE run_id = %(run_id)s AND tenant = %(tenant)s ORDER BY position, id
+
+-- name: select_tasks
+SELECT * FROM task_in_brief WHERE id = ANY(%(ids)s) ORDER BY id
+
+-- name: select_payloads
+SELECT id, payload FROM task WHERE id = ANY(%(ids)s)
+
+-- name: select_run_tasks
+SELECT * FROM task_in_brief
+ WHERE run_id = %(run_id)s AND phase = ANY(%(phases)s) AND (outcome IS NULL OR outcome <> 'success')
+ ORDER BY id
+
+-- name: find_task_names
+SELECT name, id FROM task WHERE run_id = %(run_id)s
+
+-- name: select_claimable
+-- The head of each lane in the order of task_claimable, a sort of the heads alone, and then their runs one by one until there are
+-- enough: under LIMIT no further run is locked. Runs that somebody else holds are skipped; a head is longer than what is asked for by
+-- 200, so that a long run in somebody's hands does not hide the others, and not by more, so that skipping it stays cheap.
+-- What is found was true before the lock, so the tasks themselves are read by a second statement (as for the next two queries).
+WITH head AS MATERIALIZED (
+    SELECT first.id, first.run_id, first.priority
+      FROM unnest(%(lane_ids)s::integer[]) AS lane (id)
+     CROSS JOIN LATERAL (
+           SELECT task.id, task.run_id, task.priority FROM task
+            WHERE task.tenant = %(tenant)s AND task.lane_id = lane.id
+              AND phase = 'queued' AND open_dependencies = 0 AND available_at IS NULL AND run_open AND NOT is_gate AND NOT allocated
+            ORDER BY task.priority DESC, task.id LIMIT %(limit)s::bigint + 200) AS first
+     ORDER BY first.priority DESC, first.id
+)
+SELECT head.id FROM head JOIN run ON run.id = head.run_id
+ ORDER BY head.priority DESC, head.id LIMIT %(limit)s
+   FOR NO KEY UPDATE OF run SKIP LOCKED
+
+-- name: select_allocated
+SELECT task.id FROM task JOIN run ON run.id = task.run_id
+ WHERE task.run_id = %(run_id)s AND task.phase = 'queued'
+   AND open_dependencies = 0 AND available_at IS NULL AND run_open AND NOT is_gate AND allocated
+ ORDER BY task.priority DESC, task.id LIMIT %(limit)s
+   FOR NO KEY UPDATE OF run SKIP LOCKED
+
+-- name: select_reclaimable
+-- Few tasks are ever lost at a time, so sorting them costs nothing.
+SELECT task.id FROM task JOIN run ON run.id = task.run_id
+ WHERE lease_expired AND task.tenant = %(tenant)s AND lane_id = ANY(%(lane_ids)s) AND run_open
+ ORDER BY task.priority DESC, task.id LIMIT %(limit)s
+   FOR NO KEY UPDATE OF run SKIP LOCKED
+
+-- name: find_claimable_runs
+-- DISTINCT would read every claimable task before it answers: the head of each lane is enough to know whom to wait for.
+SELECT DISTINCT first.run_id
+  FROM unnest(%(lane_ids)s::integer[]) AS lane (id)
+ CROSS JOIN LATERAL (
+       SELECT task.run_id FROM task
+        WHERE task.tenant = %(tenant)s AND task.lane_id = lane.id
+          AND phase = 'queued' AND open_dependencies = 0 AND available_at IS NULL AND run_open AND NOT is_gate AND NOT allocated
+        ORDER BY task.priority DESC, task.id LIMIT %(limit)s::bigint + 200) AS first
+ LIMIT %(limit)s
+
+-- name: insert_tasks
+INSERT INTO task (id, tenant, machine_id, state, phase, outcome, revision, trigger, reason, actor, metadata, entered_at, created_at,
+                  started_at, completed_at, run_id, parent_task_id, depth, position, name, lane_id, priority, is_gate, critical,
+                  review_wanted, has_checks, allocated, run_open, open_dependencies, available_at, epoch, current_attempt, worker_id,
+                  lease_expired, attempt_count, max_attempts, retry_count, max_retries, reclaim_count, max_reclaims, policy,
+                  budget_usd, cost_usd, reserved_usd, session_id, keep_session, question, answer, comment, error,
+                  cancel_requested_at, payload)
+SELECT id, tenant, machine_id, state, phase, outcome, revision, trigger, reason, actor, metadata, entered_at, created_at,
+       started_at, completed_at, run_id, parent_task_id, depth, position, name, lane_id, priority, is_gate, critical,
+       review_wanted, has_checks, allocated, run_open, open_dependencies, available_at, epoch, current_attempt, worker_id,
+       lease_expired, attempt_count, max_attempts, retry_count, max_retries, reclaim_count, max_reclaims, policy,
+       budget_usd, cost_usd, reserved_usd, session_id, keep_session, question, answer, comment, error,
+       cancel_requested_at, payload
+  FROM json_to_recordset(%(rows)s) AS new (
+       id text, tenant text, machine_id integer, state text, phase text, outcome text, revision integer, trigger text, reason text,
+       actor text, metadata text, entered_at timestamptz, created_at timestamptz, started_at timestamptz, completed_at timestamptz,
+       run_id text, parent_task_id text, depth integer, position integer, name text, lane_id integer, priority integer,
+       is_gate boolean, critical boolean, review_wanted boolean, has_checks boolean, allocated boolean, run_open boolean,
+       open_dependencies integer, available_at timestamptz, epoch integer, current_attempt integer, worker_id text,
+       lease_expired boolean, attempt_count integer, max_attempts integer, retry_count integer, max_retries integer,
+       reclaim_count integer, max_reclaims integer, policy text, budget_usd numeric, cost_usd numeric, reserved_usd numeric,
+       session_id text, keep_session boolean, question text, answer text, comment text, error text,
+       cancel_requested_at timestamptz, payload text)
+
+-- name: update_tasks
+-- `open_dependencies` and `run_open` are counted by queries of their own, and payload is not touched. A move brings its output along: every
+-- UPDATE of PostgreSQL writes a whole new row, so a second one only for the output would cost as much again.
+UPDATE task
+   SET state = new.state, phase = new.phase, outcome = new.outcome, revision = new.revision, trigger = new.trigger,
+       reason = new.reason, actor = new.actor, metadata = new.metadata, entered_at = new.entered_at, started_at = new.started_at,
+       completed_at = new.completed_at, available_at = new.available_at, epoch = new.epoch, current_attempt = new.current_attempt,
+       worker_id = new.worker_id, lease_expired = new.lease_expired, attempt_count = new.attempt_count, retry_count = new.retry_count,
+       reclaim_count = new.reclaim_count, budget_usd = new.budget_usd, cost_usd = new.cost_usd, reserved_usd = new.reserved_usd,
+       session_id = new.session_id, keep_session = new.keep_session, question = new.question, answer = new.answer,
+       comment = new.comment, error = new.error, cancel_requested_at = new.cancel_requested_at,
+       output = CASE WHEN %(moved)s = 1 THEN coalesce(new.output, task.output) ELSE task.output END
+  FROM json_to_recordset(%(rows)s) AS new (
+       id text, state text, phase text, outcome text, revision integer, trigger text, reason text, actor text, metadata text,
+       entered_at timestamptz, started_at timestamptz, completed_at timestamptz, available_at timestamptz, epoch integer,
+       current_attempt integer, worker_id text, lease_expired boolean, attempt_count integer, retry_count integer,
+       reclaim_count integer, budget_usd numeric, cost_usd numeric, reserved_usd numeric, session_id text, keep_session boolean,
+       question text, answer text, comment text, error text, cancel_requested_at timestamptz, output text)
+ WHERE task.id = new.id AND task.revision = new.revision - %(moved)s
+
+-- name: update_outputs
+-- Only for an output that is taken away: in a row of JSON, NULL and nothing are the same.
+UPDATE task SET output = new.output FROM json_to_recordset(%(rows)s) AS new (id text, output text) WHERE task.id = new.id
+
+-- name: insert_dependencies
+INSERT INTO dependency (task_id, depends_on_id)
+SELECT task_id, depends_on_id FROM json_to_recordset(%(rows)s) AS new (task_id text, depends_on_id text)
+
+-- name: count_dependents
+-- Most tasks have none: this finds that out without writing anything.
+SELECT task_id AS id, count(*) AS released FROM dependency WHERE depends_on_id = ANY(%(ids)s) GROUP BY task_id ORDER BY task_id
+
+-- name: release_dependents
+UPDATE task SET open_dependencies = open_dependencies - new.released
+  FROM json_to_recordset(%(rows)s) AS new (id text, released integer)
+ WHERE task.id = new.id
+RETURNING task.id, open_dependencies
+
+-- name: find_dependents
+SELECT DISTINCT task_id FROM dependency WHERE depends_on_id = ANY(%(ids)s)
+
+-- name: list_dependencies
+SELECT dependency.task_id, dependency.depends_on_id
+  FROM dependency JOIN task ON task.id = dependency.task_id
+ WHERE task.run_id = %(run_id)s AND task.tenant = %(tenant)s
+ ORDER BY dependency.task_id, dependency.depends_on_id
+
+-- name: assess_families
+SELECT parent_task_id,
+       count(*) FILTER (WHERE outcome IS NULL OR (outcome <> 'success' AND critical)) AS open,
+       bool_or(outcome IS NOT NULL AND outcome <> 'success' AND critical) AS failed
+  FROM task
+ WHERE parent_task_id = ANY(%(ids)s)
+ GROUP BY parent_task_id
+
+-- name: insert_attempts
+INSERT INTO attempt (task_id, epoch, tenant, worker_id, started_at, ended_at, ended_by, error, exit_code, cost_usd, session_id, resumed,
+                     log_path)
+SELECT task_id, epoch, tenant, worker_id, started_at, ended_at, ended_by, error, exit_code, cost_usd, session_id, resumed, log_path
+  FROM json_to_recordset(%(rows)s) AS new (
+       task_id text, epoch integer, tenant text, worker_id text, started_at timestamptz, ended_at timestamptz, ended_by text,
+       error text, exit_code integer, cost_usd numeric, session_id text, resumed boolean, log_path text)
+
+-- name: end_attempts
+UPDATE attempt
+   SET ended_at = new.ended_at, ended_by = new.ended_by, error = new.error, exit_code = coalesce(new.exit_code, attempt.exit_code),
+       cost_usd = attempt.cost_usd + new.cost_usd, session_id = coalesce(new.session_id, attempt.session_id),
+       log_path = coalesce(new.log_path, attempt.log_path)
+  FROM json_to_recordset(%(rows)s) AS new (
+       task_id text, epoch integer, ended_at timestamptz, ended_by text, error text, exit_code integer, cost_usd numeric,
+       session_id text, log_path text)
+ WHERE attempt.task_id = new.task_id AND attempt.epoch = new.epoch AND attempt.ended_at IS NULL
+
+-- name: note_attempts
+UPDATE attempt
+   SET cost_usd = attempt.cost_usd + new.cost_usd, exit_code = coalesce(new.exit_code, attempt.exit_code),
+       session_id = coalesce(new.session_id, attempt.session_id), log_path = coalesce(new.log_path, attempt.log_path)
+  FROM json_to_recordset(%(rows)s) AS new (
+       task_id text, epoch integer, exit_code integer, cost_usd numeric, session_id text, log_path text)
+ WHERE attempt.task_id = new.task_id AND attempt.epoch = new.epoch AND attempt.ended_at IS NULL
+
+-- name: list_attempts
+SELECT * FROM attempt WHERE task_id = %(task_id)s AND tenant = %(tenant)s ORDER BY epoch
+
+-- name: find_doomed
+SELECT DISTINCT dependency.task_id
+  FROM dependency JOIN task ON task.id = dependency.depends_on_id
+ WHERE dependency.task_id = ANY(%(ids)s) AND task.phase = 'done' AND task.outcome <> 'success'

@@ -1,0 +1,111 @@
+"""Wake-ups between processes that share a database file, without looking again and again.
+
+Each process that listens has a FIFO in the folder `<database>-bell`; whoever has committed writes one byte, the news, to every
+FIFO there. A reader sleeps in the kernel until then. FIFOs that nobody reads any more are removed by whoever meets them.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from pointsman.store.contract import News
+
+_END = 0x80
+
+
+class Bell:
+    def __init__(self, database: Path | None, name: str) -> None:
+        """Without a database file there is only this process, and the bell rings in it alone."""
+        self._folder = Path(f"{database}-bell") if database else None
+        self._own = self._folder / name if self._folder else None
+        self._fifo: int | None = None
+        self._thread: threading.Thread | None = None
+        self._listeners: list[Callable[[News], None]] = []
+        self._lock = threading.Lock()
+
+    def listen(self, heard: Callable[[News], None]) -> Callable[[], None]:
+        with self._lock:
+            self._listeners.append(heard)
+            if self._own and self._fifo is None:
+                self._open()
+
+        def stop() -> None:
+            with self._lock, suppress(ValueError):
+                self._listeners.remove(heard)
+
+        return stop
+
+    def ring(self, news: News) -> None:
+        """Tell everybody, here and in other processes; never waits, never fails."""
+        self._tell(news)
+        if self._folder is None:
+            return
+        try:
+            others = [entry.path for entry in os.scandir(self._folder)]
+        except FileNotFoundError:
+            return
+        for path in others:
+            if path != str(self._own):
+                _ring_one(path, news)
+
+    def close(self) -> None:
+        with self._lock:
+            self._listeners.clear()
+            thread, self._thread = self._thread, None
+            if thread and self._fifo is not None:
+                os.write(self._fifo, bytes([_END]))
+        if thread:
+            thread.join()
+        if self._fifo is not None:
+            os.close(self._fifo)
+            self._fifo = None
+            assert self._own
+            with suppress(OSError):
+                self._own.unlink()
+                self._own.parent.rmdir()  # fails while others are there, and should
+
+    def _open(self) -> None:
+        assert self._folder
+        assert self._own
+        self._folder.mkdir(exist_ok=True)
+        with suppress(FileExistsError):
+            os.mkfifo(self._own)
+        # Open for writing, too, so that reading blocks instead of meeting an end whenever no writer is there.
+        self._fifo = os.open(self._own, os.O_RDWR)
+        self._thread = threading.Thread(target=self._hear, args=(self._fifo,), name="pointsman-bell", daemon=True)
+        self._thread.start()
+
+    def _hear(self, fifo: int) -> None:
+        while True:
+            news = News.NOTHING
+            for byte in os.read(fifo, 4096):
+                if byte & _END:
+                    return
+                news |= News(byte)
+            self._tell(news)
+
+    def _tell(self, news: News) -> None:
+        with self._lock:
+            listeners = tuple(self._listeners)
+        for heard in listeners:
+            heard(news)
+
+
+def _ring_one(path: str, news: News) -> None:
+    try:
+        fifo = os.open(path, os.O_WRONLY | os.O_NONBLOCK)
+    except OSError as error:
+        if error.errno == errno.ENXIO:  # nobody reads it: its process is gone
+            with suppress(OSError):
+                Path(path).unlink()
+        return
+    try:
+        with suppress(BlockingIOError, BrokenPipeError):  # full: it has plenty of news to wake up to
+            os.write(fifo, bytes([news]))
+    finally:
+        os.close(fifo)

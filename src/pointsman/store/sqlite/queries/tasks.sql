@@ -1,0 +1,124 @@
+-- name: find_task
+SELECT * FROM task WHERE id = :id AND tenant = :tenant
+
+-- name: list_tasks
+SELECT * FROM task WHERE run_id = :run_id AND tenant = :tenant ORDER BY position, id
+
+-- name: select_tasks
+SELECT * FROM task_in_brief WHERE id IN (SELECT value FROM json_each(:ids)) ORDER BY id
+
+-- name: select_payloads
+SELECT id, payload FROM task WHERE id IN (SELECT value FROM json_each(:ids))
+
+-- name: select_run_tasks
+SELECT * FROM task_in_brief
+ WHERE run_id = :run_id AND phase IN (SELECT value FROM json_each(:phases)) AND (outcome IS NULL OR outcome <> 'success')
+ ORDER BY id
+
+-- name: find_task_names
+SELECT name, id FROM task WHERE run_id = :run_id
+
+-- name: select_claimable
+-- One lane at a time, in the order of task_claimable: no sorting, and nothing is read that is not taken.
+SELECT * FROM task_in_brief
+ WHERE tenant = :tenant AND lane_id = :lane_id
+   AND phase = 'queued' AND open_dependencies = 0 AND available_at IS NULL AND run_open = 1 AND is_gate = 0 AND allocated = 0
+ ORDER BY priority DESC, id LIMIT :limit
+
+-- name: select_allocated
+SELECT * FROM task_in_brief
+ WHERE run_id = :run_id
+   AND phase = 'queued' AND open_dependencies = 0 AND available_at IS NULL AND run_open = 1 AND is_gate = 0 AND allocated = 1
+ ORDER BY priority DESC, id LIMIT :limit
+
+-- name: select_reclaimable
+SELECT * FROM task_in_brief
+ WHERE lease_expired = 1 AND tenant = :tenant AND lane_id IN (SELECT value FROM json_each(:lane_ids)) AND run_open = 1
+ ORDER BY priority DESC, id LIMIT :limit
+
+-- name: find_claimable_runs
+SELECT DISTINCT run_id FROM task
+ WHERE tenant = :tenant AND lane_id IN (SELECT value FROM json_each(:lane_ids))
+   AND phase = 'queued' AND open_dependencies = 0 AND available_at IS NULL AND run_open = 1 AND is_gate = 0 AND allocated = 0
+ LIMIT :limit
+
+-- name: insert_tasks
+INSERT INTO task (id, tenant, machine_id, state, phase, outcome, revision, trigger, reason, actor, metadata, entered_at, created_at,
+                  started_at, completed_at, run_id, parent_task_id, depth, position, name, lane_id, priority, is_gate, critical,
+                  review_wanted, has_checks, allocated, run_open, open_dependencies, available_at, epoch, current_attempt, worker_id,
+                  lease_expired, attempt_count, max_attempts, retry_count, max_retries, reclaim_count, max_reclaims, policy,
+                  budget_usd, cost_usd, reserved_usd, session_id, keep_session, question, answer, comment, error,
+                  cancel_requested_at, payload)
+VALUES (:id, :tenant, :machine_id, :state, :phase, :outcome, :revision, :trigger, :reason, :actor, :metadata, :entered_at, :created_at,
+        :started_at, :completed_at, :run_id, :parent_task_id, :depth, :position, :name, :lane_id, :priority, :is_gate, :critical,
+        :review_wanted, :has_checks, :allocated, :run_open, :open_dependencies, :available_at, :epoch, :current_attempt, :worker_id,
+        :lease_expired, :attempt_count, :max_attempts, :retry_count, :max_retries, :reclaim_count, :max_reclaims, :policy,
+        :budget_usd, :cost_usd, :reserved_usd, :session_id, :keep_session, :question, :answer, :comment, :error,
+        :cancel_requested_at, :payload)
+
+-- name: update_tasks
+-- `open_dependencies` and `run_open` are counted by queries of their own, and payload and output are not touched.
+UPDATE task
+   SET state = :state, phase = :phase, outcome = :outcome, revision = :revision, trigger = :trigger, reason = :reason, actor = :actor,
+       metadata = :metadata, entered_at = :entered_at, started_at = :started_at, completed_at = :completed_at,
+       available_at = :available_at, epoch = :epoch, current_attempt = :current_attempt, worker_id = :worker_id,
+       lease_expired = :lease_expired, attempt_count = :attempt_count, retry_count = :retry_count, reclaim_count = :reclaim_count,
+       budget_usd = :budget_usd, cost_usd = :cost_usd, reserved_usd = :reserved_usd, session_id = :session_id,
+       keep_session = :keep_session, question = :question, answer = :answer, comment = :comment, error = :error,
+       cancel_requested_at = :cancel_requested_at
+ WHERE id = :id AND revision = :revision_before
+
+-- name: update_outputs
+UPDATE task SET output = :output WHERE id = :id
+
+-- name: insert_dependencies
+INSERT INTO dependency (task_id, depends_on_id) VALUES (:task_id, :depends_on_id)
+
+-- name: count_dependents
+-- Most tasks have none: this finds that out without writing anything.
+SELECT task_id, count(*) FROM dependency WHERE depends_on_id IN (SELECT value FROM json_each(:ids)) GROUP BY task_id
+
+-- name: release_dependents
+UPDATE task SET open_dependencies = open_dependencies - :released WHERE id = :id RETURNING id, open_dependencies
+
+-- name: find_dependents
+SELECT DISTINCT task_id FROM dependency WHERE depends_on_id IN (SELECT value FROM json_each(:ids))
+
+-- name: list_dependencies
+SELECT dependency.task_id, dependency.depends_on_id
+  FROM dependency JOIN task ON task.id = dependency.task_id
+ WHERE task.run_id = :run_id AND task.tenant = :tenant
+ ORDER BY dependency.task_id, dependency.depends_on_id
+
+-- name: assess_families
+SELECT parent_task_id,
+       sum(outcome IS NULL OR (outcome <> 'success' AND critical = 1)) AS open,
+       max(outcome IS NOT NULL AND outcome <> 'success' AND critical = 1) AS failed
+  FROM task
+ WHERE parent_task_id IN (SELECT value FROM json_each(:ids))
+ GROUP BY parent_task_id
+
+-- name: insert_attempts
+INSERT INTO attempt (task_id, epoch, tenant, worker_id, started_at, ended_at, ended_by, error, exit_code, cost_usd, session_id, resumed,
+                     log_path)
+VALUES (:task_id, :epoch, :tenant, :worker_id, :started_at, :ended_at, :ended_by, :error, :exit_code, :cost_usd, :session_id, :resumed,
+        :log_path)
+
+-- name: end_attempts
+UPDATE attempt
+   SET ended_at = :ended_at, ended_by = :ended_by, error = :error, exit_code = coalesce(:exit_code, exit_code), cost_usd = cost_usd + :cost_usd,
+       session_id = coalesce(:session_id, session_id), log_path = coalesce(:log_path, log_path)
+ WHERE task_id = :task_id AND epoch = :epoch AND ended_at IS NULL
+
+-- name: note_attempts
+UPDATE attempt
+   SET cost_usd = cost_usd + :cost_usd, exit_code = coalesce(:exit_code, exit_code), session_id = coalesce(:session_id, session_id), log_path = coalesce(:log_path, log_path)
+ WHERE task_id = :task_id AND epoch = :epoch AND ended_at IS NULL
+
+-- name: list_attempts
+SELECT * FROM attempt WHERE task_id = :task_id AND tenant = :tenant ORDER BY epoch
+
+-- name: find_doomed
+SELECT DISTINCT dependency.task_id
+  FROM dependency JOIN task ON task.id = dependency.depends_on_id
+ WHERE dependency.task_id IN (SELECT value FROM json_each(:ids)) AND task.phase = 'done' AND task.outcome <> 'success'

@@ -1,0 +1,501 @@
+-- The whole schema, for reading: what all migrations together lead to, and a test compares them.
+
+-- The tables. SQLite has neither instants nor decimals: both are whole millionths, of a second since 1970 (UTC) and of a dollar.
+
+CREATE TABLE tenant (
+    id         TEXT PRIMARY KEY,
+    created_at INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+-- Every version of every machine that was ever loaded; an entity keeps the one that it began with.
+CREATE TABLE machine (
+    id          INTEGER PRIMARY KEY,
+    name        TEXT NOT NULL,
+    version     INTEGER NOT NULL CHECK (version > 0),
+    kind        TEXT NOT NULL CHECK (kind IN ('run', 'task', 'worker', 'breaker')),
+    fingerprint TEXT NOT NULL,
+    lifecycle   TEXT NOT NULL,
+    definition  TEXT NOT NULL,
+    UNIQUE (name, version)
+) STRICT;
+
+CREATE TABLE state (
+    machine_id INTEGER NOT NULL REFERENCES machine DEFERRABLE INITIALLY DEFERRED,
+    name       TEXT NOT NULL,
+    phase      TEXT NOT NULL CHECK (phase IN ('held', 'queued', 'active', 'done')),
+    outcome    TEXT CHECK (outcome IN ('success', 'failure', 'canceled')),
+    initial    INTEGER NOT NULL CHECK (initial IN (0, 1)),
+    kind       TEXT NOT NULL,
+    PRIMARY KEY (machine_id, name),
+    CHECK ((phase = 'done') = (outcome IS NOT NULL))
+) STRICT, WITHOUT ROWID;
+
+-- What is legal: one row for each declared move, with what the state that it leads to is and needs.
+CREATE TABLE rule (
+    machine_id         INTEGER NOT NULL REFERENCES machine DEFERRABLE INITIALLY DEFERRED,
+    from_state         TEXT NOT NULL,
+    to_state           TEXT NOT NULL,
+    trigger            TEXT NOT NULL,
+    severity           TEXT NOT NULL CHECK (severity IN ('info', 'warning', 'error', 'critical')),
+    to_phase           TEXT NOT NULL,
+    to_outcome         TEXT,
+    needs_worker       INTEGER NOT NULL CHECK (needs_worker IN (0, 1)),
+    needs_session      INTEGER NOT NULL CHECK (needs_session IN (0, 1)),
+    needs_dependencies INTEGER NOT NULL CHECK (needs_dependencies IN (0, 1)),
+    PRIMARY KEY (machine_id, from_state, to_state, trigger),
+    FOREIGN KEY (machine_id, from_state) REFERENCES state,
+    FOREIGN KEY (machine_id, to_state) REFERENCES state
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE run (
+    id            TEXT PRIMARY KEY,
+    tenant        TEXT NOT NULL REFERENCES tenant,
+    machine_id    INTEGER NOT NULL REFERENCES machine,
+    state         TEXT NOT NULL,
+    phase         TEXT NOT NULL CHECK (phase IN ('held', 'queued', 'active', 'done')),
+    outcome       TEXT CHECK (outcome IN ('success', 'failure', 'canceled')),
+    revision      INTEGER NOT NULL DEFAULT 0,
+    trigger       TEXT NOT NULL DEFAULT 'create',
+    reason        TEXT,
+    actor         TEXT,
+    metadata      TEXT,
+    entered_at    INTEGER NOT NULL,
+    created_at    INTEGER NOT NULL,
+    started_at    INTEGER,
+    completed_at  INTEGER,
+    name          TEXT NOT NULL,
+    lifecycle     TEXT NOT NULL,
+    parent_run_id TEXT REFERENCES run,
+    depth         INTEGER NOT NULL CHECK (depth BETWEEN 0 AND 5),
+    worker_count  INTEGER NOT NULL CHECK (worker_count BETWEEN 1 AND 10),
+    allocates     INTEGER NOT NULL CHECK (allocates IN (0, 1)),
+    missing_tasks INTEGER NOT NULL CHECK (missing_tasks >= 0),
+    has_checks    INTEGER NOT NULL CHECK (has_checks IN (0, 1)),
+    retry_count   INTEGER NOT NULL CHECK (retry_count BETWEEN 0 AND max_retries),
+    max_retries   INTEGER NOT NULL,
+    policy        TEXT NOT NULL CHECK (json_valid(policy)),
+    budget_usd    INTEGER CHECK (budget_usd >= 0),
+    spent_usd     INTEGER NOT NULL CHECK (spent_usd >= 0),
+    promised_usd  INTEGER NOT NULL CHECK (promised_usd >= 0),
+    reserved_usd  INTEGER NOT NULL CHECK (reserved_usd >= 0),
+    error         TEXT,
+    payload       TEXT NOT NULL,
+    output        TEXT,
+    CHECK ((phase = 'done') = (outcome IS NOT NULL)),
+    CHECK ((phase = 'done') = (completed_at IS NOT NULL)),
+    CHECK (started_at >= created_at),
+    CHECK (completed_at >= coalesce(started_at, created_at)),
+    CHECK ((depth = 0) = (parent_run_id IS NULL)),
+    -- What is reserved always fits; what was really spent is a fact, whatever the limit said.
+    CHECK (reserved_usd = 0 OR spent_usd + reserved_usd <= budget_usd)
+) STRICT;
+
+CREATE INDEX run_of_tenant ON run (tenant, id);
+CREATE INDEX run_with_workers ON run (created_at) WHERE allocates = 1 AND phase IN ('queued', 'active');
+
+CREATE TABLE lane (
+    id           INTEGER PRIMARY KEY,
+    tenant       TEXT NOT NULL REFERENCES tenant,
+    tool         TEXT,
+    capabilities TEXT NOT NULL,
+    fails_fast   INTEGER NOT NULL CHECK (fails_fast IN (0, 1))
+) STRICT;
+
+CREATE UNIQUE INDEX lane_once ON lane (tenant, coalesce(tool, ''), capabilities, fails_fast);
+
+CREATE TABLE task (
+    id                  TEXT PRIMARY KEY,
+    tenant              TEXT NOT NULL REFERENCES tenant,
+    machine_id          INTEGER NOT NULL REFERENCES machine,
+    state               TEXT NOT NULL,
+    phase               TEXT NOT NULL CHECK (phase IN ('held', 'queued', 'active', 'done')),
+    outcome             TEXT CHECK (outcome IN ('success', 'failure', 'canceled')),
+    revision            INTEGER NOT NULL DEFAULT 0,
+    trigger             TEXT NOT NULL DEFAULT 'create',
+    reason              TEXT,
+    actor               TEXT,
+    metadata            TEXT,
+    entered_at          INTEGER NOT NULL,
+    created_at          INTEGER NOT NULL,
+    started_at          INTEGER,
+    completed_at        INTEGER,
+    run_id              TEXT NOT NULL REFERENCES run,
+    parent_task_id      TEXT REFERENCES task,
+    depth               INTEGER NOT NULL CHECK (depth BETWEEN 0 AND 5),
+    position            INTEGER NOT NULL,
+    name                TEXT NOT NULL,
+    lane_id             INTEGER NOT NULL REFERENCES lane,
+    priority            INTEGER NOT NULL,
+    is_gate             INTEGER NOT NULL CHECK (is_gate IN (0, 1)),
+    critical            INTEGER NOT NULL CHECK (critical IN (0, 1)),
+    review_wanted       INTEGER NOT NULL CHECK (review_wanted IN (0, 1)),
+    has_checks          INTEGER NOT NULL CHECK (has_checks IN (0, 1)),
+    allocated           INTEGER NOT NULL CHECK (allocated IN (0, 1)),
+    run_open            INTEGER NOT NULL CHECK (run_open IN (0, 1)),
+    open_dependencies   INTEGER NOT NULL CHECK (open_dependencies >= 0),
+    available_at        INTEGER,
+    epoch               INTEGER NOT NULL CHECK (epoch >= 0),
+    current_attempt     INTEGER,
+    worker_id           TEXT REFERENCES worker,
+    lease_expired       INTEGER NOT NULL CHECK (lease_expired IN (0, 1)),
+    attempt_count       INTEGER NOT NULL CHECK (attempt_count >= 0),
+    max_attempts        INTEGER,
+    retry_count         INTEGER NOT NULL CHECK (retry_count BETWEEN 0 AND max_retries),
+    max_retries         INTEGER NOT NULL,
+    reclaim_count       INTEGER NOT NULL CHECK (reclaim_count BETWEEN 0 AND max_reclaims),
+    max_reclaims        INTEGER NOT NULL,
+    policy              TEXT NOT NULL CHECK (json_valid(policy)),
+    budget_usd          INTEGER CHECK (budget_usd >= 0),
+    cost_usd            INTEGER NOT NULL CHECK (cost_usd >= 0),
+    reserved_usd        INTEGER NOT NULL CHECK (reserved_usd >= 0),
+    session_id          TEXT,
+    keep_session        INTEGER NOT NULL CHECK (keep_session IN (0, 1)),
+    question            TEXT,
+    answer              TEXT,
+    comment             TEXT,
+    error               TEXT,
+    cancel_requested_at INTEGER,
+    payload             TEXT NOT NULL,
+    output              TEXT,
+    UNIQUE (run_id, name),
+    CHECK ((phase = 'done') = (outcome IS NOT NULL)),
+    CHECK ((phase = 'done') = (completed_at IS NOT NULL)),
+    CHECK ((phase = 'active') = (current_attempt IS NOT NULL)),
+    CHECK (current_attempt = epoch),
+    CHECK (worker_id IS NULL OR phase = 'active'),
+    CHECK (lease_expired = 0 OR phase = 'active'),
+    CHECK (available_at IS NULL OR phase IN ('held', 'queued')),
+    CHECK (phase <> 'active' OR (open_dependencies = 0 AND is_gate = 0)),
+    CHECK (max_attempts IS NULL OR attempt_count <= max_attempts),
+    CHECK (reserved_usd = 0 OR phase = 'active'),
+    CHECK (started_at >= created_at),
+    CHECK (completed_at >= coalesce(started_at, created_at)),
+    CHECK ((depth = 0) = (parent_task_id IS NULL))
+) STRICT;
+
+-- Finished work is in none of these.
+CREATE INDEX task_claimable ON task (tenant, lane_id, priority DESC, id)
+    WHERE phase = 'queued' AND open_dependencies = 0 AND available_at IS NULL AND run_open = 1 AND is_gate = 0 AND allocated = 0;
+CREATE INDEX task_allocated ON task (run_id, priority DESC, id)
+    WHERE phase = 'queued' AND open_dependencies = 0 AND available_at IS NULL AND run_open = 1 AND is_gate = 0 AND allocated = 1;
+CREATE INDEX task_reclaimable ON task (tenant, lane_id) WHERE lease_expired = 1;
+CREATE INDEX task_unfinished ON task (run_id, phase) WHERE outcome IS NULL OR outcome <> 'success';
+CREATE INDEX task_of_parent ON task (parent_task_id) WHERE parent_task_id IS NOT NULL;
+
+-- A task without what can be large; every query but one reads this.
+CREATE VIEW task_in_brief AS
+    SELECT id, tenant, machine_id, state, phase, outcome, revision, trigger, reason, actor, metadata, entered_at, created_at,
+           started_at, completed_at, run_id, parent_task_id, depth, position, name, lane_id, priority, is_gate, critical,
+           review_wanted, has_checks, allocated, run_open, open_dependencies, available_at, epoch, current_attempt, worker_id,
+           lease_expired, attempt_count, max_attempts, retry_count, max_retries, reclaim_count, max_reclaims, policy, budget_usd,
+           cost_usd, reserved_usd, session_id, keep_session, question, answer, comment, error, cancel_requested_at
+      FROM task;
+
+CREATE TABLE dependency (
+    task_id       TEXT NOT NULL REFERENCES task,
+    depends_on_id TEXT NOT NULL REFERENCES task,
+    PRIMARY KEY (task_id, depends_on_id),
+    CHECK (task_id <> depends_on_id)
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX dependency_dependents ON dependency (depends_on_id);
+
+CREATE TABLE attempt (
+    task_id    TEXT NOT NULL REFERENCES task,
+    epoch      INTEGER NOT NULL CHECK (epoch > 0),
+    tenant     TEXT NOT NULL,
+    worker_id  TEXT NOT NULL REFERENCES worker,
+    started_at INTEGER NOT NULL,
+    ended_at   INTEGER,
+    ended_by   TEXT,
+    error      TEXT,
+    exit_code  INTEGER,
+    cost_usd   INTEGER NOT NULL CHECK (cost_usd >= 0),
+    session_id TEXT,
+    resumed    INTEGER NOT NULL CHECK (resumed IN (0, 1)),
+    log_path   TEXT,
+    PRIMARY KEY (task_id, epoch),
+    CHECK (ended_at >= started_at),
+    CHECK ((ended_at IS NULL) = (ended_by IS NULL))
+) STRICT, WITHOUT ROWID;
+
+CREATE UNIQUE INDEX attempt_current ON attempt (task_id) WHERE ended_at IS NULL;
+CREATE INDEX attempt_under_way ON attempt (worker_id) WHERE ended_at IS NULL;
+
+CREATE TABLE worker (
+    id                   TEXT PRIMARY KEY,
+    tenant               TEXT NOT NULL REFERENCES tenant,
+    machine_id           INTEGER NOT NULL REFERENCES machine,
+    state                TEXT NOT NULL,
+    phase                TEXT NOT NULL CHECK (phase IN ('held', 'queued', 'active', 'done')),
+    outcome              TEXT CHECK (outcome IN ('success', 'failure', 'canceled')),
+    revision             INTEGER NOT NULL DEFAULT 0,
+    trigger              TEXT NOT NULL DEFAULT 'create',
+    reason               TEXT,
+    actor                TEXT,
+    metadata             TEXT,
+    entered_at           INTEGER NOT NULL,
+    created_at           INTEGER NOT NULL,
+    started_at           INTEGER,
+    completed_at         INTEGER,
+    name                 TEXT NOT NULL,
+    lifecycle            TEXT NOT NULL,
+    capabilities         TEXT NOT NULL CHECK (json_valid(capabilities)),
+    max_concurrent_tasks INTEGER NOT NULL CHECK (max_concurrent_tasks > 0),
+    lease_seconds        REAL NOT NULL CHECK (lease_seconds > 0),
+    heartbeat_at         INTEGER NOT NULL,
+    missing              INTEGER NOT NULL CHECK (missing IN (0, 1)),
+    run_id               TEXT REFERENCES run,
+    drain_wanted         INTEGER NOT NULL CHECK (drain_wanted IN (0, 1)),
+    pause_wanted         INTEGER NOT NULL CHECK (pause_wanted IN (0, 1)),
+    error                TEXT,
+    CHECK ((phase = 'done') = (outcome IS NOT NULL)),
+    CHECK ((phase = 'done') = (completed_at IS NOT NULL)),
+    CHECK (started_at >= created_at),
+    CHECK (completed_at >= coalesce(started_at, created_at)),
+    CHECK (run_id IS NULL OR phase <> 'done')
+) STRICT;
+
+CREATE INDEX worker_alive ON worker (tenant, phase) WHERE phase <> 'done';
+CREATE INDEX worker_of_run ON worker (run_id) WHERE run_id IS NOT NULL;
+
+CREATE TABLE breaker (
+    id                TEXT PRIMARY KEY,
+    tenant            TEXT NOT NULL REFERENCES tenant,
+    machine_id        INTEGER NOT NULL REFERENCES machine,
+    state             TEXT NOT NULL,
+    phase             TEXT NOT NULL CHECK (phase IN ('held', 'queued', 'active', 'done')),
+    outcome           TEXT CHECK (outcome IN ('success', 'failure', 'canceled')),
+    revision          INTEGER NOT NULL DEFAULT 0,
+    trigger           TEXT NOT NULL DEFAULT 'create',
+    reason            TEXT,
+    actor             TEXT,
+    metadata          TEXT,
+    entered_at        INTEGER NOT NULL,
+    created_at        INTEGER NOT NULL,
+    started_at        INTEGER,
+    completed_at      INTEGER,
+    tool              TEXT NOT NULL,
+    failure_count     INTEGER NOT NULL CHECK (failure_count >= 0),
+    failure_threshold INTEGER NOT NULL CHECK (failure_threshold > 0),
+    success_count     INTEGER NOT NULL CHECK (success_count >= 0),
+    success_threshold INTEGER NOT NULL CHECK (success_threshold > 0),
+    cooldown_seconds  REAL NOT NULL CHECK (cooldown_seconds >= 0),
+    retry_at          INTEGER,
+    probe_task_id     TEXT REFERENCES task,
+    UNIQUE (tenant, tool),
+    -- Only a half-open breaker has a probe, and only one.
+    CHECK (probe_task_id IS NULL OR phase = 'active')
+) STRICT;
+
+CREATE INDEX breaker_tripped ON breaker (tenant) WHERE phase <> 'queued';
+
+CREATE TABLE timer (
+    entity_id TEXT NOT NULL,
+    purpose   TEXT NOT NULL,
+    kind      TEXT NOT NULL CHECK (kind IN ('run', 'task', 'worker', 'breaker')),
+    tenant    TEXT NOT NULL,
+    run_id    TEXT,
+    revision  INTEGER NOT NULL,
+    due_at    INTEGER NOT NULL,
+    PRIMARY KEY (entity_id, purpose)
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX timer_due ON timer (due_at);
+
+-- The audit trail and the event stream: one sequence, written by the triggers of the law and by nobody else.
+CREATE TABLE transition (
+    position         INTEGER PRIMARY KEY,
+    tenant           TEXT NOT NULL,
+    kind             TEXT NOT NULL,
+    entity_id        TEXT NOT NULL,
+    run_id           TEXT,
+    machine_id       INTEGER NOT NULL,
+    from_state       TEXT,
+    to_state         TEXT NOT NULL,
+    trigger          TEXT NOT NULL,
+    severity         TEXT NOT NULL,
+    reason           TEXT,
+    actor            TEXT,
+    metadata         TEXT,
+    at               INTEGER NOT NULL,
+    seconds_in_state REAL
+) STRICT;
+
+CREATE INDEX transition_of_entity ON transition (entity_id, position);
+
+-- What happened without moving anything: a state that lasts longer than it should.
+CREATE TABLE notice (
+    position  INTEGER PRIMARY KEY,
+    tenant    TEXT NOT NULL,
+    kind      TEXT NOT NULL,
+    entity_id TEXT NOT NULL,
+    run_id    TEXT,
+    subject   TEXT NOT NULL,
+    message   TEXT NOT NULL,
+    at        INTEGER NOT NULL
+) STRICT;
+
+CREATE TABLE idempotency_key (
+    tenant       TEXT NOT NULL REFERENCES tenant,
+    endpoint     TEXT NOT NULL,
+    key          TEXT NOT NULL,
+    request_hash TEXT NOT NULL,
+    status       INTEGER NOT NULL,
+    body         TEXT NOT NULL,
+    created_at   INTEGER NOT NULL,
+    expires_at   INTEGER NOT NULL CHECK (expires_at > created_at),
+    PRIMARY KEY (tenant, endpoint, key)
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX idempotency_key_expiry ON idempotency_key (expires_at);
+
+-- The law: whatever moves, moves along a rule of its machine, and the row that says so is written by the database itself.
+--
+-- Whoever knows the law bumps `revision` with each move and says `trigger`, `reason`, `actor`, `metadata` and `entered_at`. A change of
+-- `state` alone was typed by hand: when a rule allows it, it is audited all the same, and what follows from the state is put right here,
+-- the revision too. That correction moves nothing itself, which is how the triggers tell it: the state stays, and the actor is 'sql'.
+-- The messages of RAISE are constant, so that the shells that people have (3.40) can open the file.
+
+-- for each kind
+--   run:     run = new.id
+--   task:    run = new.run_id
+--            needs = AND needs_worker = (new.worker_id IS NOT NULL) AND (needs_session = 0 OR new.session_id IS NOT NULL) AND (needs_dependencies = 0 OR new.open_dependencies = 0)
+--            by_hand = AND needs_worker = 0 AND (needs_session = 0 OR new.session_id IS NOT NULL) AND (needs_dependencies = 0 OR new.open_dependencies = 0)
+--            clear = , current_attempt = NULL, worker_id = NULL, lease_expired = 0, reserved_usd = 0, available_at = NULL
+--   worker:  run = new.run_id
+--            clear = , run_id = CASE WHEN to_phase <> 'done' THEN run_id END
+--   breaker: run = NULL
+--            clear = , probe_task_id = NULL
+-- do
+CREATE TRIGGER {kind}_begins AFTER INSERT ON {kind} BEGIN
+    INSERT INTO transition (tenant, kind, entity_id, run_id, machine_id, from_state, to_state, trigger, severity, reason, actor,
+                            metadata, at, seconds_in_state)
+    SELECT new.tenant, '{kind}', new.id, {run}, new.machine_id, NULL, new.state, 'create', 'info', new.reason, new.actor,
+           new.metadata, new.created_at, NULL
+      FROM state
+     WHERE machine_id = new.machine_id AND name = new.state AND initial = 1 AND kind = '{kind}' AND phase = new.phase
+       AND new.revision = 0 AND NOT EXISTS (SELECT 1 FROM transition WHERE entity_id = new.id AND kind = '{kind}');
+    SELECT RAISE(ABORT, 'pointsman: a {kind} begins once, in the initial state of a {kind} machine, and nowhere else') WHERE changes() = 0;
+END;
+
+CREATE TRIGGER {kind}_moves AFTER UPDATE OF revision ON {kind}
+    WHEN new.revision <> old.revision AND (new.state <> old.state OR new.actor IS NOT 'sql') BEGIN
+    INSERT INTO transition (tenant, kind, entity_id, run_id, machine_id, from_state, to_state, trigger, severity, reason, actor,
+                            metadata, at, seconds_in_state)
+    SELECT new.tenant, '{kind}', new.id, {run}, new.machine_id, old.state, new.state, new.trigger, severity, new.reason, new.actor,
+           new.metadata, new.entered_at, (new.entered_at - old.entered_at) / 1e6
+      FROM rule
+     WHERE machine_id = old.machine_id AND from_state = old.state AND to_state = new.state AND trigger = new.trigger
+       AND to_phase = new.phase AND to_outcome IS new.outcome AND new.revision = old.revision + 1
+       {needs};
+    SELECT RAISE(ABORT, 'pointsman: no rule of its machine lets this {kind} move so') WHERE changes() = 0;
+END;
+
+CREATE TRIGGER {kind}_moved_by_hand AFTER UPDATE OF state ON {kind}
+    WHEN new.state <> old.state AND new.revision = old.revision BEGIN
+    INSERT INTO transition (tenant, kind, entity_id, run_id, machine_id, from_state, to_state, trigger, severity, reason, actor,
+                            metadata, at, seconds_in_state)
+    SELECT new.tenant, '{kind}', new.id, {run}, new.machine_id, old.state, new.state, trigger, severity,
+           CASE WHEN new.reason IS NOT old.reason THEN new.reason END, 'sql', NULL,
+           max(old.entered_at, CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER) * 1000),
+           (max(old.entered_at, CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER) * 1000) - old.entered_at) / 1e6
+      FROM rule
+     WHERE machine_id = old.machine_id AND from_state = old.state AND to_state = new.state
+       {by_hand}
+     ORDER BY trigger LIMIT 1;
+    SELECT RAISE(ABORT, 'pointsman: no rule of its machine lets this {kind} move so') WHERE changes() = 0;
+    UPDATE {kind}
+       SET revision = new.revision + 1, phase = to_phase, outcome = to_outcome, trigger = moved.trigger, actor = 'sql', metadata = NULL,
+           entered_at = moved.at, reason = moved.reason,
+           started_at = CASE WHEN to_phase = 'active' THEN coalesce(started_at, moved.at) ELSE started_at END,
+           completed_at = CASE WHEN to_phase = 'done' THEN moved.at END
+           {clear}
+      FROM (SELECT trigger, at, reason FROM transition WHERE position = last_insert_rowid()) AS moved,
+           (SELECT to_phase, to_outcome, trigger AS cause FROM rule
+             WHERE machine_id = old.machine_id AND from_state = old.state AND to_state = new.state) AS rule
+     WHERE {kind}.id = new.id AND rule.cause = moved.trigger;
+END;
+
+CREATE TRIGGER {kind}_keeps_its_machine BEFORE UPDATE OF id, machine_id, tenant ON {kind}
+    WHEN new.id <> old.id OR new.machine_id <> old.machine_id OR new.tenant <> old.tenant BEGIN
+    SELECT RAISE(ABORT, 'pointsman: a {kind} keeps its id, its machine and its tenant');
+END;
+
+CREATE TRIGGER {kind}_phase_follows_state AFTER UPDATE OF phase, outcome ON {kind}
+    WHEN (new.revision = old.revision OR (new.state = old.state AND new.actor IS 'sql'))
+     AND (new.phase <> old.phase OR new.outcome IS NOT old.outcome) BEGIN
+    SELECT RAISE(ABORT, 'pointsman: the phase of a {kind} follows from its state; change the state')
+     WHERE NOT EXISTS (SELECT 1 FROM state WHERE machine_id = new.machine_id AND name = new.state
+                          AND phase = new.phase AND outcome IS new.outcome);
+END;
+-- end
+
+-- An attempt whose task was taken from it by hand is over.
+CREATE TRIGGER task_lost_by_hand AFTER UPDATE OF current_attempt ON task
+    WHEN old.current_attempt IS NOT NULL AND new.current_attempt IS NULL AND new.actor = 'sql' BEGIN
+    UPDATE attempt SET ended_at = max(started_at, new.entered_at), ended_by = new.trigger
+     WHERE task_id = new.id AND epoch = old.current_attempt AND ended_at IS NULL;
+END;
+
+-- Only a move gives a task to a worker, so that only states that need one have one.
+CREATE TRIGGER task_gets_its_worker_by_a_move BEFORE UPDATE OF worker_id ON task
+    WHEN new.worker_id IS NOT NULL AND new.worker_id IS NOT old.worker_id AND new.revision = old.revision BEGIN
+    SELECT RAISE(ABORT, 'pointsman: a task gets its worker by a move, and not otherwise');
+END;
+
+-- A run that succeeded has only tasks that did.
+CREATE TRIGGER run_succeeds_with_its_tasks AFTER UPDATE OF outcome ON run
+    WHEN new.outcome = 'success' AND old.outcome IS NOT 'success' BEGIN
+    SELECT RAISE(ABORT, 'pointsman: a run succeeds only when all of its tasks have')
+     WHERE EXISTS (SELECT 1 FROM task WHERE run_id = new.id AND (outcome IS NULL OR outcome <> 'success'));
+END;
+
+-- An epoch is spent once, and never given back.
+CREATE TRIGGER task_epoch_grows BEFORE UPDATE OF epoch ON task WHEN new.epoch < old.epoch BEGIN
+    SELECT RAISE(ABORT, 'pointsman: the epoch of a task only grows');
+END;
+
+CREATE TRIGGER attempt_ends_once BEFORE UPDATE ON attempt WHEN old.ended_at IS NOT NULL BEGIN
+    SELECT RAISE(ABORT, 'pointsman: an attempt that has ended stays as it is');
+END;
+
+-- What was written stays written.
+CREATE TRIGGER transition_is_not_changed BEFORE UPDATE ON transition BEGIN
+    SELECT RAISE(ABORT, 'pointsman: the audit trail is not changed');
+END;
+CREATE TRIGGER transition_is_not_deleted BEFORE DELETE ON transition BEGIN
+    SELECT RAISE(ABORT, 'pointsman: the audit trail is not deleted');
+END;
+CREATE TRIGGER machine_is_not_changed BEFORE UPDATE ON machine BEGIN
+    SELECT RAISE(ABORT, 'pointsman: a machine is not changed; load a new version');
+END;
+CREATE TRIGGER machine_is_not_replaced BEFORE INSERT ON machine
+    WHEN EXISTS (SELECT 1 FROM machine WHERE id = new.id OR (name = new.name AND version = new.version)) BEGIN
+    SELECT RAISE(ABORT, 'pointsman: a machine is not replaced; load a new version');
+END;
+CREATE TRIGGER machine_is_not_deleted BEFORE DELETE ON machine BEGIN
+    SELECT RAISE(ABORT, 'pointsman: a machine is not deleted');
+END;
+CREATE TRIGGER state_is_not_changed BEFORE UPDATE ON state BEGIN
+    SELECT RAISE(ABORT, 'pointsman: a state is not changed; load a new version of its machine');
+END;
+CREATE TRIGGER state_is_not_deleted BEFORE DELETE ON state BEGIN
+    SELECT RAISE(ABORT, 'pointsman: a state is not deleted; load a new version of its machine');
+END;
+CREATE TRIGGER rule_is_not_changed BEFORE UPDATE ON rule BEGIN
+    SELECT RAISE(ABORT, 'pointsman: a rule is not changed; load a new version of its machine');
+END;
+CREATE TRIGGER rule_is_not_deleted BEFORE DELETE ON rule BEGIN
+    SELECT RAISE(ABORT, 'pointsman: a rule is not deleted; load a new version of its machine');
+END;
+
+-- Rules are laid before their machine stands; none is added afterwards.
+CREATE TRIGGER state_comes_before_its_machine BEFORE INSERT ON state
+    WHEN EXISTS (SELECT 1 FROM machine WHERE id = new.machine_id) BEGIN
+    SELECT RAISE(ABORT, 'pointsman: no state is added to a machine; load a new version');
+END;
+CREATE TRIGGER rule_comes_before_its_machine BEFORE INSERT ON rule
+    WHEN EXISTS (SELECT 1 FROM machine WHERE id = new.machine_id) BEGIN
+    SELECT RAISE(ABORT, 'pointsman: no rule is added to a machine; load a new version');
+END;

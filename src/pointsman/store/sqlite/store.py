@@ -1,0 +1,608 @@
+"""SQLite: one file, one writer at a time, any number of readers."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from heapq import merge
+from itertools import islice
+from pathlib import Path
+from typing import Any, TypeVar
+
+import apsw
+import msgspec
+from msgspec import UNSET, Struct
+
+from pointsman.errors import (
+    Conflict,
+    LawBroken,
+    Problem,
+    RequestInvalid,
+    StoreBusy,
+    StoreError,
+    StoreFull,
+    StoreTooNew,
+    StoreUnusable,
+)
+from pointsman.kernel.machine import Machine
+from pointsman.store.contract import News
+from pointsman.store.law import rule_rows, state_rows
+from pointsman.store.rows import (
+    Attempt,
+    Breaker,
+    Dependency,
+    Entity,
+    Family,
+    Lane,
+    MachineRow,
+    Notice,
+    Run,
+    Situation,
+    StoredResponse,
+    Task,
+    Timer,
+    Transition,
+    Worker,
+)
+from pointsman.store.scripts import read_migrations, read_queries
+from pointsman.store.sqlite.bell import Bell
+from pointsman.store.sqlite.values import decode, encode, from_instant, to_instant
+from pointsman.world import Clock, Ids
+
+QUERIES = read_queries(__package__)
+_COLUMNS: dict[str, tuple[str, ...]] = {}
+BUSY_TIMEOUT_SECONDS = 5.0
+Row = TypeVar("Row", bound=Struct)
+
+
+class SqliteStore:
+    """A database file, or `:memory:` for one that lives as long as this object."""
+
+    def __init__(self, path: str, *, clock: Clock, ids: Ids) -> None:
+        self.url = f"sqlite:///{path}"
+        self._path = path
+        self._clock = clock
+        self._in_memory = path == ":memory:"
+        self._lock = threading.RLock()
+        self._idle: list[apsw.Connection] = []
+        self._writer = self._connect()
+        with _explained(self.url):
+            self._migrate()
+        self._bell = Bell(None if self._in_memory else Path(path), ids.new("bell", clock.now()))
+
+    def begin(self) -> SqliteTransaction:
+        # Readers of a database in memory share the writer's connection, so they have to wait for it.
+        if self._in_memory:
+            self._lock.acquire()
+        try:
+            with _explained(self.url):
+                self._writer.execute("BEGIN IMMEDIATE")
+        except BaseException:
+            if self._in_memory:
+                self._lock.release()
+            raise
+        return SqliteTransaction(self)
+
+    @contextmanager
+    def read(self) -> Iterator[SqliteReader]:
+        if self._in_memory:
+            with self._lock, _explained(self.url):
+                yield SqliteReader(self._writer)
+            return
+        with _explained(self.url):
+            connection = self._idle.pop() if self._idle else self._connect(read_only=True)
+            try:
+                connection.execute("BEGIN")
+                yield SqliteReader(connection)
+            finally:
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+                self._idle.append(connection)
+
+    def listen(self, heard: Callable[[News], None]) -> Callable[[], None]:
+        return self._bell.listen(heard)
+
+    def close(self) -> None:
+        self._bell.close()
+        while self._idle:
+            self._idle.pop().close()
+        self._writer.close()
+
+    def end(self, word: str, news: News) -> None:
+        """Commit or roll back, and tell the news once they are true."""
+        try:
+            # Some errors have ended the transaction already.
+            if word == "COMMIT" or self._writer.in_transaction:
+                with _explained(self.url):
+                    self._writer.execute(word)
+        except StoreError:
+            if self._writer.in_transaction:
+                self._writer.execute("ROLLBACK")
+            raise
+        finally:
+            if self._in_memory:
+                self._lock.release()
+        if news:
+            self._bell.ring(news)
+
+    @property
+    def writer(self) -> apsw.Connection:
+        return self._writer
+
+    @property
+    def clock(self) -> Clock:
+        return self._clock
+
+    def _connect(self, *, read_only: bool = False) -> apsw.Connection:
+        flags = apsw.SQLITE_OPEN_READONLY if read_only else apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE
+        with _explained(self.url):
+            self._check_place()
+            connection = apsw.Connection(self._path, flags=flags)
+            connection.set_busy_timeout(int(BUSY_TIMEOUT_SECONDS * 1000))
+            connection.execute("PRAGMA foreign_keys = ON")
+            if not read_only:
+                self._check_owner(connection)
+                connection.execute("PRAGMA journal_mode = WAL").fetchall()
+                connection.execute("PRAGMA synchronous = FULL")
+        return connection
+
+    def _check_owner(self, connection: apsw.Connection) -> None:
+        """A database that is not ours is left exactly as it is."""
+        tables = _tables(connection)
+        if tables and not {"migration", "transition"} <= tables:
+            connection.close()
+            raise StoreUnusable(f"{self.url} is a database of another program. Name a file that does not exist yet.")
+
+    def _check_place(self) -> None:
+        """SQLite says only 'unable to open'; a person needs to know what is in the way."""
+        if self._in_memory:
+            return
+        path = Path(self._path)
+        if path.is_dir():
+            raise StoreUnusable(f"{path} is a folder. Name a file in it: sqlite:///{path}/pointsman.db")
+        if not path.parent.is_dir():
+            raise StoreUnusable(f"There is no folder {path.parent}. Create it first, or name another place.")
+        if not os.access(path.parent, os.W_OK):
+            raise StoreUnusable(
+                f"The folder {path.parent} cannot be written, and SQLite needs to: allow it, or name another place."
+            )
+        if path.exists() and not os.access(path, os.R_OK | os.W_OK):
+            raise StoreUnusable(f"The file {path} cannot be read and written. Change its permissions, or name another place.")
+
+    def _migrate(self) -> None:
+        """Bring the schema up to date; whoever comes second waits for the lock and finds it done."""
+        connection = self._writer
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            applied = self._find_version()
+            for migration in read_migrations(__package__)[applied:]:
+                for _ in connection.execute(migration.sql):
+                    pass
+                row = (migration.number, migration.name, from_instant(self._clock.now()))
+                connection.execute("INSERT INTO migration VALUES (?, ?, ?)", row)
+            connection.execute("COMMIT")
+        except BaseException:
+            connection.execute("ROLLBACK")
+            raise
+
+    def _find_version(self) -> int:
+        """The number of the last migration that was applied."""
+        if not _tables(self._writer):
+            self._writer.execute(QUERIES["create_migrations"])
+        ((applied,),) = self._writer.execute(QUERIES["find_version"]).fetchall()
+        assert isinstance(applied, int)
+        newest = read_migrations(__package__)[-1].number
+        if applied > newest:
+            raise StoreTooNew(
+                f"{self.url} has schema {applied}, and this version of Pointsman knows only {newest}. "
+                "Install the version that wrote it, or a newer one."
+            )
+        return applied
+
+
+class SqliteReader:
+    def __init__(self, connection: apsw.Connection) -> None:
+        self._connection = connection
+
+    def find_run(self, tenant: str, run_id: str) -> Run | None:
+        return self._one(Run, "find_run", tenant=tenant, id=run_id)
+
+    def find_task(self, tenant: str, task_id: str) -> Task | None:
+        return self._one(Task, "find_task", tenant=tenant, id=task_id)
+
+    def find_worker(self, tenant: str, worker_id: str) -> Worker | None:
+        return self._one(Worker, "find_worker", tenant=tenant, id=worker_id)
+
+    def find_breaker(self, tenant: str, tool: str) -> Breaker | None:
+        return self._one(Breaker, "find_breaker", tenant=tenant, tool=tool)
+
+    def list_runs(self, tenant: str, *, phase: str | None, after: str | None, limit: int) -> list[Run]:
+        return self._all(Run, "list_runs", tenant=tenant, phase=phase, after=after, limit=limit)
+
+    def list_tasks(self, tenant: str, run_id: str) -> list[Task]:
+        return self._all(Task, "list_tasks", tenant=tenant, run_id=run_id)
+
+    def list_workers(self, tenant: str) -> list[Worker]:
+        return self._all(Worker, "list_workers", tenant=tenant)
+
+    def list_breakers(self, tenant: str) -> list[Breaker]:
+        return self._all(Breaker, "list_breakers", tenant=tenant)
+
+    def list_attempts(self, tenant: str, task_id: str) -> list[Attempt]:
+        return self._all(Attempt, "list_attempts", tenant=tenant, task_id=task_id)
+
+    def list_dependencies(self, tenant: str, run_id: str) -> list[Dependency]:
+        return self._all(Dependency, "list_dependencies", tenant=tenant, run_id=run_id)
+
+    def list_timers(self, tenant: str) -> list[Timer]:
+        return self._all(Timer, "list_timers", tenant=tenant)
+
+    def list_history(self, tenant: str, entity_id: str) -> list[Transition]:
+        return self._transitions("list_history", tenant=tenant, entity_id=entity_id)
+
+    def list_transitions(self, tenant: str, *, after: str | None, limit: int, run_id: str | None) -> list[Transition]:
+        position = _position(after)
+        if run_id is None:
+            return self._transitions("list_transitions", tenant=tenant, after=position, limit=limit)
+        return self._transitions("list_run_transitions", tenant=tenant, after=position, limit=limit, run_id=run_id)
+
+    def list_notices(self, tenant: str, *, limit: int) -> list[Notice]:
+        return self._all(Notice, "list_notices", tenant=tenant, limit=limit)
+
+    def last_position(self) -> str | None:
+        position = self._value("last_position")
+        return None if position is None else str(position)
+
+    def count_overstayed(self, now: datetime, limits: Sequence[tuple[int, str, float]]) -> list[tuple[str, str, str, datetime]]:
+        rows = self._rows("count_overstayed", now=from_instant(now), limits=_json(limits))
+        return [(kind, name, state, to_instant(entered)) for kind, name, state, entered in rows]
+
+    def next_due(self) -> datetime | None:
+        due = self._value("next_due")
+        return None if due is None else to_instant(due)
+
+    def next_silence(self) -> datetime | None:
+        silence = self._value("next_silence")
+        return None if silence is None else to_instant(silence)
+
+    def list_stalled_runs(self) -> list[tuple[str, str]]:
+        return list(self._rows("list_stalled_runs"))
+
+    def list_failed_tasks(self, limit: int) -> list[Task]:
+        return self._all(Task, "list_failed_tasks", limit=limit)
+
+    def find_tool(self, lane_id: int) -> str | None:
+        tool: str | None = self._value("find_tool", id=lane_id)
+        return tool
+
+    def list_tripped_breakers(self) -> list[Breaker]:
+        return self._all(Breaker, "list_tripped_breakers")
+
+    def list_disagreements(self) -> list[tuple[str, str, str]]:
+        return list(self._rows("list_disagreements"))
+
+    def measure_transitions(self, tenant: str) -> list[tuple[str, str | None, str, int, float]]:
+        return list(self._rows("measure_transitions", tenant=tenant))
+
+    def _rows(self, query: str, **values: Any) -> list[Any]:
+        try:
+            return self._connection.execute(QUERIES[query], values).fetchall()
+        except apsw.Error as error:
+            raise explain(error, self._connection.filename) from error
+
+    def _value(self, query: str, **values: Any) -> Any:
+        return self._rows(query, **values)[0][0]
+
+    def _all(self, row_type: type[Row], query: str, **values: Any) -> list[Row]:
+        try:
+            cursor = self._connection.execute(QUERIES[query], values)
+            if query not in _COLUMNS:
+                _COLUMNS[query] = tuple(column[0] for column in cursor.get_description())
+            names = _COLUMNS[query]
+            return [decode(row_type, names, row) for row in cursor]
+        except apsw.ExecutionCompleteError:  # no rows, so there is nothing to describe
+            return []
+        except apsw.Error as error:
+            raise explain(error, self._connection.filename) from error
+
+    def _one(self, row_type: type[Row], query: str, **values: Any) -> Row | None:
+        found = self._all(row_type, query, **values)
+        return found[0] if found else None
+
+    def _transitions(self, query: str, **values: Any) -> list[Transition]:
+        return [msgspec.structs.replace(row, position=str(row.position)) for row in self._all(Transition, query, **values)]
+
+
+class SqliteTransaction(SqliteReader):
+    def __init__(self, store: SqliteStore) -> None:
+        super().__init__(store.writer)
+        self._store = store
+        self._now = store.clock.now()
+        self._is_over = False
+
+    def now(self) -> datetime:
+        return self._now
+
+    def commit(self, news: News = News.NOTHING) -> None:
+        self._is_over = True
+        self._store.end("COMMIT", news)
+
+    def rollback(self) -> None:
+        """Undo everything; a transaction whose commit failed has been rolled back already."""
+        if not self._is_over:
+            self._is_over = True
+            self._store.end("ROLLBACK", News.NOTHING)
+
+    def list_machines(self) -> list[MachineRow]:
+        return self._all(MachineRow, "list_machines")
+
+    def insert_machine(self, machine: Machine, *, fingerprint: str, definition: str) -> MachineRow:
+        row = MachineRow(
+            id=self._value("next_machine_id"),
+            name=machine.name,
+            version=machine.version,
+            kind=machine.kind.value,
+            fingerprint=fingerprint,
+            lifecycle=machine.lifecycle,
+            definition=definition,
+        )
+        self._write("insert_states", state_rows(row.id, machine))
+        self._write("insert_rules", rule_rows(row.id, machine))
+        self._write("insert_machine", [row])
+        return row
+
+    def list_lanes(self, tenant: str) -> list[Lane]:
+        return self._all(Lane, "list_lanes", tenant=tenant)
+
+    def insert_lane(self, tenant: str, tool: str | None, capabilities: str, *, fails_fast: bool) -> Lane:
+        described = {"tenant": tenant, "tool": tool, "capabilities": capabilities, "fails_fast": fails_fast}
+        self._rows("insert_lane", **described)
+        return self._all(Lane, "find_lane", **described)[0]
+
+    def ensure_tenant(self, tenant: str, now: datetime) -> None:
+        self._rows("ensure_tenant", id=tenant, now=from_instant(now))
+
+    def find_run_ids(self, task_ids: Collection[str]) -> set[str]:
+        return {run_id for (run_id,) in self._rows("find_run_ids", ids=_json(task_ids))}
+
+    def lock_runs(self, run_ids: Collection[str]) -> list[Run]:
+        return self._all(Run, "lock_runs", ids=_json(run_ids))
+
+    def insert_runs(self, runs: Sequence[Run]) -> None:
+        self._write("insert_runs", runs)
+
+    def move_runs(self, runs: Sequence[Run]) -> None:
+        self._update("update_runs", runs, moved=1)
+
+    def update_runs(self, runs: Sequence[Run]) -> None:
+        self._update("update_runs", runs, moved=0)
+
+    def list_allocatable_runs(self, limit: int) -> list[str]:
+        return [run_id for (run_id,) in self._rows("list_allocatable_runs", limit=limit)]
+
+    def assess_runs(self, run_ids: Collection[str]) -> list[Situation]:
+        return self._all(Situation, "assess_runs", ids=_json(run_ids))
+
+    def open_runs(self, run_ids: Collection[str], *, is_open: bool) -> None:
+        self._rows("open_runs", ids=_json(run_ids), is_open=is_open)
+
+    def select_tasks(self, task_ids: Collection[str]) -> list[Task]:
+        return self._all(Task, "select_tasks", ids=_json(task_ids))
+
+    def select_payloads(self, task_ids: Collection[str]) -> dict[str, str]:
+        return dict(self._rows("select_payloads", ids=_json(task_ids)))
+
+    def select_run_tasks(self, run_id: str, phases: Collection[str]) -> list[Task]:
+        return self._all(Task, "select_run_tasks", run_id=run_id, phases=_json(phases))
+
+    def find_task_names(self, run_id: str) -> dict[str, str]:
+        return dict(self._rows("find_task_names", run_id=run_id))
+
+    def select_claimable(self, tenant: str, lane_ids: Sequence[int], limit: int) -> list[Task]:
+        lanes = [self._all(Task, "select_claimable", tenant=tenant, lane_id=lane_id, limit=limit) for lane_id in lane_ids]
+        if len(lanes) == 1:
+            return lanes[0]
+        return list(islice(merge(*lanes, key=lambda task: (-task.priority, task.id)), limit))
+
+    def select_allocated(self, run_id: str, limit: int) -> list[Task]:
+        return self._all(Task, "select_allocated", run_id=run_id, limit=limit)
+
+    def select_reclaimable(self, tenant: str, lane_ids: Sequence[int], limit: int) -> list[Task]:
+        return self._all(Task, "select_reclaimable", tenant=tenant, lane_ids=_json(lane_ids), limit=limit)
+
+    def find_claimable_runs(self, tenant: str, lane_ids: Sequence[int], limit: int) -> list[str]:
+        rows = self._rows("find_claimable_runs", tenant=tenant, lane_ids=_json(lane_ids), limit=limit)
+        return [run_id for (run_id,) in rows]
+
+    def insert_tasks(self, tasks: Sequence[Task]) -> None:
+        self._write("insert_tasks", tasks)
+
+    def move_tasks(self, tasks: Sequence[Task]) -> None:
+        self._update("update_tasks", tasks, moved=1)
+        self._write("update_outputs", [task for task in tasks if task.output is not UNSET])
+
+    def update_tasks(self, tasks: Sequence[Task]) -> None:
+        self._update("update_tasks", tasks, moved=0)
+
+    def insert_dependencies(self, dependencies: Sequence[Dependency]) -> None:
+        self._write("insert_dependencies", dependencies)
+
+    def release_dependents(self, task_ids: Collection[str]) -> list[str]:
+        free = []
+        for task_id, released in self._rows("count_dependents", ids=_json(task_ids)):
+            ((_, still_open),) = self._rows("release_dependents", id=task_id, released=released)
+            if still_open == 0:
+                free.append(task_id)
+        return free
+
+    def find_doomed(self, task_ids: Collection[str]) -> list[str]:
+        return [task_id for (task_id,) in self._rows("find_doomed", ids=_json(task_ids))]
+
+    def find_dependents(self, task_ids: Collection[str]) -> list[str]:
+        return [task_id for (task_id,) in self._rows("find_dependents", ids=_json(task_ids))]
+
+    def assess_families(self, parent_ids: Collection[str]) -> list[Family]:
+        return self._all(Family, "assess_families", ids=_json(parent_ids))
+
+    def insert_attempts(self, attempts: Sequence[Attempt]) -> None:
+        self._write("insert_attempts", attempts)
+
+    def end_attempts(self, attempts: Sequence[Attempt]) -> None:
+        self._write("end_attempts", attempts)
+
+    def note_attempts(self, attempts: Sequence[Attempt]) -> None:
+        self._write("note_attempts", attempts)
+
+    def lock_workers(self, worker_ids: Collection[str]) -> list[Worker]:
+        return self._all(Worker, "lock_workers", ids=_json(worker_ids))
+
+    def insert_workers(self, workers: Sequence[Worker]) -> None:
+        self._write("insert_workers", workers)
+
+    def move_workers(self, workers: Sequence[Worker]) -> None:
+        self._update("update_workers", workers, moved=1)
+
+    def update_workers(self, workers: Sequence[Worker]) -> None:
+        self._update("update_workers", workers, moved=0)
+
+    def touch_workers(self, worker_ids: Collection[str], now: datetime) -> None:
+        self._rows("touch_workers", ids=_json(worker_ids), now=from_instant(now))
+
+    def count_held(self, worker_ids: Collection[str]) -> dict[str, int]:
+        return dict(self._rows("count_held", ids=_json(worker_ids)))
+
+    def find_held_tasks(self, worker_ids: Collection[str]) -> list[tuple[str, str, str]]:
+        return list(self._rows("find_held_tasks", ids=_json(worker_ids)))
+
+    def find_silent_workers(self, now: datetime, limit: int) -> list[str]:
+        return [name for (name,) in self._rows("find_silent_workers", now=from_instant(now), limit=limit)]
+
+    def find_free_workers(self, tenant: str, limit: int) -> list[str]:
+        return [name for (name,) in self._rows("find_free_workers", tenant=tenant, limit=limit)]
+
+    def find_run_workers(self, run_ids: Collection[str]) -> list[str]:
+        return [name for (name,) in self._rows("find_run_workers", ids=_json(run_ids))]
+
+    def lock_breakers(self, tenant: str, tools: Collection[str]) -> list[Breaker]:
+        return self._all(Breaker, "lock_breakers", tenant=tenant, tools=_json(tools))
+
+    def list_tripped_tools(self, tenant: str) -> list[str]:
+        return [tool for (tool,) in self._rows("list_tripped_tools", tenant=tenant)]
+
+    def insert_breakers(self, breakers: Sequence[Breaker]) -> None:
+        self._write("insert_breakers", breakers)
+
+    def move_breakers(self, breakers: Sequence[Breaker]) -> None:
+        self._update("update_breakers", breakers, moved=1)
+
+    def update_breakers(self, breakers: Sequence[Breaker]) -> None:
+        self._update("update_breakers", breakers, moved=0)
+
+    def set_timers(self, timers: Sequence[Timer]) -> None:
+        self._write("set_timers", timers)
+
+    def drop_timers(self, entity_ids: Collection[str]) -> None:
+        self._rows("drop_timers", ids=_json(entity_ids))
+
+    def find_due_timers(self, now: datetime, limit: int) -> list[Timer]:
+        return self._all(Timer, "find_due_timers", now=from_instant(now), limit=limit)
+
+    def take_timers(self, timers: Sequence[Timer]) -> list[Timer]:
+        return [timer for timer in timers if self._rows("take_timers", **encode(timer))]
+
+    def recount_dependencies(self, task_ids: Collection[str]) -> None:
+        self._rows("recount_dependencies", ids=_json(task_ids))
+
+    def end_orphaned_attempts(self, task_ids: Collection[str], now: datetime) -> None:
+        self._rows("end_orphaned_attempts", ids=_json(task_ids), now=from_instant(now))
+
+    def insert_notices(self, notices: Sequence[Notice]) -> None:
+        self._write("insert_notices", notices)
+
+    def find_response(self, tenant: str, endpoint: str, key: str) -> StoredResponse | None:
+        return self._one(StoredResponse, "find_response", tenant=tenant, endpoint=endpoint, key=key)
+
+    def insert_response(self, response: StoredResponse) -> bool:
+        return bool(self._rows("insert_response", **encode(response)))
+
+    def purge_responses(self, now: datetime, limit: int) -> int:
+        return len(self._rows("purge_responses", now=from_instant(now), limit=limit))
+
+    def _write(self, query: str, rows: Sequence[Struct]) -> None:
+        """One statement for each row; there is no network between, so nothing is gained by fewer."""
+        try:
+            self._connection.executemany(QUERIES[query], [encode(row) for row in rows])
+        except apsw.Error as error:
+            raise explain(error, self._connection.filename) from error
+
+    def _update(self, query: str, rows: Sequence[Entity], *, moved: int) -> None:
+        bound = []
+        for row in rows:
+            values = encode(row)
+            values["revision_before"] = row.revision - moved
+            bound.append(values)
+        try:
+            for values in bound:
+                self._connection.execute(QUERIES[query], values)
+                if not self._connection.changes():
+                    raise Conflict(f"{values['id']} was changed by somebody else.")
+        except apsw.Error as error:
+            raise explain(error, self._connection.filename) from error
+
+
+def explain(error: apsw.Error, url: str) -> StoreError:
+    """An error of SQLite in the words of the contract."""
+    match error:
+        case apsw.BusyError():
+            waited = f"{BUSY_TIMEOUT_SECONDS:g} seconds"
+            return StoreBusy(f"Another process has held {url} for more than {waited}. Try again, or end what holds it.")
+        case apsw.FullError():
+            return StoreFull(
+                f"There is no room to write {url}. Free some space: nothing was lost, and work goes on when there is room."
+            )
+        case apsw.NotADBError() | apsw.CorruptError():
+            return StoreUnusable(
+                f"{url} is not a SQLite database ({error}). Name a file that does not exist yet, or restore a backup."
+            )
+        case apsw.ReadOnlyError() | apsw.CantOpenError():
+            return StoreUnusable(
+                f"{url} cannot be opened for writing ({error}). Check the permissions of the file and its folder."
+            )
+        case apsw.ConstraintError():
+            return LawBroken(f"The database refused the change: {error}")
+        case apsw.IOError() if "full" in str(error) or "disk I/O" in str(error):
+            return StoreFull(
+                f"{url} could not be written ({error}). Check the disk; work goes on when it can be written again."
+            )
+        case _:
+            return StoreError(f"{url}: {error}")
+
+
+@contextmanager
+def _explained(url: str) -> Iterator[None]:
+    try:
+        yield
+    except apsw.Error as error:
+        raise explain(error, url) from error
+
+
+def _position(after: str | None) -> int:
+    """Where a reader left off."""
+    if after is None:
+        return 0
+    if not (after.isascii() and after.isdigit() and len(after) < 19):
+        raise RequestInvalid(
+            [Problem("after", f"{after[:50]!r} is not a position of the stream. Hand back one that you were given.")]
+        )
+    return int(after)
+
+
+def _tables(connection: apsw.Connection) -> set[str]:
+    return {str(name) for (name,) in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'").fetchall()}
+
+
+def _json(values: Collection[Any]) -> str:
+    return msgspec.json.encode(list(values)).decode()
