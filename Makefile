@@ -11,7 +11,7 @@ help:
 	@echo "make run     set up .venv and take the tour of the shipped machines"
 	@echo "make test    set up .venv and run every check and test"
 	@echo "make lint    only the static checks: ruff, mypy, import-linter"
-	@echo "make bench   measure the kernel against its peers and write docs/benchmarks.md"
+	@echo "make bench   measure kernel and engine against peers and floors, and write docs/benchmarks.md"
 	@echo "make docs    write the reference of the shipped machines and their pictures anew"
 	@echo "make lock    write requirements/*.txt anew from pyproject.toml"
 	@echo "make clean   remove .venv and everything that was built"
@@ -33,6 +33,7 @@ docs: $(VENV)/run.stamp
 
 bench: $(VENV)/bench.stamp
 	$(BIN)/python bench/kernel.py --write docs/benchmarks.md
+	$(BIN)/python bench/engine.py --write docs/benchmarks.md
 
 # The environment: a venv works without ensurepip too, as long as this Python has some pip.
 $(VENV)/venv.stamp:

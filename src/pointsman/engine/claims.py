@@ -64,7 +64,9 @@ def claim(work: Work, worker: Worker, limit: int) -> list[Task]:
 
 def describe(work: Work, claimed: list[Task]) -> list[Claim]:
     """What a worker needs to know of the tasks that it got."""
-    payloads = work.transaction.select_payloads([task.id for task in claimed]) if claimed else {}
+    if not claimed:
+        return []
+    payloads = work.transaction.select_payloads([task.id for task in claimed])
     return [_describe_one(work, task, payloads[task.id]) for task in claimed]
 
 
@@ -92,8 +94,10 @@ def _find_candidates(work: Work, worker: Worker, room: int) -> list[Task]:
 
 def _open_lanes(work: Work, worker: Worker, able: set[str]) -> list[int]:
     """The lanes that this worker can serve and whose tool lets something through."""
-    lanes = work.transaction.list_lanes(worker.tenant)
-    tripped = set(work.transaction.list_tripped_tools(worker.tenant))
+    lanes = work.lanes_of(worker.tenant)
+    tripped: set[str] = set()
+    if any(lane.tool for lane in lanes):
+        tripped |= set(work.transaction.list_tripped_tools(worker.tenant))
     if tripped:
         work.load_breakers(worker.tenant, tripped)
     return [

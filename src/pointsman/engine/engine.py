@@ -637,7 +637,9 @@ def _request(endpoint: str, key: str | None, arguments: object) -> Request | Non
     return Request(endpoint, key, digest, KEY_LASTS_SECONDS)
 
 
-def _json(path: str, value: Any) -> str:
+def _json(path: str, value: Any) -> str | None:
+    if value is None:
+        return None
     try:
         text = msgspec.json.encode(value)
     except (TypeError, ValueError, OverflowError, RecursionError) as error:

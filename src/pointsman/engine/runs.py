@@ -58,10 +58,12 @@ def send(work: Work, run: Run, signal: str, cause: Cause, *, error: str | None =
 
 def make_ready(work: Work, run: Run) -> None:
     """A run whose tasks are all there may begin, where its machine wants to be told so."""
-    if run.missing_tasks:
-        return
-    if work.takes(run, "ready"):
+    if run.missing_tasks == 0 and work.takes(run, "ready"):
         try_send(work, run, "ready", Cause(reason="its tasks are all there"), facts=facts_of(run))
+
+
+def open_completed(work: Work, run: Run) -> None:
+    """The last announced task is there: those that were there before may begin, too."""
     if is_open(run, work.machine(run).state(run.state)):
         _open(work, run, now_open=True)
 
@@ -156,7 +158,8 @@ def _take(work: Work, run: Run, transition: Transition, cause: Cause, error: str
     work.watch_stay(run, Kind.RUN, state, run.id)
     for effect in transition.effects:
         _apply(work, run, effect, cause, error, output)
-    if is_open(run, state) != was_open:
+    # A run that has succeeded has no task left that could begin.
+    if is_open(run, state) != was_open and state.outcome is not Outcome.SUCCESS:
         _open(work, run, now_open=is_open(run, state))
     if state.phase is Phase.QUEUED and run.allocates:
         work.allocation_wanted = True

@@ -314,7 +314,7 @@ def build_run(work: Work, new: NewRun, lifecycle: Lifecycle, tenant: str, cause:
         depth=depth,
         worker_count=new.worker_count,
         allocates=with_workers,
-        missing_tasks=new.task_count or len(new.tasks),
+        missing_tasks=(new.task_count or len(new.tasks)) - len(new.tasks),
         has_checks=new.checks,
         max_retries=new.max_retries,
         policy=write_policy(policy),
@@ -380,7 +380,6 @@ def add_tasks(
             work.add_child(row.parent_task_id)
         before = row.id
         rows.append(row)
-    run.missing_tasks = max(run.missing_tasks - len(new), 0)
     work.unsettled_runs.add(run.id)
     return rows
 

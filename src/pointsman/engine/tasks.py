@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 from decimal import Decimal
 
 import msgspec
+from msgspec import UNSET
 
 from pointsman.engine import breakers, budgets
 from pointsman.engine.machines import waits_in_queue
@@ -179,9 +180,14 @@ def try_send(work: Work, task: Task, signal: str, cause: Cause, report: Report =
     decided = _decide(work, task, signal, report)
     if isinstance(decided, Refusal):
         return decided
+    take(work, task, decided, cause, report)
+    return None
+
+
+def take(work: Work, task: Task, decided: tuple[Transition, ...], cause: Cause, report: Report) -> None:
+    """Move a task along transitions that were decided for it."""
     for transition in decided:
         _take(work, task, transition, cause, report)
-    return None
 
 
 def cancel(work: Work, task: Task, cause: Cause) -> Refusal | None:
@@ -346,7 +352,7 @@ def _apply(task: Task, effect: str, report: Report) -> None:
         case "record_error":
             task.error = report.error
         case "store_output":
-            task.output = report.output
+            task.output = report.output if report.output is not None else UNSET
         case "store_question":
             task.question, task.answer = report.question, None
         case "clear_question":

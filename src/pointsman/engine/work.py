@@ -7,7 +7,7 @@ Rows are changed in place. A row that moves twice is written twice, in order, be
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -96,7 +96,7 @@ class Table(Generic[Row]):
 class Work:
     """What one transaction has in hand."""
 
-    def __init__(self, transaction: Transaction, machines: Machines, world: World, lanes: dict[int, Lane]) -> None:
+    def __init__(self, transaction: Transaction, machines: Machines, world: World, lanes: Mapping[int, Lane]) -> None:
         self.transaction = transaction
         self.now: datetime = transaction.now()
         self.world = world
@@ -108,6 +108,7 @@ class Work:
         self.lanes = lanes
         """Known to be committed, and shared."""
         self.new_lanes: dict[int, Lane] = {}
+        self._listed_tenants: set[str] = set()
         self.families: dict[str, Family] = {}
         self.news = News.NOTHING
         # what is to be written beside the rows that move
@@ -181,6 +182,13 @@ class Work:
 
     def tool_of(self, task: Task) -> str | None:
         return self.lane(task).tool
+
+    def lanes_of(self, tenant: str) -> list[Lane]:
+        """Every lane of a tenant. Others may have added some: this looks once in a transaction."""
+        if tenant not in self._listed_tenants:
+            self._listed_tenants.add(tenant)
+            self.new_lanes |= {lane.id: lane for lane in self.transaction.list_lanes(tenant)}
+        return [lane for lane in self.new_lanes.values() if lane.tenant == tenant]
 
     def lane(self, task: Task) -> Lane:
         lane = self.lanes.get(task.lane_id) or self.new_lanes.get(task.lane_id)

@@ -69,6 +69,7 @@ class Writer:
     _queue: deque[_Waiting] = field(default_factory=deque)
     _arrived: threading.Condition = field(default_factory=threading.Condition)
     _closing: threading.Event = field(default_factory=threading.Event)
+    _is_over: bool = False
     _thread: threading.Thread | None = None
 
     def start(self) -> None:
@@ -79,12 +80,12 @@ class Writer:
         """Queue a command; must be called from a running event loop, which gets the answer."""
         loop = asyncio.get_running_loop()
         future = loop.create_future()
-        if self._closing.is_set():
-            future.set_exception(EngineClosed("The engine has been closed. Open it again."))
-            return future
         with self._arrived:
-            self._queue.append(_Waiting(command, self.clock.monotonic(), loop, future))
-            self._arrived.notify()
+            if self._is_over:
+                future.set_exception(EngineClosed("The engine has been closed. Open it again."))
+            else:
+                self._queue.append(_Waiting(command, self.clock.monotonic(), loop, future))
+                self._arrived.notify()
         return future
 
     def close(self) -> None:
@@ -144,6 +145,7 @@ class Writer:
         with self._arrived:
             while not self._queue:
                 if self._closing.is_set():
+                    self._is_over = True
                     return []
                 self._arrived.wait()
             batch = [self._queue.popleft()]

@@ -67,8 +67,11 @@ class AddTasks:
         machine = work.machines.lifecycle(run.lifecycle).of_kind(Kind.TASK)
         is_open = runs.is_open(run, work.machine(run).state(run.state))
         rows = submit.add_tasks(work, run, self.new, machine, self.cause, is_open=is_open, ordered=False, known=known)
-        work.runs.change(run)
-        runs.make_ready(work, run)
+        if run.missing_tasks:
+            run.missing_tasks = max(run.missing_tasks - len(self.new), 0)
+            work.runs.change(run)
+            runs.make_ready(work, run)
+            runs.open_completed(work, run)
         return lambda: rows
 
 

@@ -38,21 +38,25 @@ class SignalAttempt:
         task = work.task(self.tenant, self.task_id)
         check_worker(self.signal)
         check_epoch(task, self.epoch)
-        tasks.check(work, task, self.signal, self.report)
-        self._tell_breaker(work, task)
-        tasks.send(work, task, self.signal, self._cause(), self.report)
+        decided = tasks.check(work, task, self.signal, self.report)
+        if self._tell_breaker(work, task):
+            decided = tasks.check(work, task, self.signal, self.report)
+        tasks.take(work, task, decided, self._cause(), self.report)
         return lambda: task
 
     def _cause(self) -> Cause:
         """A try that does not count says so in the audit trail."""
         return replace(self.cause, metadata={"usage_limit": True}) if self.report.usage_limit_until else self.cause
 
-    def _tell_breaker(self, work: Work, task: Task) -> None:
+    def _tell_breaker(self, work: Work, task: Task) -> bool:
         """The tool has answered: that counts before the task asks whether its breaker is open."""
+        if work.tool_of(task) is None:
+            return False
         if self.signal == "complete":
             breakers.succeeded(work, task)
         elif self.signal == "fail" and not self.report.usage_limit_until:
             breakers.failed(work, task)
+        return True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -49,11 +49,12 @@ from pointsman.store.rows import (
 )
 from pointsman.store.scripts import read_migrations, read_queries
 from pointsman.store.sqlite.bell import Bell
-from pointsman.store.sqlite.values import decode, encode, from_instant, to_instant
+from pointsman.store.sqlite.values import Decoder, Encoder, from_instant, to_instant
 from pointsman.world import Clock, Ids
 
 QUERIES = read_queries(__package__)
-_COLUMNS: dict[str, tuple[str, ...]] = {}
+_DECODERS: dict[tuple[str, int], Decoder[Any]] = {}
+_ENCODERS: dict[tuple[str, type[Struct], int], Encoder] = {}
 BUSY_TIMEOUT_SECONDS = 5.0
 Row = TypeVar("Row", bound=Struct)
 
@@ -299,10 +300,8 @@ class SqliteReader:
     def _all(self, row_type: type[Row], query: str, **values: Any) -> list[Row]:
         try:
             cursor = self._connection.execute(QUERIES[query], values)
-            if query not in _COLUMNS:
-                _COLUMNS[query] = tuple(column[0] for column in cursor.get_description())
-            names = _COLUMNS[query]
-            return [decode(row_type, names, row) for row in cursor]
+            decoder = _decoder(query, row_type, cursor.get_description())
+            return [decoder(row) for row in cursor]
         except apsw.ExecutionCompleteError:  # no rows, so there is nothing to describe
             return []
         except apsw.Error as error:
@@ -375,10 +374,10 @@ class SqliteTransaction(SqliteReader):
         self._write("insert_runs", runs)
 
     def move_runs(self, runs: Sequence[Run]) -> None:
-        self._update("update_runs", runs, moved=1)
+        self._move("update_runs", runs)
 
     def update_runs(self, runs: Sequence[Run]) -> None:
-        self._update("update_runs", runs, moved=0)
+        self._update("update_runs", runs)
 
     def list_allocatable_runs(self, limit: int) -> list[str]:
         return [run_id for (run_id,) in self._rows("list_allocatable_runs", limit=limit)]
@@ -421,11 +420,11 @@ class SqliteTransaction(SqliteReader):
         self._write("insert_tasks", tasks)
 
     def move_tasks(self, tasks: Sequence[Task]) -> None:
-        self._update("update_tasks", tasks, moved=1)
+        self._move("update_tasks", tasks)
         self._write("update_outputs", [task for task in tasks if task.output is not UNSET])
 
     def update_tasks(self, tasks: Sequence[Task]) -> None:
-        self._update("update_tasks", tasks, moved=0)
+        self._update("update_tasks", tasks)
 
     def insert_dependencies(self, dependencies: Sequence[Dependency]) -> None:
         self._write("insert_dependencies", dependencies)
@@ -463,10 +462,10 @@ class SqliteTransaction(SqliteReader):
         self._write("insert_workers", workers)
 
     def move_workers(self, workers: Sequence[Worker]) -> None:
-        self._update("update_workers", workers, moved=1)
+        self._move("update_workers", workers)
 
     def update_workers(self, workers: Sequence[Worker]) -> None:
-        self._update("update_workers", workers, moved=0)
+        self._update("update_workers", workers)
 
     def touch_workers(self, worker_ids: Collection[str], now: datetime) -> None:
         self._rows("touch_workers", ids=_json(worker_ids), now=from_instant(now))
@@ -496,10 +495,10 @@ class SqliteTransaction(SqliteReader):
         self._write("insert_breakers", breakers)
 
     def move_breakers(self, breakers: Sequence[Breaker]) -> None:
-        self._update("update_breakers", breakers, moved=1)
+        self._move("update_breakers", breakers)
 
     def update_breakers(self, breakers: Sequence[Breaker]) -> None:
-        self._update("update_breakers", breakers, moved=0)
+        self._update("update_breakers", breakers)
 
     def set_timers(self, timers: Sequence[Timer]) -> None:
         self._write("set_timers", timers)
@@ -511,7 +510,7 @@ class SqliteTransaction(SqliteReader):
         return self._all(Timer, "find_due_timers", now=from_instant(now), limit=limit)
 
     def take_timers(self, timers: Sequence[Timer]) -> list[Timer]:
-        return [timer for timer in timers if self._rows("take_timers", **encode(timer))]
+        return [timer for timer in timers if self._bound("take_timers", timer)]
 
     def recount_dependencies(self, task_ids: Collection[str]) -> None:
         self._rows("recount_dependencies", ids=_json(task_ids))
@@ -526,31 +525,54 @@ class SqliteTransaction(SqliteReader):
         return self._one(StoredResponse, "find_response", tenant=tenant, endpoint=endpoint, key=key)
 
     def insert_response(self, response: StoredResponse) -> bool:
-        return bool(self._rows("insert_response", **encode(response)))
+        return bool(self._bound("insert_response", response))
 
     def purge_responses(self, now: datetime, limit: int) -> int:
         return len(self._rows("purge_responses", now=from_instant(now), limit=limit))
 
-    def _write(self, query: str, rows: Sequence[Struct]) -> None:
+    def _write(self, query: str, rows: Sequence[Struct], *, moved: int = 0) -> None:
         """One statement for each row; there is no network between, so nothing is gained by fewer."""
+        if not rows:
+            return
+        encoder = _encoder(query, type(rows[0]), moved)
         try:
-            self._connection.executemany(QUERIES[query], [encode(row) for row in rows])
+            self._connection.executemany(QUERIES[query], map(encoder, rows))
         except apsw.Error as error:
             raise explain(error, self._connection.filename) from error
 
-    def _update(self, query: str, rows: Sequence[Entity], *, moved: int) -> None:
-        bound = []
-        for row in rows:
-            values = encode(row)
-            values["revision_before"] = row.revision - moved
-            bound.append(values)
+    def _bound(self, query: str, row: Struct) -> list[Any]:
         try:
-            for values in bound:
-                self._connection.execute(QUERIES[query], values)
-                if not self._connection.changes():
-                    raise Conflict(f"{values['id']} was changed by somebody else.")
+            return self._connection.execute(QUERIES[query], _encoder(query, type(row))(row)).fetchall()
         except apsw.Error as error:
             raise explain(error, self._connection.filename) from error
+
+    def _move(self, query: str, rows: Sequence[Entity]) -> None:
+        """Every row that has really moved has left one line in the audit trail."""
+        before = self._value("last_position") or 0
+        self._write(query, rows, moved=1)
+        if (self._value("last_position") or 0) - before != len(rows):
+            raise Conflict("A row was moved by somebody else.")
+
+    def _update(self, query: str, rows: Sequence[Entity]) -> None:
+        for row in rows:
+            self._bound(query, row)
+            if not self._connection.changes():
+                raise Conflict(f"{row.id} was moved by somebody else.")
+
+
+def _encoder(query: str, row_type: type[Struct], moved: int = 0) -> Encoder:
+    encoder = _ENCODERS.get((query, row_type, moved))
+    if encoder is None:
+        encoder = _ENCODERS[query, row_type, moved] = Encoder(QUERIES[query], row_type, {"moved": moved})
+    return encoder
+
+
+def _decoder(query: str, row_type: type[Row], description: Sequence[Sequence[Any]]) -> Decoder[Row]:
+    """Kept by the number of columns, too: another process may add one by a migration."""
+    decoder = _DECODERS.get((query, len(description)))
+    if decoder is None:
+        decoder = _DECODERS[query, len(description)] = Decoder(row_type, [column[0] for column in description])
+    return decoder
 
 
 def explain(error: apsw.Error, url: str) -> StoreError:

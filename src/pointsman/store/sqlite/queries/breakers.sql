@@ -25,4 +25,4 @@ UPDATE breaker
        failure_count = :failure_count, failure_threshold = :failure_threshold, success_count = :success_count,
        success_threshold = :success_threshold, cooldown_seconds = :cooldown_seconds, retry_at = :retry_at,
        probe_task_id = :probe_task_id
- WHERE id = :id AND revision = :revision_before
+ WHERE id = :id AND revision = :revision - :moved

@@ -27,7 +27,7 @@ UPDATE run
        metadata = :metadata, entered_at = :entered_at, started_at = :started_at, completed_at = :completed_at,
        missing_tasks = :missing_tasks, retry_count = :retry_count, budget_usd = :budget_usd, spent_usd = :spent_usd,
        promised_usd = :promised_usd, reserved_usd = :reserved_usd, error = :error, output = :output
- WHERE id = :id AND revision = :revision_before
+ WHERE id = :id AND revision = :revision - :moved
 
 -- name: list_allocatable_runs
 SELECT id FROM run

@@ -66,7 +66,7 @@ UPDATE task
        budget_usd = :budget_usd, cost_usd = :cost_usd, reserved_usd = :reserved_usd, session_id = :session_id,
        keep_session = :keep_session, question = :question, answer = :answer, comment = :comment, error = :error,
        cancel_requested_at = :cancel_requested_at
- WHERE id = :id AND revision = :revision_before
+ WHERE id = :id AND revision = :revision - :moved
 
 -- name: update_outputs
 UPDATE task SET output = :output WHERE id = :id

@@ -21,7 +21,7 @@ UPDATE worker
        metadata = :metadata, entered_at = :entered_at, started_at = :started_at, completed_at = :completed_at,
        capabilities = :capabilities, max_concurrent_tasks = :max_concurrent_tasks, heartbeat_at = :heartbeat_at, missing = :missing,
        run_id = :run_id, drain_wanted = :drain_wanted, pause_wanted = :pause_wanted, error = :error
- WHERE id = :id AND revision = :revision_before
+ WHERE id = :id AND revision = :revision - :moved
 
 -- name: touch_workers
 UPDATE worker SET heartbeat_at = :now WHERE id IN (SELECT value FROM json_each(:ids)) AND heartbeat_at < :now
