@@ -7,7 +7,6 @@ import inspect
 from typing import Any
 
 import pytest
-
 from tests.engine.harness import ManualClock
 
 

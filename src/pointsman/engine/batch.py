@@ -34,15 +34,12 @@ class Decider:
 
     def decide(self, transaction: Transaction, commands: Sequence[Command[Any]]) -> list[Any]:
         """The answer to each command, or the error that it met; commits, and raises only for errors of the database."""
-        work = Work(transaction, self.machines, self.world, self.lanes)
-        tenants = {command.tenant for command in commands if command.tenant} - self.tenants
-        for tenant in sorted(tenants):
-            transaction.ensure_tenant(tenant, work.now)
+        work = Work(transaction, self.machines, self.world, self.lanes, self.tenants)
         _load(work, commands)
         outcomes = _decide_all(work, commands)
         transaction.commit(work.news)
         self.lanes.update(work.new_lanes)
-        self.tenants |= tenants
+        self.tenants |= work.new_tenants
         return outcomes
 
 

@@ -7,15 +7,18 @@ from datetime import datetime
 
 from msgspec import Struct
 
+from pointsman.engine import breakers, budgets, runs, workers
 from pointsman.engine.machines import Machines
 from pointsman.engine.policy import read_policy
-from pointsman.engine.work import Work
+from pointsman.engine.work import Cause, Work
 from pointsman.kernel.grammar import format_duration
 from pointsman.kernel.machine import Kind, Phase
-from pointsman.store.contract import Reader
-from pointsman.store.rows import Breaker, Task
+from pointsman.store.contract import News, Reader
+from pointsman.store.rows import ZERO_USD, Breaker, Run, Task
 
 MOST_FAILED_TASKS = 1000
+_BY_HAND = "Somebody changed the database by hand, most likely. Repair does what would have followed."
+_DOUBTFUL = "Somebody went round the law by hand. Only a person can say what is true, and change the state along a legal move."
 
 
 class Diagnosis(Struct, frozen=True, kw_only=True):
@@ -34,7 +37,7 @@ class Diagnosis(Struct, frozen=True, kw_only=True):
 def diagnose(reader: Reader, machines: Machines, now: datetime) -> list[Diagnosis]:
     return [
         *_overstayed(reader, machines, now),
-        *_stalled(reader),
+        *_stalled(reader, machines),
         *_failed(reader, machines),
         *_circuits(reader, now),
         *_disagreements(reader),
@@ -42,17 +45,56 @@ def diagnose(reader: Reader, machines: Machines, now: datetime) -> list[Diagnosi
 
 
 def repair(work: Work, diagnoses: Sequence[Diagnosis]) -> None:
-    """Count anew what was counted wrongly, and let runs that stand still follow their tasks."""
-    disagreeing = [each.entity_id for each in diagnoses if each.subject == "disagreement" and each.kind == Kind.TASK]
-    stalled = [each.entity_id for each in diagnoses if each.subject == "stalled"]
-    run_ids = set(stalled) | (work.transaction.find_run_ids(disagreeing) if disagreeing else set())
+    """Count anew what was counted wrongly, and do what would have followed had the engine been there."""
+    found = {kind: [each.entity_id for each in diagnoses if each.kind == kind] for kind in Kind}
+    held = work.transaction.find_held_tasks(found[Kind.WORKER]) if found[Kind.WORKER] else []
+    task_ids = found[Kind.TASK] + [task_id for _, task_id, _ in held]
+    run_ids = set(found[Kind.RUN]) | (work.transaction.find_run_ids(task_ids) if task_ids else set())
     work.load(run_ids=run_ids)
-    if disagreeing:
-        work.transaction.recount_dependencies(disagreeing)
-        work.transaction.end_orphaned_attempts(disagreeing, work.now)
-        work.load(task_ids=disagreeing)
-        work.waiting += [task_id for task_id in disagreeing if task_id in work.tasks.rows]
+    work.load_workers(found[Kind.WORKER])
+    _repair_tasks(work, found[Kind.TASK])
+    for worker_id in found[Kind.WORKER]:
+        workers.reassign_tasks(work, work.workers.rows[worker_id], Cause(reason="its worker has ended"))
+    for run_id in found[Kind.RUN]:
+        _repair_run(work, work.runs.rows[run_id])
+    if found[Kind.BREAKER]:
+        _repair_breakers(work, found[Kind.BREAKER])
     work.unsettled_runs |= work.runs.rows.keys() & run_ids
+
+
+def _repair_tasks(work: Work, task_ids: Sequence[str]) -> None:
+    if not task_ids:
+        return
+    work.transaction.recount_dependencies(task_ids)
+    work.transaction.end_orphaned_attempts(task_ids, work.now)
+    work.load(task_ids=task_ids)
+    for task_id in task_ids:
+        task = work.tasks.rows[task_id]
+        under_way = any(each.ended_at is None for each in work.transaction.list_attempts(task.tenant, task_id))
+        if task.phase == Phase.ACTIVE and not under_way:
+            workers.lose_lease(work, task, Cause(reason="its attempt was ended by hand"))
+        elif task.phase != Phase.DONE:
+            work.waiting.append(task_id)
+
+
+def _repair_run(work: Work, run: Run) -> None:
+    runs.tell_tasks(work, run)
+    active = work.transaction.select_run_tasks(run.id, (Phase.ACTIVE.value,))
+    run.promised_usd = sum((task.reserved_usd for task in active), ZERO_USD)
+    budgets.cover(run)
+    work.runs.change(run)
+    work.news |= News.TASKS
+    if run.phase == Phase.DONE:
+        workers.release_from_run(work, run)
+
+
+def _repair_breakers(work: Work, breaker_ids: Sequence[str]) -> None:
+    for tripped in work.transaction.list_tripped_breakers():
+        if tripped.id in breaker_ids and tripped.probe_task_id:
+            work.load_breakers(tripped.tenant, [tripped.tool])
+            work.load(task_ids=[tripped.probe_task_id])
+            if work.tasks.rows[tripped.probe_task_id].phase != Phase.ACTIVE:
+                breakers.free_probe(work, work.tasks.rows[tripped.probe_task_id])
 
 
 def _overstayed(reader: Reader, machines: Machines, now: datetime) -> Iterator[Diagnosis]:
@@ -67,8 +109,9 @@ def _overstayed(reader: Reader, machines: Machines, now: datetime) -> Iterator[D
         )
 
 
-def _stalled(reader: Reader) -> Iterator[Diagnosis]:
-    for run_id, _ in reader.list_stalled_runs():
+def _stalled(reader: Reader, machines: Machines) -> Iterator[Diagnosis]:
+    unended = [run_id for run_id, machine_id, state in reader.list_unended_runs() if machines.may_complete(machine_id, state)]
+    for run_id in [run_id for run_id, _ in reader.list_stalled_runs()] + unended:
         yield Diagnosis(
             subject="stalled",
             kind=Kind.RUN.value,
@@ -136,6 +179,6 @@ def _disagreements(reader: Reader) -> Iterator[Diagnosis]:
             kind=kind,
             entity_id=entity_id,
             finding=f"{what[0].upper()}{what[1:]}.",
-            advice="Somebody changed the database by hand, most likely. Repair counts anew.",
-            repairable=kind == Kind.TASK,
+            advice=_DOUBTFUL if "audit trail" in what else _BY_HAND,
+            repairable="audit trail" not in what,
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import math
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 from decimal import Decimal
 from types import TracebackType
@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from pointsman.engine import checks
 from pointsman.engine.batch import Decider
 from pointsman.engine.claims import Claim
 from pointsman.engine.command import Command, Request
@@ -25,30 +26,24 @@ from pointsman.engine.commands.workers import Beat, ClaimTasks, GiveUpTasks, Hea
 from pointsman.engine.doctor import Diagnosis, diagnose
 from pointsman.engine.machines import Machines
 from pointsman.engine.news import Newsroom
-from pointsman.engine.submit import (
-    MAX_PAYLOAD_BYTES,
-    NewRun,
-    NewTask,
-    check_run,
-    check_text,
-    is_amount,
-    is_count,
-    is_duration,
-)
+from pointsman.engine.submit import NewRun, NewTask, check_each_task, check_run
 from pointsman.engine.tasks import Report, as_error
 from pointsman.engine.timers import BATCH
 from pointsman.engine.work import Cause
-from pointsman.engine.writer import CommitMetrics, Writer
-from pointsman.errors import NotFound, Problem, RequestInvalid, StoreError
-from pointsman.kernel.machine import Kind
-from pointsman.store.contract import News, Reader, Store
+from pointsman.engine.writer import CLOSED, CommitMetrics, Writer
+from pointsman.errors import EngineClosed, NotFound, Problem, StoreError
+from pointsman.kernel.machine import Kind, Phase
+from pointsman.store.contract import News, Reader, Store, read_position
 from pointsman.store.rows import ZERO_USD, Attempt, Breaker, Dependency, Notice, Run, Task, Transition, Worker
 from pointsman.world import World
 
 DEFAULT_TENANT = "default"
 LONGEST_PAUSE_SECONDS = 60.0
 SHORTEST_PAUSE_SECONDS = 0.02
+HELD_BACK_SECONDS = 0.05
+"""Nobody tells when a transaction ends that had no news, but kept others from being shown."""
 KEY_LASTS_SECONDS = 3600.0
+LARGEST_PAGE = 10_000
 
 Answer = TypeVar("Answer")
 
@@ -64,6 +59,8 @@ class Engine:
         self._news = Newsroom(store, world.sleep)
         self._keeper: asyncio.Task[None] | None = None
         self._tenants: set[str] = set()
+        """Those whose names have been looked at."""
+        self._is_closed = False
 
     def start(self, *, keeps: bool) -> None:
         """Begin to work; whoever `keeps` fires timers and looks after workers, for all processes at the same database."""
@@ -73,11 +70,14 @@ class Engine:
 
     async def close(self) -> None:
         """Finish what has been asked, and let go of the database."""
+        if self._is_closed:
+            return
+        self._is_closed = True
         if self._keeper:
             self._keeper.cancel()
             await asyncio.wait({self._keeper})
-        self._news.close()
         await asyncio.to_thread(self._writer.close)
+        self._news.close()
         self._store.close()
 
     async def __aenter__(self) -> Engine:
@@ -104,8 +104,9 @@ class Engine:
         request_id: str | None = None,
     ) -> Run:
         check_run(new)
+        cause = _cause(actor, reason)
         request = _request("submit_run", request_id, new)
-        return await self._do(SubmitRun(tenant=tenant, request=request, new=new, cause=Cause(actor, reason)))
+        return await self._do(SubmitRun(tenant=tenant, request=request, new=new, cause=cause))
 
     async def add_tasks(
         self,
@@ -118,11 +119,15 @@ class Engine:
         request_id: str | None = None,
     ) -> list[Task]:
         """More tasks for a run that has not ended; they may depend on, and be parts of, those that it has."""
+        checks.identity("run", run_id)
+        if not isinstance(tasks, list | tuple) or not tasks:
+            checks.refuse([Problem("tasks", f"It is {checks.brief(tasks)}, and must be a list of at least one task.")])
         new = tuple(tasks)
+        # How they hang together is looked at when the tasks of the run are at hand.
+        checks.refuse(check_each_task(new))
+        cause = _cause(actor, reason)
         request = _request("add_tasks", request_id, (run_id, new))
-        return await self._do(
-            AddTasks(tenant=tenant, request=request, run_id=_id("run", run_id), new=new, cause=Cause(actor, reason))
-        )
+        return await self._do(AddTasks(tenant=tenant, request=request, run_id=run_id, new=new, cause=cause))
 
     async def signal_task(
         self,
@@ -137,17 +142,19 @@ class Engine:
         request_id: str | None = None,
     ) -> Task:
         """What a person wants of a task: approve, reject, accept, answer, cancel, skip, reset, retry, resume, ready."""
-        _check_texts(signal=signal, reason=reason, answer=answer, comment=comment)
+        checks.identity("task", task_id)
+        checks.refuse([*checks.text("signal", signal), *checks.texts(answer=answer, comment=comment)])
+        cause = _cause(actor, reason)
         report = Report(answer=answer, comment=comment, error=as_error(reason or f"{signal} by {actor}"))
         request = _request("signal_task", request_id, (task_id, signal, reason, answer, comment))
         return await self._do(
             SignalTask(
                 tenant=tenant,
                 request=request,
-                task_id=_id("task", task_id),
+                task_id=task_id,
                 signal=signal,
                 report=report,
-                cause=Cause(actor, reason),
+                cause=cause,
             )
         )
 
@@ -163,17 +170,20 @@ class Engine:
         request_id: str | None = None,
     ) -> Run:
         """What a person wants of a run: cancel, pause, resume, retry; or how its final checks went."""
-        _check_texts(signal=signal, reason=reason)
+        checks.identity("run", run_id)
+        checks.refuse(checks.text("signal", signal))
+        cause = _cause(actor, reason)
+        result = _json("output", output)
         request = _request("signal_run", request_id, (run_id, signal, reason, output))
         return await self._do(
             SignalRun(
                 tenant=tenant,
                 request=request,
-                run_id=_id("run", run_id),
+                run_id=run_id,
                 signal=signal,
-                cause=Cause(actor, reason),
+                cause=cause,
                 error=as_error(reason or f"{signal} by {actor}"),
-                output=_json("output", output),
+                output=result,
             )
         )
 
@@ -187,17 +197,19 @@ class Engine:
         request_id: str | None = None,
     ) -> Run:
         """Let every open gate of a run through; with none open, nothing happens."""
-        _check_texts(reason=reason)
+        checks.identity("run", run_id)
+        cause = _cause(actor, reason)
         request = _request("approve_run", request_id, (run_id, reason))
-        return await self._do(ApproveRun(tenant=tenant, request=request, run_id=_id("run", run_id), cause=Cause(actor, reason)))
+        return await self._do(ApproveRun(tenant=tenant, request=request, run_id=run_id, cause=cause))
 
     async def set_budget(
         self, run_id: str, budget_usd: Decimal | None, *, tenant: str = DEFAULT_TENANT, request_id: str | None = None
     ) -> Run:
+        checks.identity("run", run_id)
         if budget_usd is not None:
-            _check_amount("budget_usd", budget_usd)
+            checks.refuse(checks.amount("budget_usd", budget_usd))
         request = _request("set_budget", request_id, (run_id, budget_usd))
-        return await self._do(SetBudget(tenant=tenant, request=request, run_id=_id("run", run_id), budget_usd=budget_usd))
+        return await self._do(SetBudget(tenant=tenant, request=request, run_id=run_id, budget_usd=budget_usd))
 
     async def transition(
         self,
@@ -212,19 +224,25 @@ class Engine:
         request_id: str | None = None,
     ) -> TransitionResult:
         """Ask for a state or a trigger by its name, as document 000 does; the result says whether it was allowed."""
+        if kind not in (Kind.RUN, Kind.TASK, Kind.WORKER):
+            checks.refuse(
+                [Problem("kind", f"{checks.brief(kind)} cannot be asked for a state. Use reset_breaker for a breaker.")]
+            )
         if (to_state is None) == (trigger is None):
-            raise RequestInvalid([Problem("to_state", "Say either to_state or trigger.")])
-        _check_texts(to_state=to_state, trigger=trigger, reason=reason)
+            checks.refuse([Problem("to_state", "Say either to_state or trigger.")])
+        checks.identity(kind.value, entity_id)
+        checks.refuse(checks.texts(to_state=to_state, trigger=trigger))
+        cause = _cause(actor, reason)
         request = _request("transition", request_id, (kind, entity_id, to_state, trigger, reason))
         return await self._do(
             RequestTransition(
                 tenant=tenant,
                 request=request,
                 kind=kind,
-                entity_id=_id(kind.value, entity_id),
+                entity_id=entity_id,
                 to_state=to_state,
                 trigger=trigger,
-                cause=Cause(actor, reason),
+                cause=cause,
             )
         )
 
@@ -241,10 +259,16 @@ class Engine:
         tenant: str = DEFAULT_TENANT,
         request_id: str | None = None,
     ) -> Worker:
+        checks.refuse(
+            [
+                *checks.name("name", name),
+                *checks.name("lifecycle", lifecycle),
+                *checks.words("capabilities", capabilities),
+                *checks.count("max_concurrent_tasks", max_concurrent_tasks),
+                *checks.seconds("lease_seconds", lease_seconds),
+            ]
+        )
         words = tuple(capabilities)
-        _check_texts(name=name, **{f"capabilities[{index}]": word for index, word in enumerate(words)})
-        _check_count("max_concurrent_tasks", max_concurrent_tasks)
-        _check_seconds("lease_seconds", lease_seconds)
         request = _request("register_worker", request_id, (name, words, max_concurrent_tasks, lease_seconds, lifecycle))
         return await self._do(
             RegisterWorker(
@@ -270,15 +294,17 @@ class Engine:
         request_id: str | None = None,
     ) -> Worker:
         """What a person wants of a worker: pause, resume, drain, terminate; or that it met an error of its own: fail."""
-        _check_texts(signal=signal, reason=reason)
+        checks.identity("worker", worker_id)
+        checks.refuse([*checks.text("signal", signal), *checks.truth("retryable", retryable)])
+        cause = _cause(actor, reason)
         request = _request("signal_worker", request_id, (worker_id, signal, reason, retryable))
         return await self._do(
             SignalWorker(
                 tenant=tenant,
                 request=request,
-                worker_id=_id("worker", worker_id),
+                worker_id=worker_id,
                 signal=signal,
-                cause=Cause(actor, reason),
+                cause=cause,
                 error=reason,
                 retryable=retryable,
             )
@@ -288,8 +314,12 @@ class Engine:
         self, worker_id: str, attempts: Iterable[tuple[str, int]] = (), *, tenant: str = DEFAULT_TENANT
     ) -> Beat:
         """A sign of life, with the attempts (task, epoch) that the worker knows to hold; the answer says which to end."""
-        known = tuple((_id("task", task_id), epoch) for task_id, epoch in attempts)
-        beat = await self._do(Heartbeat(tenant=tenant, request=None, worker_id=_id("worker", worker_id), attempts=known))
+        checks.identity("worker", worker_id)
+        known = tuple(attempts)
+        for task_id, epoch in known:
+            checks.identity("task", task_id)
+            checks.refuse(checks.whole("epoch", epoch))
+        beat = await self._do(Heartbeat(tenant=tenant, request=None, worker_id=worker_id, attempts=known))
         if beat.unknown:
             await self._do(GiveUpTasks(tenant=tenant, request=None, worker_id=worker_id, task_ids=beat.unknown))
         return beat
@@ -298,10 +328,9 @@ class Engine:
         self, worker_id: str, limit: int = 1, *, wait_seconds: float = 0.0, tenant: str = DEFAULT_TENANT
     ) -> list[Claim]:
         """Tasks for a worker, up to its free slots; when there are none, wait for some, but no longer than that."""
-        _check_count("limit", limit)
-        if wait_seconds != 0 and not is_duration(wait_seconds):
-            raise RequestInvalid([Problem("wait_seconds", f"It is {wait_seconds!r}, and must be a number of seconds from 0.")])
-        command = ClaimTasks(tenant=tenant, request=None, worker_id=_id("worker", worker_id), limit=limit)
+        checks.identity("worker", worker_id)
+        checks.refuse([*checks.count("limit", limit), *checks.number("wait_seconds", wait_seconds, 0, checks.MAX_SECONDS)])
+        command = ClaimTasks(tenant=tenant, request=None, worker_id=worker_id, limit=limit)
         if not wait_seconds:
             return await self._do(command)
         pause = self._news.pause(wait_seconds)
@@ -354,7 +383,14 @@ class Engine:
         request_id: str | None = None,
     ) -> Task:
         """It failed. With `usage_limit_until` it could not be tried at all: it is tried again then, and nothing is counted."""
-        _check_texts(error=error)
+        checks.refuse(
+            [
+                *checks.text("error", error),
+                *checks.truth("retryable", retryable),
+                *checks.instant("usage_limit_until", usage_limit_until),
+                *_exit_code(exit_code),
+            ]
+        )
         report = Report(
             error=as_error(error, exit_code=exit_code),
             retryable=retryable,
@@ -378,7 +414,7 @@ class Engine:
         request_id: str | None = None,
     ) -> Task:
         """Its agent wants an answer before it goes on; the attempt is over, and the session waits."""
-        _check_texts(question=question)
+        checks.refuse(checks.text("question", question))
         report = Report(question=question, session_id=session_id, cost_usd=cost_usd)
         return await self._report(task_id, epoch, "ask", report, tenant, request_id)
 
@@ -394,7 +430,7 @@ class Engine:
         request_id: str | None = None,
     ) -> Task:
         """What else a worker reports: checks_passed, checks_failed, overspend, expire; cancel when its process has ended."""
-        _check_texts(signal=signal, error=error)
+        checks.refuse([*checks.text("signal", signal), *checks.texts(error=error), *checks.truth("retryable", retryable)])
         report = Report(error=as_error(error or signal), retryable=retryable and signal != "cancel")
         return await self._report(task_id, epoch, signal, report, tenant, request_id)
 
@@ -409,13 +445,12 @@ class Engine:
         tenant: str = DEFAULT_TENANT,
     ) -> Task:
         """What an attempt has cost since the last report, and its session, while it goes on."""
-        _check_amount("cost_usd", cost_usd)
-        _check_texts(session_id=session_id, log_path=log_path)
+        _check_attempt(task_id, epoch, cost_usd, session_id, log_path)
         return await self._do(
             NoteAttempt(
                 tenant=tenant,
                 request=None,
-                task_id=_id("task", task_id),
+                task_id=task_id,
                 epoch=epoch,
                 cost_usd=cost_usd,
                 session_id=session_id,
@@ -436,10 +471,14 @@ class Engine:
         request_id: str | None = None,
     ) -> Breaker:
         """Make a tool known, with the breaker that all its tasks share; again to change the breaker's settings."""
-        _check_texts(tool=tool)
-        _check_count("failure_threshold", failure_threshold)
-        _check_count("success_threshold", success_threshold)
-        _check_seconds("cooldown_seconds", cooldown_seconds)
+        checks.refuse(
+            [
+                *checks.name("tool", tool),
+                *checks.count("failure_threshold", failure_threshold),
+                *checks.count("success_threshold", success_threshold),
+                *checks.seconds("cooldown_seconds", cooldown_seconds),
+            ]
+        )
         request = _request("declare_tool", request_id, (tool, failure_threshold, success_threshold, cooldown_seconds))
         return await self._do(
             DeclareTool(
@@ -461,59 +500,73 @@ class Engine:
         reason: str | None = None,
         request_id: str | None = None,
     ) -> Breaker:
-        _check_texts(reason=reason)
+        checks.identity("tool", tool)
+        cause = _cause(actor, reason)
         request = _request("reset_breaker", request_id, (tool, reason))
-        return await self._do(ResetBreaker(tenant=tenant, request=request, tool=_id("tool", tool), cause=Cause(actor, reason)))
+        return await self._do(ResetBreaker(tenant=tenant, request=request, tool=tool, cause=cause))
 
     # questions
 
     async def get_run(self, run_id: str, *, tenant: str = DEFAULT_TENANT) -> Run:
-        return await self._find("run", run_id, lambda reader: reader.find_run(tenant, run_id))
+        return await self._find("run", run_id, tenant, lambda reader: reader.find_run(tenant, run_id))
 
     async def get_task(self, task_id: str, *, tenant: str = DEFAULT_TENANT) -> Task:
-        return await self._find("task", task_id, lambda reader: reader.find_task(tenant, task_id))
+        return await self._find("task", task_id, tenant, lambda reader: reader.find_task(tenant, task_id))
 
     async def get_worker(self, worker_id: str, *, tenant: str = DEFAULT_TENANT) -> Worker:
-        return await self._find("worker", worker_id, lambda reader: reader.find_worker(tenant, worker_id))
+        return await self._find("worker", worker_id, tenant, lambda reader: reader.find_worker(tenant, worker_id))
 
     async def get_breaker(self, tool: str, *, tenant: str = DEFAULT_TENANT) -> Breaker:
-        return await self._find("tool", tool, lambda reader: reader.find_breaker(tenant, tool))
+        return await self._find("tool", tool, tenant, lambda reader: reader.find_breaker(tenant, tool))
 
     async def list_runs(
         self, *, phase: str | None = None, after: str | None = None, limit: int = 100, tenant: str = DEFAULT_TENANT
     ) -> list[Run]:
         """The newest runs first; `after` is the id of the last one of the page before."""
-        return await self._ask(lambda reader: reader.list_runs(tenant, phase=phase, after=after, limit=limit))
+        checks.refuse([*_page(limit), *checks.texts(after=after)])
+        if phase is not None:
+            checks.refuse(checks.one_of("phase", phase, tuple(Phase)))
+        return await self._list(tenant, lambda reader: reader.list_runs(tenant, phase=phase, after=after, limit=limit))
 
     async def list_tasks(self, run_id: str, *, tenant: str = DEFAULT_TENANT) -> list[Task]:
         await self.get_run(run_id, tenant=tenant)
-        return await self._ask(lambda reader: reader.list_tasks(tenant, run_id))
+        return await self._list(tenant, lambda reader: reader.list_tasks(tenant, run_id))
 
     async def list_dependencies(self, run_id: str, *, tenant: str = DEFAULT_TENANT) -> list[Dependency]:
-        return await self._ask(lambda reader: reader.list_dependencies(tenant, run_id))
+        await self.get_run(run_id, tenant=tenant)
+        return await self._list(tenant, lambda reader: reader.list_dependencies(tenant, run_id))
 
     async def list_workers(self, *, tenant: str = DEFAULT_TENANT) -> list[Worker]:
-        return await self._ask(lambda reader: reader.list_workers(tenant))
+        return await self._list(tenant, lambda reader: reader.list_workers(tenant))
 
     async def list_breakers(self, *, tenant: str = DEFAULT_TENANT) -> list[Breaker]:
-        return await self._ask(lambda reader: reader.list_breakers(tenant))
+        return await self._list(tenant, lambda reader: reader.list_breakers(tenant))
 
     async def list_attempts(self, task_id: str, *, tenant: str = DEFAULT_TENANT) -> list[Attempt]:
         await self.get_task(task_id, tenant=tenant)
-        return await self._ask(lambda reader: reader.list_attempts(tenant, task_id))
+        return await self._list(tenant, lambda reader: reader.list_attempts(tenant, task_id))
 
     async def list_history(self, entity_id: str, *, tenant: str = DEFAULT_TENANT) -> list[Transition]:
         """Every move that an entity has made."""
-        return await self._ask(lambda reader: reader.list_history(tenant, _id("entity", entity_id)))
+        checks.identity("entity", entity_id)
+        history = await self._list(tenant, lambda reader: reader.list_history(tenant, entity_id))
+        if not history:
+            raise NotFound("entity", entity_id)
+        return history
 
     async def list_notices(self, *, limit: int = 100, tenant: str = DEFAULT_TENANT) -> list[Notice]:
-        return await self._ask(lambda reader: reader.list_notices(tenant, limit=limit))
+        checks.refuse(_page(limit))
+        return await self._list(tenant, lambda reader: reader.list_notices(tenant, limit=limit))
 
     async def list_transitions(
         self, *, after: str | None = None, limit: int = 1000, run_id: str | None = None, tenant: str = DEFAULT_TENANT
     ) -> list[Transition]:
         """The event stream behind a position: everything once, in one order."""
-        return await self._ask(lambda reader: reader.list_transitions(tenant, after=after, limit=limit, run_id=run_id))
+        checks.refuse(_page(limit))
+        read_position(after if after is None else str(after))
+        if run_id is not None:
+            checks.identity("run", run_id)
+        return await self._list(tenant, lambda reader: reader.list_transitions(tenant, after=after, limit=limit, run_id=run_id))
 
     async def last_position(self) -> str | None:
         return await self._ask(lambda reader: reader.last_position())
@@ -531,11 +584,12 @@ class Engine:
                 after = page[-1].position
                 self._news.forget(expected)
             else:
-                await self._pause(expected, LONGEST_PAUSE_SECONDS)
+                is_held_back = await self._ask(lambda reader: reader.is_held_back())
+                await self._pause(expected, HELD_BACK_SECONDS if is_held_back else LONGEST_PAUSE_SECONDS)
 
     async def measure_transitions(self, *, tenant: str = DEFAULT_TENANT) -> list[tuple[str, str | None, str, int, float]]:
         """(machine, from, to, how often, mean seconds in the state left)."""
-        return await self._ask(lambda reader: reader.measure_transitions(tenant))
+        return await self._list(tenant, lambda reader: reader.measure_transitions(tenant))
 
     async def diagnose(self) -> list[Diagnosis]:
         """What is stuck in the whole database, why, and what would help."""
@@ -545,7 +599,7 @@ class Engine:
         """Put right what can be put right without asking anybody; what that was."""
         found = [diagnosis for diagnosis in await self.diagnose() if diagnosis.repairable]
         if found:
-            await self._do(Repair(diagnoses=tuple(found)))
+            await self._writer.submit(Repair(diagnoses=tuple(found)))
         return found
 
     # looking after things
@@ -585,21 +639,19 @@ class Engine:
     # the ways to the database
 
     async def _do(self, command: Command[Answer]) -> Answer:
-        if command.tenant not in self._tenants:
-            _check_texts(tenant=command.tenant)
-            self._tenants.add(command.tenant)
+        self._check_tenant(command.tenant)
         answer: Answer = await self._writer.submit(command)
         return answer
 
     async def _report(self, task_id: str, epoch: int, signal: str, report: Report, tenant: str, request_id: str | None) -> Task:
-        _check_amount("cost_usd", report.cost_usd)
-        _check_texts(session_id=report.session_id, log_path=report.log_path)
+        _check_attempt(task_id, epoch, report.cost_usd, report.session_id, report.log_path)
+        checks.refuse(_exit_code(report.exit_code))
         request = _request(f"{signal}_attempt", request_id, (task_id, epoch, report))
         return await self._do(
             SignalAttempt(
                 tenant=tenant,
                 request=request,
-                task_id=_id("task", task_id),
+                task_id=task_id,
                 epoch=epoch,
                 signal=signal,
                 report=report,
@@ -612,27 +664,58 @@ class Engine:
             with self._store.read() as reader:
                 return question(reader)
 
+        if self._is_closed:
+            raise EngineClosed(CLOSED)
         return await asyncio.to_thread(look)
 
-    async def _find(self, kind: str, name: str, question: Callable[[Reader], Answer | None]) -> Answer:
-        _id(kind, name)
+    async def _list(self, tenant: str, question: Callable[[Reader], list[Answer]]) -> list[Answer]:
+        self._check_tenant(tenant)
+        return await self._ask(question)
+
+    async def _find(self, kind: str, name: str, tenant: str, question: Callable[[Reader], Answer | None]) -> Answer:
+        checks.identity(kind, name)
+        self._check_tenant(tenant)
         found = await self._ask(question)
         if found is None:
             raise NotFound(kind, name)
         return found
 
+    def _check_tenant(self, tenant: str) -> None:
+        if tenant not in self._tenants:
+            checks.refuse(checks.name("tenant", tenant))
+            self._tenants.add(tenant)
 
-def _id(kind: str, name: str) -> str:
-    """An id that no database could hold is simply not found."""
-    if any(True for _ in check_text(kind, str(name), 1000)):
-        raise NotFound(kind, ascii(name)[:100])
-    return name
+
+def _cause(actor: str, reason: str | None) -> Cause:
+    checks.refuse([*checks.name("actor", actor), *checks.texts(reason=reason)])
+    return Cause(actor, reason)
+
+
+def _page(limit: int) -> Iterator[Problem]:
+    return checks.count("limit", limit, 1, LARGEST_PAGE)
+
+
+def _exit_code(exit_code: int | None) -> Iterator[Problem]:
+    if exit_code is not None:
+        yield from checks.count("exit_code", exit_code, -(2**31), 2**31 - 1)
+
+
+def _check_attempt(task_id: str, epoch: int, cost_usd: Decimal, session_id: str | None, log_path: str | None) -> None:
+    checks.identity("task", task_id)
+    checks.refuse(
+        [
+            *checks.whole("epoch", epoch),
+            *checks.amount("cost_usd", cost_usd),
+            *checks.texts(session_id=session_id, log_path=log_path),
+        ]
+    )
 
 
 def _request(endpoint: str, key: str | None, arguments: object) -> Request | None:
+    """Called when the arguments have been checked, so that they can be written down."""
     if key is None:
         return None
-    _check_texts(request_id=key)
+    checks.refuse(checks.name("request_id", key))
     digest = hashlib.sha256(msgspec.json.encode(arguments)).hexdigest()
     return Request(endpoint, key, digest, KEY_LASTS_SECONDS)
 
@@ -640,36 +723,5 @@ def _request(endpoint: str, key: str | None, arguments: object) -> Request | Non
 def _json(path: str, value: Any) -> str | None:
     if value is None:
         return None
-    try:
-        text = msgspec.json.encode(value)
-    except (TypeError, ValueError, OverflowError, RecursionError) as error:
-        raise RequestInvalid([Problem(path, f"It cannot be written as JSON: {error}.")]) from None
-    if len(text) > MAX_PAYLOAD_BYTES:
-        message = (
-            f"It has {len(text)} bytes, and {MAX_PAYLOAD_BYTES} are allowed. Keep large things in a file, and pass its path."
-        )
-        raise RequestInvalid([Problem(path, message)])
-    return text.decode()
-
-
-def _check_texts(**texts: str | None) -> None:
-    problems = [problem for path, text in texts.items() if text is not None for problem in check_text(path, text)]
-    if problems:
-        raise RequestInvalid(problems)
-
-
-def _check_amount(path: str, amount: Decimal) -> None:
-    if not is_amount(amount):
-        raise RequestInvalid([Problem(path, f"It is {amount!r}, and must be an amount of dollars of 0 or more, as a Decimal.")])
-
-
-def _check_count(path: str, number: int) -> None:
-    if not is_count(number):
-        raise RequestInvalid([Problem(path, f"It is {number!r}, and must be a whole number from 1 to 1000000.")])
-
-
-def _check_seconds(path: str, seconds: float) -> None:
-    if not is_duration(seconds):
-        raise RequestInvalid(
-            [Problem(path, f"It is {seconds!r}, and must be a number of seconds above 0 and up to ten years.")]
-        )
+    checks.refuse(checks.json(path, value))
+    return msgspec.json.encode(value).decode()

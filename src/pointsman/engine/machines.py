@@ -61,6 +61,11 @@ class Machines:
         """The machine of that number, if it has been met before."""
         return self._machines.get(number)
 
+    def may_complete(self, number: int, state: str) -> bool:
+        """Whether a run that stands there could be told that its tasks are done, or begin in order to be told."""
+        machine = self.known(number)
+        return machine is not None and any(machine.moves(state, signal) for signal in ("complete", "start"))
+
     def limits(self) -> list[tuple[int, str, float]]:
         """Every state that should not last, as (machine, state, seconds)."""
         return [

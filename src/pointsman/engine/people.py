@@ -24,7 +24,7 @@ def check_person(work: Work, row: Entity, kind: Kind, signal: str) -> None:
     if signal in allowed:
         return
     pulled = [move.signal for move in work.machine(row).transitions if signal in (move.signal, move.trigger)]
-    if any(name not in allowed for name in pulled):
+    if any(name not in allowed for name in pulled) or signal in work.machine(row).fallbacks:
         message = f"'{signal}' follows from what happens to the {kind.value}; people may say: {', '.join(allowed)}."
         raise RequestInvalid([Problem("signal", message)])
 

@@ -62,12 +62,6 @@ def make_ready(work: Work, run: Run) -> None:
         try_send(work, run, "ready", Cause(reason="its tasks are all there"), facts=facts_of(run))
 
 
-def open_completed(work: Work, run: Run) -> None:
-    """The last announced task is there: those that were there before may begin, too."""
-    if is_open(run, work.machine(run).state(run.state)):
-        _open(work, run, now_open=True)
-
-
 def try_send(
     work: Work,
     run: Run,
@@ -174,6 +168,11 @@ def is_open(run: Run, state: State) -> bool:
     if run.missing_tasks:
         return False
     return state.phase is Phase.ACTIVE or (state.phase is Phase.QUEUED and not run.allocates)
+
+
+def tell_tasks(work: Work, run: Run) -> None:
+    """Let the tasks of a run know whether they may begin."""
+    _open(work, run, now_open=is_open(run, work.machine(run).state(run.state)))
 
 
 def _open(work: Work, run: Run, *, now_open: bool) -> None:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from decimal import Decimal
 from graphlib import CycleError, TopologicalSorter
+from itertools import pairwise
 from types import MappingProxyType
 from typing import Any, Literal
 
 import msgspec
 from msgspec import Struct
 
+from pointsman.engine import checks
 from pointsman.engine.machines import allocates
 from pointsman.engine.policy import Backoff, Policy, write_policy
 from pointsman.engine.work import Cause, Work
@@ -24,11 +25,7 @@ from pointsman.store.rows import Dependency, Run, Task
 MAX_DEPTH = 5
 MAX_WORKERS = 10
 MAX_TASKS = 100_000
-MAX_NAME = 200
-MAX_PAYLOAD_BYTES = 1_048_576
-MAX_SECONDS = 10 * 366 * 86_400.0
-MAX_COUNT = 1_000_000
-MAX_USD = 100_000_000
+MOST_SUGGESTIONS = 10
 
 
 class NewTask(Struct, frozen=True, kw_only=True):
@@ -81,79 +78,132 @@ class NewRun(Struct, frozen=True, kw_only=True):
 
 
 def check_run(new: NewRun) -> None:
-    """Every problem of a run that can be seen without the database."""
-    problems = [*_check_name("name", new.name), *check_tasks(new.tasks, known={}), *_check_payload("payload", new.payload)]
-    problems += _check_count("worker_count", new.worker_count, 1, MAX_WORKERS)
-    problems += _check_count("max_retries", new.max_retries, 0)
-    problems += _check_backoff("backoff", new.backoff)
-    problems += _check_seconds("timeout_seconds", new.timeout_seconds)
-    problems += _check_usd("budget_usd", new.budget_usd)
-    if new.task_count is not None and new.task_count < len(new.tasks):
-        problems.append(Problem("task_count", f"{len(new.tasks)} tasks are given, but only {new.task_count} are announced."))
+    """Refuse a run with every problem that can be seen without the database."""
+    checks.refuse(checks.fields("", new, NewRun))
+    checks.refuse(_check_run(new))
+    if new.parent_run_id is not None:
+        checks.identity("run", new.parent_run_id)
+
+
+def _check_run(new: NewRun) -> Iterator[Problem]:
+    yield from checks.name("name", new.name)
+    yield from checks.name("lifecycle", new.lifecycle)
+    yield from checks.json("payload", new.payload)
+    yield from checks.count("worker_count", new.worker_count, 1, MAX_WORKERS)
+    yield from checks.count("max_retries", new.max_retries, 0)
+    yield from _check_backoff("backoff", new.backoff)
+    yield from checks.seconds("timeout_seconds", new.timeout_seconds, or_none=True)
+    if new.budget_usd is not None:
+        yield from checks.amount("budget_usd", new.budget_usd)
+    if new.task_count is not None:
+        yield from checks.count("task_count", new.task_count, 1, MAX_TASKS)
+    if not isinstance(new.tasks, list | tuple):
+        yield Problem("tasks", f"It is {checks.brief(new.tasks)}, and must be a list of tasks.")
+        return
+    yield from check_tasks(new.tasks, known={}, ordered=new.ordered)
+    if isinstance(new.task_count, int) and new.task_count < len(new.tasks):
+        yield Problem("task_count", f"{len(new.tasks)} tasks are given, but only {new.task_count} are announced. Say how many.")
     if not new.tasks and not new.task_count:
-        problems.append(
-            Problem("tasks", "A run needs at least one task. Give one, or announce how many will come with task_count.")
-        )
-    if problems:
-        raise RequestInvalid(problems)
+        yield Problem("tasks", "A run needs at least one task. Give one, or announce how many will come with task_count.")
 
 
-def check_tasks(tasks: Sequence[NewTask], known: Mapping[str, int]) -> list[Problem]:
+def check_tasks(tasks: Sequence[NewTask], known: Mapping[str, int], *, ordered: bool = False) -> list[Problem]:
     """Every problem of a set of tasks; `known` are the tasks that are there already, by name, with their depths."""
-    problems: list[Problem] = []
     if len(tasks) > MAX_TASKS:
         return [Problem("tasks", f"{len(tasks)} tasks are more than the {MAX_TASKS} that fit into one request. Split it up.")]
-    names = dict(known)
+    problems = check_each_task(tasks)
+    if not any(problem.path.endswith((".name", "]")) for problem in problems):
+        problems += _check_names(tasks, known)
+    if not any(problem.path.endswith(("]", ".depends_on", ".parent")) for problem in problems):
+        problems += _check_links(tasks, known)
+    return problems or _check_circles(tasks, ordered=ordered) or _check_depths(tasks, known)
+
+
+def _check_names(tasks: Sequence[NewTask], known: Mapping[str, int]) -> Iterator[Problem]:
+    names = set(known)
     for index, task in enumerate(tasks):
-        path = f"tasks[{index}]"
-        problems += _check_name(f"{path}.name", task.name)
         if task.name in names:
-            problems.append(Problem(f"{path}.name", f"There is another task called '{task.name}'. Names are unique in a run."))
-        names[task.name] = 0
-        problems += _check_task(path, task)
+            yield Problem(f"tasks[{index}].name", f"There is another task called '{task.name}'. Names are unique in a run.")
+        names.add(task.name)
+
+
+def _check_links(tasks: Sequence[NewTask], known: Mapping[str, int]) -> list[Problem]:
+    names = {*known, *(task.name for task in tasks)}
+    problems: list[Problem] = []
     for index, task in enumerate(tasks):
-        for name in (*task.depends_on, *([task.parent] if task.parent is not None else [])):
-            if name not in names:
-                problems.append(Problem(f"tasks[{index}]", f"There is no task '{name}' in this run. {suggest(name, names)}"))
+        if len(problems) >= MOST_SUGGESTIONS:
+            break  # to look for what may have been meant takes long, and nobody reads it all
+        linked = (*task.depends_on, *([task.parent] if task.parent is not None else []))
+        problems += [
+            Problem(f"tasks[{index}]", f"There is no task '{name}' in this run. {suggest(name, names)}")
+            for name in linked
+            if name not in names
+        ]
         if len(set(task.depends_on)) != len(task.depends_on):
             problems.append(Problem(f"tasks[{index}].depends_on", "The same task is named twice. Name it once."))
-    if not problems:
-        problems += _check_cycles(tasks)
-    if not problems:
-        problems += _check_depths(tasks, known)
     return problems
 
 
+def check_each_task(tasks: Sequence[NewTask]) -> list[Problem]:
+    """Every problem of the tasks one by one."""
+    return [problem for index, task in enumerate(tasks) for problem in _check_task(f"tasks[{index}]", task)]
+
+
 def _check_task(path: str, task: NewTask) -> Iterator[Problem]:
-    yield from _check_payload(f"{path}.payload", task.payload)
-    yield from _check_count(f"{path}.priority", task.priority, -MAX_COUNT)
-    yield from _check_count(f"{path}.max_retries", task.max_retries, 0)
-    yield from _check_count(f"{path}.max_reclaims", task.max_reclaims, 0)
+    mistyped = list(checks.fields(path, task, NewTask))
+    yield from mistyped
+    if mistyped:
+        return
+    yield from checks.name(f"{path}.name", task.name)
+    yield from checks.json(f"{path}.payload", task.payload)
+    yield from checks.words(f"{path}.depends_on", task.depends_on)
+    yield from checks.words(f"{path}.capabilities", task.capabilities)
+    for field, value in (("parent", task.parent), ("tool", task.tool)):
+        if value is not None:
+            yield from checks.name(f"{path}.{field}", value)
+    yield from checks.count(f"{path}.priority", task.priority, -checks.MAX_COUNT)
+    yield from checks.count(f"{path}.max_retries", task.max_retries, 0)
+    yield from checks.count(f"{path}.max_reclaims", task.max_reclaims, 0)
     if task.max_attempts is not None:
-        yield from _check_count(f"{path}.max_attempts", task.max_attempts, 1)
-    for name in ("timeout_seconds", "reclaim_after_seconds", "approval_seconds"):
-        yield from _check_seconds(f"{path}.{name}", getattr(task, name))
+        yield from checks.count(f"{path}.max_attempts", task.max_attempts)
+    for field in ("timeout_seconds", "reclaim_after_seconds", "approval_seconds"):
+        yield from checks.seconds(f"{path}.{field}", getattr(task, field), or_none=True)
     yield from _check_backoff(f"{path}.backoff", task.backoff)
-    yield from _check_usd(f"{path}.budget_usd", task.budget_usd)
-    if task.tool is not None:
-        yield from _check_name(f"{path}.tool", task.tool)
-    for index, word in enumerate(task.capabilities):
-        yield from _check_name(f"{path}.capabilities[{index}]", word)
+    if task.budget_usd is not None:
+        yield from checks.amount(f"{path}.budget_usd", task.budget_usd)
     if task.on_open_circuit not in ("wait", "fail"):
-        yield Problem(f"{path}.on_open_circuit", f"'{task.on_open_circuit}' is neither 'wait' nor 'fail'.")
+        yield Problem(f"{path}.on_open_circuit", f"{checks.brief(task.on_open_circuit)} is neither 'wait' nor 'fail'.")
 
 
-def _check_cycles(tasks: Sequence[NewTask]) -> list[Problem]:
-    """A task waits for what it depends on, and ends after its subtasks: neither may lead back to itself."""
-    for relation, edges in (
-        ("depends_on", {task.name: task.depends_on for task in tasks}),
-        ("parent", {task.name: (task.parent,) for task in tasks if task.parent is not None}),
-    ):
+def _check_backoff(path: str, backoff: Backoff) -> Iterator[Problem]:
+    mistyped = list(checks.fields(path, backoff, Backoff))
+    yield from mistyped
+    if mistyped:
+        return
+    yield from checks.number(f"{path}.base_seconds", backoff.base_seconds, 0, checks.MAX_SECONDS)
+    yield from checks.number(f"{path}.factor", backoff.factor, 1, 1000)
+    yield from checks.number(f"{path}.max_seconds", backoff.max_seconds, 0, checks.MAX_SECONDS)
+    yield from checks.number(f"{path}.jitter", backoff.jitter, 0, 10)
+
+
+def _check_circles(tasks: Sequence[NewTask], *, ordered: bool) -> list[Problem]:
+    """A task waits for what it depends on and, in an order, for the one before it; and ends after its subtasks."""
+    waits_for: dict[str, list[str]] = {task.name: list(task.depends_on) for task in tasks}
+    if ordered:
+        for before, task in pairwise(tasks):
+            waits_for[task.name].append(before.name)
+    ends_after: dict[str, list[str]] = {}
+    for task in tasks:
+        if task.parent is not None:
+            ends_after.setdefault(task.parent, []).append(task.name)
+    # A part that waits for its whole never begins, and the whole never ends.
+    both = {name: waits_for.get(name, []) + ends_after.get(name, []) for name in {*waits_for, *ends_after}}
+    for edges in (waits_for, ends_after, both):
         try:
             TopologicalSorter(edges).prepare()
         except CycleError as error:
             circle = " -> ".join(reversed(error.args[1]))
-            return [Problem("tasks", f"'{relation}' leads in a circle: {circle}. Remove one of these links.")]
+            return [Problem("tasks", f"These wait for each other in a circle: {circle}. Remove one of these links.")]
     return []
 
 
@@ -179,104 +229,6 @@ def measure_depths(tasks: Sequence[NewTask], known: Mapping[str, int]) -> dict[s
         for generation, name in enumerate(reversed(line)):
             depths[name] = depth + generation
     return depths
-
-
-def check_text(path: str, text: str, limit: int = MAX_PAYLOAD_BYTES) -> Iterator[Problem]:
-    """What neither database could keep, or nobody could have meant."""
-    if "\0" in text:
-        yield Problem(path, "It contains a NUL character. Remove it.")
-    try:
-        size = len(text.encode())
-    except UnicodeEncodeError:
-        yield Problem(path, "It contains half of a surrogate pair and is no Unicode text. Repair its encoding.")
-        return
-    if size > limit:
-        yield Problem(path, _too_large(size, limit))
-
-
-def _too_large(size: int, limit: int) -> str:
-    return f"It has {size} bytes, and {limit} are allowed. Keep large things in a file, and pass its path."
-
-
-def _check_name(path: str, name: str) -> Iterator[Problem]:
-    if not _is_text(name) or not name.strip():
-        yield Problem(path, "It is empty. Give it a name.")
-        return
-    yield from check_text(path, name, MAX_NAME)
-
-
-def _check_payload(path: str, payload: Any) -> Iterator[Problem]:
-    try:
-        encoded = msgspec.json.encode(payload)
-    except RecursionError:
-        yield Problem(path, "It is nested too deeply. Flatten it.")
-    except (TypeError, ValueError, OverflowError) as error:
-        yield Problem(path, f"It cannot be written as JSON: {error}.")
-    else:
-        if len(encoded) > MAX_PAYLOAD_BYTES:
-            yield Problem(path, _too_large(len(encoded), MAX_PAYLOAD_BYTES))
-        if _has_odd_number(payload):
-            yield Problem(path, "It contains a number that JSON cannot hold (NaN or infinity).")
-
-
-def _has_odd_number(value: Any) -> bool:
-    match value:
-        case float():
-            return not math.isfinite(value)
-        case dict():
-            return any(_has_odd_number(each) for each in value.values())
-        case list() | tuple():
-            return any(_has_odd_number(each) for each in value)
-        case _:
-            return False
-
-
-def _check_count(path: str, number: int, low: int, high: int = MAX_COUNT) -> Iterator[Problem]:
-    if not is_count(number, low, high):
-        yield Problem(path, f"It is {number!r}, and must be a whole number from {low} to {high}.")
-
-
-def _check_seconds(path: str, seconds: float | None) -> Iterator[Problem]:
-    if seconds is not None and not is_duration(seconds):
-        yield Problem(path, f"It is {seconds!r}, and must be a number of seconds above 0 and up to ten years.")
-
-
-def _check_backoff(path: str, backoff: Backoff) -> Iterator[Problem]:
-    for name, low, high in (
-        ("base_seconds", 0, MAX_SECONDS),
-        ("factor", 1, 1000),
-        ("max_seconds", 0, MAX_SECONDS),
-        ("jitter", 0, 10),
-    ):
-        value = getattr(backoff, name)
-        if not low <= value <= high:
-            yield Problem(f"{path}.{name}", f"It is {value!r}, and must be a number from {low} to {high:g}.")
-
-
-def _check_usd(path: str, amount: Decimal | None) -> Iterator[Problem]:
-    if amount is None:
-        return
-    if not is_amount(amount):
-        yield Problem(path, f"It is {amount!r}, and must be an amount of dollars from 0 to 100 million, as a Decimal.")
-
-
-# Types are promised by annotations only, and requests are written by people.
-
-
-def _is_text(value: object) -> bool:
-    return isinstance(value, str)
-
-
-def is_amount(value: object) -> bool:
-    return isinstance(value, Decimal) and value.is_finite() and 0 <= value < MAX_USD
-
-
-def is_count(value: object, low: int = 1, high: int = MAX_COUNT) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
-
-
-def is_duration(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= MAX_SECONDS
 
 
 def build_run(work: Work, new: NewRun, lifecycle: Lifecycle, tenant: str, cause: Cause) -> Run:

@@ -128,7 +128,7 @@ class TaskFacts:
 
     @property
     def retryable(self) -> bool:
-        return self._report.retryable
+        return self._report.retryable and self.retry_on_failure
 
     @property
     def retry_on_failure(self) -> bool:

@@ -7,7 +7,7 @@ Rows are changed in place. A row that moves twice is written twice, in order, be
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from copy import copy
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -96,7 +96,9 @@ class Table(Generic[Row]):
 class Work:
     """What one transaction has in hand."""
 
-    def __init__(self, transaction: Transaction, machines: Machines, world: World, lanes: Mapping[int, Lane]) -> None:
+    def __init__(
+        self, transaction: Transaction, machines: Machines, world: World, lanes: Mapping[int, Lane], tenants: Set[str]
+    ) -> None:
         self.transaction = transaction
         self.now: datetime = transaction.now()
         self.world = world
@@ -109,6 +111,8 @@ class Work:
         """Known to be committed, and shared."""
         self.new_lanes: dict[int, Lane] = {}
         self._listed_tenants: set[str] = set()
+        self._tenants = tenants
+        self.new_tenants: set[str] = set()
         self.families: dict[str, Family] = {}
         self.news = News.NOTHING
         # what is to be written beside the rows that move
@@ -134,6 +138,12 @@ class Work:
         self.lost: dict[str, list[str]] = {}
         """By worker: tasks that it has lost and that nobody has taken over yet."""
         self.allocation_wanted = False
+
+    def ensure_tenant(self, tenant: str) -> None:
+        """Whoever gets something of its own for the first time is written down."""
+        if tenant not in self._tenants and tenant not in self.new_tenants:
+            self.transaction.ensure_tenant(tenant, self.now)
+            self.new_tenants.add(tenant)
 
     # rows in hand
 

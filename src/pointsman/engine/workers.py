@@ -74,7 +74,7 @@ def try_send(
         if "record_error" in transition.effects:
             worker.error = error
         if "reassign_tasks" in transition.effects or state.phase is Phase.DONE:
-            _reassign_tasks(work, worker, cause)
+            reassign_tasks(work, worker, cause)
         work.news |= News.TASKS
         work.allocation_wanted = True
         work.reviewed_workers.add(worker.id)
@@ -138,6 +138,7 @@ def heard_of(work: Work, worker: Worker) -> None:
         work.drop_timers(worker)
         if work.takes(worker, "recover"):
             try_send(work, worker, "recover", Cause(reason="its heartbeats came back"))
+        work.news |= News.TIMERS
         work.allocation_wanted = True
 
 
@@ -147,7 +148,7 @@ def miss(work: Work, worker: Worker) -> None:
     worker.run_id = None
     work.workers.change(worker)
     silence = f"no heartbeat for {worker.lease_seconds:g} seconds"
-    _reassign_tasks(work, worker, Cause(reason=f"worker {worker.name} is gone: {silence}"))
+    reassign_tasks(work, worker, Cause(reason=f"worker {worker.name} is gone: {silence}"))
     if work.takes(worker, "suspect"):
         try_send(work, worker, "suspect", Cause(reason=silence))
     work.allocation_wanted = True
@@ -156,7 +157,7 @@ def miss(work: Work, worker: Worker) -> None:
         work.set_timer(worker, Kind.WORKER, "expire", due_at)
 
 
-def _reassign_tasks(work: Work, worker: Worker, cause: Cause) -> None:
+def reassign_tasks(work: Work, worker: Worker, cause: Cause) -> None:
     work.flush()
     for _, task_id, _ in work.transaction.find_held_tasks([worker.id]):
         work.load(task_ids=[task_id])

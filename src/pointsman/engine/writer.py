@@ -14,7 +14,16 @@ from typing import Any
 
 from pointsman.engine.command import Command
 from pointsman.engine.commands.tend import Repair, Tend
-from pointsman.errors import Conflict, EngineClosed, OutcomeUnknown, PointsmanError, StoreBusy, StoreFull, StoreUnavailable
+from pointsman.errors import (
+    Conflict,
+    EngineClosed,
+    OutcomeUnknown,
+    PointsmanError,
+    StoreBusy,
+    StoreError,
+    StoreFull,
+    StoreUnavailable,
+)
 from pointsman.store.contract import Store, Transaction
 from pointsman.world import Chance, Clock
 
@@ -23,6 +32,7 @@ TRIES = 6
 """How often a batch is tried when the database is busy or away; the pauses between grow to a few seconds in all."""
 FIRST_PAUSE_SECONDS = 0.02
 
+CLOSED = "The engine has been closed. Open it again."
 ALONE = (Tend, Repair)
 """These lock what they find on their way, so they must hold nothing before."""
 
@@ -82,7 +92,7 @@ class Writer:
         future = loop.create_future()
         with self._arrived:
             if self._is_over:
-                future.set_exception(EngineClosed("The engine has been closed. Open it again."))
+                future.set_exception(EngineClosed(CLOSED))
             else:
                 self._queue.append(_Waiting(command, self.clock.monotonic(), loop, future))
                 self._arrived.notify()
@@ -100,6 +110,8 @@ class Writer:
         """Decide and commit a batch here and now; each command gets its answer or its error, and none is lost."""
         try:
             return self._try(commands)
+        except OutcomeUnknown as error:
+            return self._ask_again(commands, error)
         except (StoreBusy, StoreFull, StoreUnavailable) as error:
             return [error] * len(commands)
         except Exception as error:  # noqa: BLE001 - whatever it is, it must reach whoever asked, and not end the writer
@@ -109,6 +121,18 @@ class Writer:
         self.metrics.splits += 1
         middle = len(commands) // 2
         return self.execute(commands[:middle]) + self.execute(commands[middle:])
+
+    def _ask_again(self, commands: Sequence[Command[Any]], error: OutcomeUnknown) -> list[Any]:
+        """What has an idempotency key can be asked again without doing it twice; the others hear that nobody knows."""
+        outcomes: list[Any] = [error] * len(commands)
+        keyed = [index for index, command in enumerate(commands) if command.request]
+        try:
+            answers = self._try([commands[index] for index in keyed]) if keyed else []
+        except StoreError:
+            return outcomes
+        for index, answer in zip(keyed, answers, strict=True):
+            outcomes[index] = answer
+        return outcomes
 
     def _try(self, commands: Sequence[Command[Any]]) -> list[Any]:
         pause = FIRST_PAUSE_SECONDS

@@ -18,6 +18,7 @@ from datetime import datetime
 from enum import IntFlag
 from typing import Protocol
 
+from pointsman.errors import Problem, RequestInvalid
 from pointsman.kernel.machine import Machine
 from pointsman.store.rows import (
     Attempt,
@@ -36,6 +37,9 @@ from pointsman.store.rows import (
     Worker,
 )
 
+MOST_DIGITS = 19
+"""A position has fewer, so that it fits into 64 bits."""
+
 
 class News(IntFlag):
     """What a commit has for others, so that they need not look all the time."""
@@ -47,6 +51,16 @@ class News(IntFlag):
     """A timer was set."""
     EVENTS = 4
     """Something has moved."""
+
+
+def read_position(after: str | None) -> int:
+    """Where a reader of the stream left off; nothing is before the beginning."""
+    if after is None:
+        return 0
+    if not (after.isascii() and after.isdigit() and len(after) < MOST_DIGITS):
+        message = f"{after[:50]!a} is not a position of the event stream. Hand back a position that was read from it."
+        raise RequestInvalid([Problem("after", message)])
+    return int(after)
 
 
 class Reader(Protocol):
@@ -66,6 +80,10 @@ class Reader(Protocol):
     def list_history(self, tenant: str, entity_id: str) -> list[Transition]: ...
     def list_transitions(self, tenant: str, *, after: str | None, limit: int, run_id: str | None) -> list[Transition]:
         """The stream behind a position, in its one order; only what no running transaction can still come before."""
+        ...
+
+    def is_held_back(self) -> bool:
+        """Whether the stream goes on behind what is shown of it, as soon as a transaction that still runs has ended."""
         ...
 
     def list_notices(self, tenant: str, *, limit: int) -> list[Notice]:
@@ -90,6 +108,10 @@ class Reader(Protocol):
 
     def list_stalled_runs(self) -> list[tuple[str, str]]:
         """(id, tenant) of every run under way in which nothing moves and nobody is asked for anything."""
+        ...
+
+    def list_unended_runs(self) -> list[tuple[str, int, str]]:
+        """(id, machine, state) of every run whose tasks have all succeeded and that has not ended."""
         ...
 
     def list_failed_tasks(self, limit: int) -> list[Task]:

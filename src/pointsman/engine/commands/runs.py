@@ -33,6 +33,7 @@ class SubmitRun:
     def decide(self, work: Work) -> Callable[[], Run]:
         lifecycle = work.machines.lifecycle(self.new.lifecycle)
         submit.check_tools(work, self.tenant, self.new.tasks)
+        work.ensure_tenant(self.tenant)
         run = submit.build_run(work, self.new, lifecycle, self.tenant, self.cause)
         machine = lifecycle.of_kind(Kind.TASK)
         is_open = runs.is_open(run, work.machine(run).initial)
@@ -71,7 +72,7 @@ class AddTasks:
             run.missing_tasks = max(run.missing_tasks - len(self.new), 0)
             work.runs.change(run)
             runs.make_ready(work, run)
-            runs.open_completed(work, run)
+            runs.tell_tasks(work, run)
         return lambda: rows
 
 

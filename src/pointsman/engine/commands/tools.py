@@ -32,6 +32,7 @@ class DeclareTool:
         work.load_breakers(self.tenant, [self.tool])
         breaker = work.breaker(self.tenant, self.tool)
         if breaker is None:
+            work.ensure_tenant(self.tenant)
             breaker = self._build(work)
             work.breakers.add(breaker)
         else:

@@ -16,6 +16,7 @@ from pointsman.engine.command import Needs, Request
 from pointsman.engine.people import check_person
 from pointsman.engine.work import Cause, Work
 from pointsman.kernel.machine import Kind, Phase
+from pointsman.store.contract import News
 from pointsman.store.rows import Task, Worker
 
 
@@ -36,6 +37,7 @@ class RegisterWorker:
 
     def decide(self, work: Work) -> Callable[[], Worker]:
         machine = work.machines.lifecycle(self.lifecycle).of_kind(Kind.WORKER)
+        work.ensure_tenant(self.tenant)
         worker = Worker(
             id=work.world.ids.new("worker", work.now),
             tenant=self.tenant,
@@ -56,6 +58,7 @@ class RegisterWorker:
         if work.takes(worker, "register"):
             workers.send(work, worker, "register", Cause(worker.id))
         work.allocation_wanted = True
+        work.news |= News.TIMERS  # its lease has begun
         return lambda: worker
 
 

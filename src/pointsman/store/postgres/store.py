@@ -11,22 +11,20 @@ from typing import Any, TypeVar
 
 import psycopg
 from msgspec import Struct
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 from psycopg.pq import TransactionStatus
 from psycopg.rows import kwargs_row
 
 from pointsman.errors import (
     Conflict,
     OutcomeUnknown,
-    Problem,
-    RequestInvalid,
     StoreError,
     StoreTooNew,
     StoreUnavailable,
     StoreUnusable,
 )
 from pointsman.kernel.machine import Machine
-from pointsman.store.contract import News
+from pointsman.store.contract import News, read_position
 from pointsman.store.law import rule_rows, state_rows
 from pointsman.store.postgres.connections import (
     OLDEST_SERVER,
@@ -66,8 +64,8 @@ MIGRATION_LOCK = 0x706F696E7473
 BEGIN = b"BEGIN; SELECT clock_timestamp(), pg_current_xact_id()::text"
 READ = b"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 OUTCOME = b"SELECT pg_xact_status(%s::xid8)"
-ELSEWHERE = b"SELECT transactions_elsewhere()::text"
-_CURSOR = re.compile(r"(\d{1,20})-(\d{1,19})")
+STREAM_END = b"SELECT stream_end()"
+HELD_BACK = b"SELECT stream_end() < last_value - (NOT is_called)::integer FROM transition_position_seq"
 _TABLE = re.compile(r"^CREATE TABLE (\w+)", re.MULTILINE)
 Row = TypeVar("Row", bound=Struct)
 
@@ -229,7 +227,6 @@ class PostgresReader:
     def __init__(self, connection: psycopg.Connection[Any], url: str) -> None:
         self._connection = connection
         self._url = url
-        self._has_asked = False
 
     def find_run(self, tenant: str, run_id: str) -> Run | None:
         return self._one(Run, "find_run", tenant=tenant, id=run_id)
@@ -265,20 +262,25 @@ class PostgresReader:
         return self._all(Timer, "list_timers", tenant=tenant)
 
     def list_history(self, tenant: str, entity_id: str) -> list[Transition]:
-        return self._all(Transition, "list_history", tenant=tenant, entity_id=entity_id)
+        return self._transitions("list_history", tenant=tenant, entity_id=entity_id)
 
     def list_transitions(self, tenant: str, *, after: str | None, limit: int, run_id: str | None) -> list[Transition]:
-        values = {"tenant": tenant, "limit": limit, **_read_cursor(after), "elsewhere": self._elsewhere()}
+        values = {"tenant": tenant, "limit": limit, "after": read_position(after), "end": self._stream_end()}
         if run_id is None:
-            return self._all(Transition, "list_transitions", **values)
-        return self._all(Transition, "list_run_transitions", run_id=run_id, **values)
+            return self._transitions("list_transitions", **values)
+        return self._transitions("list_run_transitions", run_id=run_id, **values)
+
+    def is_held_back(self) -> bool:
+        with explained(self._url):
+            ((is_held_back,),) = self._connection.execute(HELD_BACK).fetchall()
+        return bool(is_held_back)
 
     def list_notices(self, tenant: str, *, limit: int) -> list[Notice]:
         return self._all(Notice, "list_notices", tenant=tenant, limit=limit)
 
     def last_position(self) -> str | None:
-        position: str | None = self._value("last_position", elsewhere=self._elsewhere())
-        return position
+        position = self._value("last_position", end=self._stream_end())
+        return None if position is None else str(position)
 
     def count_overstayed(self, now: datetime, limits: Sequence[tuple[int, str, float]]) -> list[tuple[str, str, str, datetime]]:
         return self._rows("count_overstayed", now=now, limits=to_json(limits))
@@ -297,6 +299,9 @@ class PostgresReader:
     def list_stalled_runs(self) -> list[tuple[str, str]]:
         return self._rows("list_stalled_runs")
 
+    def list_unended_runs(self) -> list[tuple[str, int, str]]:
+        return list(self._rows("list_unended_runs"))
+
     def list_failed_tasks(self, limit: int) -> list[Task]:
         return self._all(Task, "list_failed_tasks", limit=limit)
 
@@ -310,18 +315,20 @@ class PostgresReader:
     def measure_transitions(self, tenant: str) -> list[tuple[str, str | None, str, int, float]]:
         return self._rows("measure_transitions", tenant=tenant)
 
-    def _elsewhere(self) -> str:
-        """Transactions that the stream need not wait for, as they were before the snapshot, which the first question takes."""
-        if self._has_asked:
-            return "{}"
+    def _stream_end(self) -> int:
+        """Where the stream ends, asked before the snapshot that it is read in: whoever reads the stream begins a new one."""
         with explained(self._url):
-            cursor = self._connection.execute(b"ROLLBACK; " + ELSEWHERE)
-            cursor.nextset()
+            self._connection.execute(b"ROLLBACK")
+            ((end,),) = self._connection.execute(STREAM_END).fetchall()
+            if self._connection.pgconn.transaction_status != TransactionStatus.IDLE:
+                self._connection.execute(b"ROLLBACK")
             self._connection.execute(READ)
-            return str(cursor.fetchall()[0][0])
+        return int(end)
+
+    def _transitions(self, query: str, **values: Any) -> list[Transition]:
+        return [replace(row, position=str(row.position)) for row in self._all(Transition, query, **values)]
 
     def _rows(self, query: str, **values: Any) -> list[Any]:
-        self._has_asked = True
         with explained(self._url):
             cursor = self._connection.execute(QUERIES[query], values)
             return cursor.fetchall() if cursor.description else []
@@ -331,7 +338,6 @@ class PostgresReader:
         return rows[0][0] if rows else None
 
     def _all(self, row_type: type[Row], query: str, **values: Any) -> list[Row]:
-        self._has_asked = True
         with explained(self._url):
             try:
                 return self._connection.cursor(row_factory=kwargs_row(row_type)).execute(QUERIES[query], values).fetchall()
@@ -365,10 +371,11 @@ class PostgresTransaction(PostgresReader):
             self._is_over = True
             self._store.end("ROLLBACK", News.NOTHING)
 
-    def _elsewhere(self) -> str:
+    def _stream_end(self) -> int:
         """Here every question has a snapshot of its own."""
         with explained(self._url):
-            return str(self._connection.execute(ELSEWHERE).fetchall()[0][0])
+            ((end,),) = self._connection.execute(STREAM_END).fetchall()
+        return int(end)
 
     def list_machines(self) -> list[MachineRow]:
         return self._all(MachineRow, "list_machines")
@@ -609,16 +616,6 @@ def _may_begin(task: Task) -> bool:
     return task.phase == "queued" and task.run_open and not waits
 
 
-def _read_cursor(after: str | None) -> dict[str, Any]:
-    """Transaction and position of `after`; without one, what comes before everything."""
-    match = _CURSOR.fullmatch("0-0" if after is None else after)
-    if not match or int(match[1]) >= 1 << 64 or int(match[2]) >= 1 << 63:
-        raise RequestInvalid(
-            [Problem("after", f"'{after}' is not a position of the event stream. Hand back a position that was read from it.")]
-        )
-    return {"after_transaction": match[1], "after_position": match[2]}
-
-
 def _migrate(connection: psycopg.Connection[Any], url: str) -> None:
     """Bring the schema up to date; whoever comes second waits for the lock and finds it done."""
     version = connection.info.server_version
@@ -634,7 +631,6 @@ def _migrate(connection: psycopg.Connection[Any], url: str) -> None:
         for migration in migrations[applied:]:
             connection.execute(migration.sql.encode())
             connection.execute("INSERT INTO migration VALUES (%s, %s, clock_timestamp())", [migration.number, migration.name])
-        connection.execute("SELECT adopt_stream()")
 
 
 def _find_version(connection: psycopg.Connection[Any], url: str, migrations: Sequence[Migration]) -> int:

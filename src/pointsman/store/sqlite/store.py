@@ -19,8 +19,6 @@ from msgspec import UNSET, Struct
 from pointsman.errors import (
     Conflict,
     LawBroken,
-    Problem,
-    RequestInvalid,
     StoreBusy,
     StoreError,
     StoreFull,
@@ -28,7 +26,7 @@ from pointsman.errors import (
     StoreUnusable,
 )
 from pointsman.kernel.machine import Machine
-from pointsman.store.contract import News
+from pointsman.store.contract import News, read_position
 from pointsman.store.law import rule_rows, state_rows
 from pointsman.store.rows import (
     Attempt,
@@ -162,6 +160,14 @@ class SqliteStore:
         if self._in_memory:
             return
         path = Path(self._path)
+        try:
+            self._check_path(path)
+        except OSError as error:
+            raise StoreUnusable(
+                f"{path} cannot be looked at ({error.strerror}). Check the permissions of its folders."
+            ) from None
+
+    def _check_path(self, path: Path) -> None:
         if path.is_dir():
             raise StoreUnusable(f"{path} is a folder. Name a file in it: sqlite:///{path}/pointsman.db")
         if not path.parent.is_dir():
@@ -186,7 +192,8 @@ class SqliteStore:
                 connection.execute("INSERT INTO migration VALUES (?, ?, ?)", row)
             connection.execute("COMMIT")
         except BaseException:
-            connection.execute("ROLLBACK")
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
             raise
 
     def _find_version(self) -> int:
@@ -245,10 +252,13 @@ class SqliteReader:
         return self._transitions("list_history", tenant=tenant, entity_id=entity_id)
 
     def list_transitions(self, tenant: str, *, after: str | None, limit: int, run_id: str | None) -> list[Transition]:
-        position = _position(after)
+        position = read_position(after)
         if run_id is None:
             return self._transitions("list_transitions", tenant=tenant, after=position, limit=limit)
         return self._transitions("list_run_transitions", tenant=tenant, after=position, limit=limit, run_id=run_id)
+
+    def is_held_back(self) -> bool:
+        return False  # the writers take turns
 
     def list_notices(self, tenant: str, *, limit: int) -> list[Notice]:
         return self._all(Notice, "list_notices", tenant=tenant, limit=limit)
@@ -271,6 +281,9 @@ class SqliteReader:
 
     def list_stalled_runs(self) -> list[tuple[str, str]]:
         return list(self._rows("list_stalled_runs"))
+
+    def list_unended_runs(self) -> list[tuple[str, int, str]]:
+        return list(self._rows("list_unended_runs"))
 
     def list_failed_tasks(self, limit: int) -> list[Task]:
         return self._all(Task, "list_failed_tasks", limit=limit)
@@ -609,17 +622,6 @@ def _explained(url: str) -> Iterator[None]:
         yield
     except apsw.Error as error:
         raise explain(error, url) from error
-
-
-def _position(after: str | None) -> int:
-    """Where a reader left off."""
-    if after is None:
-        return 0
-    if not (after.isascii() and after.isdigit() and len(after) < 19):
-        raise RequestInvalid(
-            [Problem("after", f"{after[:50]!r} is not a position of the stream. Hand back one that you were given.")]
-        )
-    return int(after)
 
 
 def _tables(connection: apsw.Connection) -> set[str]:

@@ -305,11 +305,9 @@ CREATE TABLE timer (
 
 CREATE INDEX timer_due ON timer (due_at);
 
--- The audit trail and the event stream, written by the triggers of the law and by nobody else. Several transactions write at once, so
--- a position alone does not say what is committed first: the stream is ordered by transaction, and by position within each.
+-- The audit trail and the event stream: one sequence, written by the triggers of the law and by nobody else.
 CREATE TABLE transition (
-    transaction_id   xid8 NOT NULL DEFAULT pg_current_xact_id(),
-    position         bigint GENERATED ALWAYS AS IDENTITY,
+    position         bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     tenant           text COLLATE "C" NOT NULL,
     kind             text NOT NULL,
     entity_id        text COLLATE "C" NOT NULL,
@@ -323,28 +321,37 @@ CREATE TABLE transition (
     actor            text,
     metadata         text,
     at               timestamptz NOT NULL,
-    seconds_in_state double precision,
-    PRIMARY KEY (transaction_id, position)
+    seconds_in_state double precision
 );
 
 CREATE INDEX transition_of_entity ON transition (entity_id, position);
 
--- Transactions that write to other databases of the server, and so never to this stream, however long they run.
-CREATE FUNCTION transactions_elsewhere() RETURNS xid[] LANGUAGE sql STABLE AS $$
-    SELECT coalesce(array_agg(held.transactionid), '{}')
-      FROM pg_lock_status() AS held
-      JOIN pg_stat_get_activity(NULL) AS backend ON backend.pid = held.pid
-     WHERE held.locktype = 'transactionid' AND held.mode = 'ExclusiveLock' AND held.granted
-       AND backend.datid <> (SELECT oid FROM pg_database WHERE datname = current_database())
+-- Several transactions write at once, so a small position may be committed after a large one. Whoever is about to write says so first,
+-- with a shared advisory lock that carries the last position given out by then: all of its own will be larger. The lock lasts as long as
+-- its transaction, so everything up to the smallest one held is settled. Positions are given out while the entity is locked, so the moves
+-- of each entity are in their order.
+CREATE FUNCTION stream_lock() RETURNS bigint LANGUAGE sql STABLE SET search_path FROM CURRENT AS $$
+    SELECT (hashtext(current_schema()) & 32767)::bigint << 48
 $$;
 
--- Where the stream ends for now: at the oldest transaction that may still write to it. `elsewhere` was found before the snapshot; what
--- began there since then is younger than all that was committed before.
-CREATE FUNCTION stream_end(elsewhere xid[]) RETURNS xid8 LANGUAGE sql STABLE AS $$
-    SELECT coalesce(min(running.id), pg_snapshot_xmax(pg_current_snapshot()))
-      FROM (SELECT pg_current_xact_id_if_assigned() UNION ALL SELECT pg_snapshot_xip(pg_current_snapshot())) AS running (id)
-     WHERE running.id::xid <> ALL(elsewhere)
-$$;
+CREATE FUNCTION announce_moves() RETURNS void LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
+BEGIN
+    IF coalesce(current_setting('pointsman.announced', true), '') = '' THEN
+        PERFORM pg_advisory_xact_lock_shared(stream_lock() + last_value - (NOT is_called)::integer) FROM transition_position_seq;
+        PERFORM set_config('pointsman.announced', 'yes', true);
+    END IF;
+END $$;
+
+-- Where the stream ends for now; to be asked before the snapshot in which it is read.
+CREATE FUNCTION stream_end() RETURNS bigint LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
+DECLARE
+    given_out bigint := (SELECT last_value - (NOT is_called)::integer FROM transition_position_seq);
+BEGIN
+    RETURN (SELECT least(given_out, min(((classid::bigint & 65535) << 32) + objid::bigint))
+              FROM pg_locks
+             WHERE locktype = 'advisory' AND objsubid = 1 AND classid::bigint >> 16 = stream_lock() >> 48
+               AND database = (SELECT oid FROM pg_database WHERE datname = current_database()));
+END $$;
 
 -- What happened without moving anything: a state that lasts longer than it should.
 CREATE TABLE notice (

@@ -47,6 +47,7 @@ END $$;
 -- do
 CREATE FUNCTION {kind}_begins() RETURNS trigger LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
 BEGIN
+    PERFORM announce_moves();
     INSERT INTO transition (tenant, kind, entity_id, run_id, machine_id, from_state, to_state, trigger, severity, reason, actor,
                             metadata, at, seconds_in_state)
     SELECT entity.tenant, '{kind}', entity.id, {run}, entity.machine_id, NULL, entity.state, 'create',
@@ -66,6 +67,7 @@ CREATE TRIGGER {kind}_begins AFTER INSERT ON {kind} REFERENCING NEW TABLE AS new
 CREATE FUNCTION {kind}_moves() RETURNS trigger LANGUAGE plpgsql
 SET search_path FROM CURRENT SET enable_hashjoin = on SET enable_nestloop = off AS $$
 BEGIN
+    PERFORM announce_moves();
     INSERT INTO transition (tenant, kind, entity_id, run_id, machine_id, from_state, to_state, trigger, severity, reason, actor,
                             metadata, at, seconds_in_state)
     SELECT entity.tenant, '{kind}', entity.id, {run}, entity.machine_id, was.state, entity.state, entity.trigger,
@@ -171,17 +173,6 @@ CREATE TRIGGER attempt_ends_once BEFORE UPDATE ON attempt FOR EACH ROW WHEN (old
 -- What was written stays written.
 CREATE TRIGGER transition_is_not_changed BEFORE UPDATE ON transition EXECUTE FUNCTION forbid('the audit trail is not changed');
 CREATE TRIGGER transition_is_not_deleted BEFORE DELETE OR TRUNCATE ON transition EXECUTE FUNCTION forbid('the audit trail is not deleted');
-
--- A dump that was restored on another server brings along the transactions of the old one, which may lie in the future of the new one.
--- Whoever opens it puts them before everything; their positions keep them in order. That is the one change that the trail suffers.
-CREATE FUNCTION adopt_stream() RETURNS void LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
-BEGIN
-    IF EXISTS (SELECT 1 FROM transition WHERE transaction_id >= pg_snapshot_xmax(pg_current_snapshot())) THEN
-        ALTER TABLE transition DISABLE TRIGGER transition_is_not_changed;
-        UPDATE transition SET transaction_id = '0';
-        ALTER TABLE transition ENABLE TRIGGER transition_is_not_changed;
-    END IF;
-END $$;
 
 CREATE TRIGGER machine_is_not_changed BEFORE UPDATE ON machine EXECUTE FUNCTION forbid('a machine is not changed; load a new version');
 CREATE TRIGGER machine_is_not_deleted BEFORE DELETE OR TRUNCATE ON machine EXECUTE FUNCTION forbid('a machine is not deleted');

@@ -29,6 +29,28 @@ SELECT 'run', run.id, 'it has ended, but its task ' || task.name || ' is still r
   FROM run JOIN task ON task.run_id = run.id
  WHERE run.outcome = 'success' AND task.phase = 'active'
 UNION ALL
+SELECT DISTINCT 'run', run.id, 'its tasks do not know that it is ' || run.state
+  FROM task JOIN run ON run.id = task.run_id
+ WHERE (task.outcome IS NULL OR task.outcome <> 'success')
+   AND task.run_open <> (run.missing_tasks = 0 AND (run.phase = 'active' OR (run.phase = 'queued' AND run.allocates = 0)))
+UNION ALL
+SELECT 'run', run.id, 'it has promised more or less than its tasks have reserved'
+  FROM run
+ WHERE run.promised_usd <> coalesce((SELECT sum(reserved_usd) FROM task WHERE run_id = run.id AND phase = 'active'
+                                        AND (outcome IS NULL OR outcome <> 'success')), 0)
+UNION ALL
+SELECT DISTINCT 'run', run.id, 'it has ended, but workers still belong to it'
+  FROM worker JOIN run ON run.id = worker.run_id
+ WHERE run.phase = 'done'
+UNION ALL
+SELECT 'breaker', breaker.id, 'its probe ' || task.name || ' is not running'
+  FROM breaker JOIN task ON task.id = breaker.probe_task_id
+ WHERE task.phase <> 'active'
+UNION ALL
+SELECT DISTINCT 'worker', worker.id, 'it has ended, but still holds tasks'
+  FROM attempt JOIN worker ON worker.id = attempt.worker_id JOIN task ON task.id = attempt.task_id
+ WHERE attempt.ended_at IS NULL AND worker.phase = 'done' AND task.lease_expired = 0
+UNION ALL
 SELECT kind, id, 'it is ' || state || ', but its audit trail ends in ' || coalesce(last_state, 'nothing')
   FROM (SELECT 'run' AS kind, id, state FROM run
         UNION ALL SELECT 'task', id, state FROM task
@@ -72,3 +94,11 @@ UPDATE attempt SET ended_at = max(started_at, :now), ended_by = 'repair'
 -- name: find_tool
 -- One row, whether there is such a lane or not.
 SELECT (SELECT tool FROM lane WHERE id = :id)
+
+-- name: list_unended_runs
+-- All of its tasks have succeeded, and it goes on: because it waits for its last checks, or because nobody told it.
+SELECT run.id, run.machine_id, run.state
+  FROM run
+ WHERE run.phase <> 'done' AND run.missing_tasks = 0
+   AND NOT EXISTS (SELECT 1 FROM task WHERE run_id = run.id AND (outcome IS NULL OR outcome <> 'success'))
+ ORDER BY run.id

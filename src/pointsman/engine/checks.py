@@ -1,0 +1,191 @@
+"""Checks of what people hand in: annotations promise types, but requests are written by people."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from datetime import datetime
+from decimal import Decimal
+from functools import lru_cache
+from typing import Any, get_type_hints
+
+import msgspec
+from msgspec import Struct
+
+from pointsman.errors import NotFound, Problem, RequestInvalid
+
+MAX_NAME_BYTES = 200
+MAX_TEXT_BYTES = 1_048_576
+MAX_WORDS_BYTES = 2_000
+MAX_JSON_DEPTH = 200
+MAX_SECONDS = 10 * 366 * 86_400.0
+MAX_COUNT = 1_000_000
+MAX_USD = 100_000_000
+SMALLEST_USD = Decimal("0.000001")
+
+
+def refuse(problems: Iterable[Problem]) -> None:
+    """Raise if there is any problem, with all of them."""
+    found = tuple(problems)
+    if found:
+        raise RequestInvalid(found)
+
+
+def brief(value: object) -> str:
+    """A value in a message: enough to recognise it, and no more."""
+    shown = ascii(value) if isinstance(value, str | int | float | Decimal | bool | None) else f"a {type(value).__name__}"
+    return shown if len(shown) <= 60 else f"{shown[:60]}…"
+
+
+def text(path: str, value: object, limit: int = MAX_TEXT_BYTES) -> Iterator[Problem]:
+    """What both databases can keep."""
+    if not isinstance(value, str):
+        yield Problem(path, f"It is {brief(value)}, and must be text.")
+        return
+    if "\0" in value:
+        yield Problem(path, "It contains a NUL character. Remove it.")
+    try:
+        size = len(value.encode())
+    except UnicodeEncodeError:
+        yield Problem(path, "It contains half of a surrogate pair and is no Unicode text. Repair its encoding.")
+        return
+    if size > limit:
+        yield Problem(path, _too_large(size, limit))
+
+
+def texts(**values: object) -> Iterator[Problem]:
+    """Several at once; None is none."""
+    for path, value in values.items():
+        if value is not None:
+            yield from text(path, value)
+
+
+def name(path: str, value: object) -> Iterator[Problem]:
+    if isinstance(value, str) and not value.strip():
+        yield Problem(path, "It is empty. Give it a name.")
+        return
+    yield from text(path, value, MAX_NAME_BYTES)
+
+
+def words(path: str, values: object) -> Iterator[Problem]:
+    if isinstance(values, str) or not isinstance(values, list | tuple | set | frozenset):
+        yield Problem(path, f"It is {brief(values)}, and must be a list of words.")
+        return
+    problems = [problem for index, word in enumerate(values) for problem in name(f"{path}[{index}]", word)]
+    yield from problems
+    if not problems and sum(len(word) for word in values) > MAX_WORDS_BYTES:
+        yield Problem(path, f"These words have more than {MAX_WORDS_BYTES} bytes. Use fewer or shorter ones.")
+
+
+def count(path: str, value: object, low: int = 1, high: int = MAX_COUNT) -> Iterator[Problem]:
+    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+        yield Problem(path, f"It is {brief(value)}, and must be a whole number from {low} to {high}.")
+
+
+def whole(path: str, value: object) -> Iterator[Problem]:
+    if not isinstance(value, int) or isinstance(value, bool):
+        yield Problem(path, f"It is {brief(value)}, and must be a whole number.")
+
+
+def seconds(path: str, value: object, low: float = 0.0, *, or_none: bool = False) -> Iterator[Problem]:
+    """Above `low`, up to ten years."""
+    if value is None and or_none:
+        return
+    if isinstance(value, bool) or not isinstance(value, int | float) or not low < value <= MAX_SECONDS:
+        yield Problem(path, f"It is {brief(value)}, and must be a number of seconds above {low:g} and up to ten years.")
+
+
+def number(path: str, value: object, low: float, high: float) -> Iterator[Problem]:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
+        yield Problem(path, f"It is {brief(value)}, and must be a number from {low:g} to {high:g}.")
+
+
+def amount(path: str, value: object) -> Iterator[Problem]:
+    """Money, to a millionth of a dollar: what is finer could not be kept exactly."""
+    is_amount = isinstance(value, Decimal) and value.is_finite() and 0 <= value < MAX_USD
+    if not is_amount or (isinstance(value, Decimal) and value % SMALLEST_USD):
+        wanted = "an amount of dollars from 0 to 100 million, as a Decimal with up to six places"
+        yield Problem(path, f"It is {brief(value)}, and must be {wanted}.")
+
+
+def truth(path: str, value: object) -> Iterator[Problem]:
+    if not isinstance(value, bool):
+        yield Problem(path, f"It is {brief(value)}, and must be True or False.")
+
+
+def one_of(path: str, value: object, allowed: tuple[str, ...]) -> Iterator[Problem]:
+    if value not in allowed:
+        yield Problem(path, f"It is {brief(value)}, and must be one of {', '.join(allowed)}.")
+
+
+def instant(path: str, value: object) -> Iterator[Problem]:
+    if value is not None and not (isinstance(value, datetime) and value.tzinfo is not None):
+        yield Problem(path, f"It is {brief(value)}, and must be an instant with its time zone.")
+
+
+def json(path: str, value: object) -> Iterator[Problem]:
+    """What can be written as JSON, read again, and found whole."""
+    problem = _find_odd(value)
+    if problem:
+        yield Problem(path, problem)
+        return
+    try:
+        size = len(msgspec.json.encode(value))
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        yield Problem(path, f"It cannot be written as JSON: {str(error).rstrip('.')}. Pass only what JSON knows.")
+        return
+    if size > MAX_TEXT_BYTES:
+        yield Problem(path, _too_large(size, MAX_TEXT_BYTES))
+
+
+def fields(path: str, value: object, expected: type[Struct]) -> Iterator[Problem]:
+    """That a request is what it should be, and its plain fields are of their types; what is in them is looked at elsewhere."""
+    if not isinstance(value, expected):
+        yield Problem(path, f"It is {brief(value)}, and must be a {expected.__name__}.")
+        return
+    prefix = f"{path}." if path else ""
+    for field, annotation in _plain_fields(expected):
+        found = getattr(value, field)
+        if annotation is bool:
+            yield from truth(f"{prefix}{field}", found)
+
+
+def identity(kind: str, value: object) -> str:
+    """An id that no database could hold is simply not found."""
+    if not isinstance(value, str) or not value or any(True for _ in text(kind, value, 1000)):
+        raise NotFound(kind, brief(value).strip("'"))
+    return value
+
+
+@lru_cache(maxsize=16)
+def _plain_fields(expected: type[Struct]) -> tuple[tuple[str, Any], ...]:
+    return tuple(get_type_hints(expected).items())
+
+
+def _too_large(size: int, limit: int) -> str:
+    return f"It has {size} bytes, and {limit} are allowed. Keep large things in a file, and pass its path."
+
+
+def _find_odd(value: object) -> str | None:
+    """What JSON could not hold, or nobody could read again; without recursion, because depth is one of those things."""
+    level: list[Any] = [value]
+    for _ in range(MAX_JSON_DEPTH):
+        below: list[Any] = []
+        for each in level:
+            match each:
+                case float() if not math.isfinite(each):
+                    return "It contains a number that JSON cannot hold (NaN or infinity). Replace it."
+                case int() if not -(2**63) <= each < 2**64:
+                    return "It contains a whole number of more than 64 bits. Write it as text."
+                case dict():
+                    if not all(isinstance(key, str) for key in each):
+                        return "It contains a key that is no text. Use text for keys."
+                    below += each.values()
+                case list() | tuple() | set() | frozenset():
+                    below += each
+                case _:
+                    pass
+        if not below:
+            return None
+        level = below
+    return f"It is nested more than {MAX_JSON_DEPTH} deep. Flatten it."

@@ -1,0 +1,7 @@
+"""Faults are real ones: processes that are killed, servers that are stopped, disks that are full."""
+
+from __future__ import annotations
+
+from tests.engine.conftest import clock, pytest_pyfunc_call
+
+__all__ = ["clock", "pytest_pyfunc_call"]

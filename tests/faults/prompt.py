@@ -1,0 +1,78 @@
+"""Somebody at an SQL prompt while engines of this very process are at work.
+
+For SQLite this must be the library that the engine uses, too: two of them in one process do not see each other's locks, and the
+first that closes its file takes away those of the other, and its log (https://sqlite.org/howtocorrupt.html, 2.2.1).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Any, Protocol
+
+import apsw
+import psycopg
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class Prompt(Protocol):
+    dialect: str
+
+    def ask(self, sql: str, **values: Any) -> list[tuple[Any, ...]]:
+        """Run one statement, with `:name` for each value, and commit it."""
+        ...
+
+    def suspend_law(self, table: str) -> None:
+        """Take the triggers of a table away, as only its owner can."""
+        ...
+
+
+class SqlitePrompt:
+    dialect = "sqlite"
+
+    def __init__(self, connection: apsw.Connection) -> None:
+        self._connection = connection
+
+    def ask(self, sql: str, **values: Any) -> list[tuple[Any, ...]]:
+        bound = {
+            name: (value - EPOCH) // timedelta(microseconds=1) if isinstance(value, datetime) else value
+            for name, value in values.items()
+        }
+        return self._connection.execute(sql, bound).fetchall()
+
+    def suspend_law(self, table: str) -> None:
+        for (name,) in self.ask("SELECT name FROM sqlite_schema WHERE type = 'trigger' AND tbl_name = :table", table=table):
+            self.ask(f"DROP TRIGGER {name}")
+
+
+class PostgresPrompt:
+    dialect = "postgres"
+
+    def __init__(self, connection: psycopg.Connection) -> None:
+        self._connection = connection
+
+    def ask(self, sql: str, **values: Any) -> list[tuple[Any, ...]]:
+        text = re.sub(r"(?<!:):(\w+)", r"%(\1)s", sql.replace("%", "%%"))
+        cursor = self._connection.execute(text.encode(), values)
+        return cursor.fetchall() if cursor.description else []
+
+    def suspend_law(self, table: str) -> None:
+        self.ask(f"ALTER TABLE {table} DISABLE TRIGGER USER")
+
+
+@contextmanager
+def prompt(url: str) -> Iterator[Prompt]:
+    """Whoever has the URL of a database, and types."""
+    if url.startswith("sqlite"):
+        connection = apsw.Connection(url.removeprefix("sqlite:///"))
+        connection.set_busy_timeout(5000)
+        try:
+            yield SqlitePrompt(connection)
+        finally:
+            connection.close()
+    else:
+        with psycopg.connect(url, autocommit=True) as session:
+            yield PostgresPrompt(session)

@@ -1,0 +1,143 @@
+"""Somebody at an SQL prompt: a plain connection, with nothing of ours between them and the tables."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import Any, Protocol
+
+import psycopg
+from msgspec.structs import asdict
+
+from pointsman.store.rows import Entity
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_TABLE = re.compile(r"(?:UPDATE|INTO) (\w+)")
+
+
+class Refused(Exception):
+    """The database did not allow it."""
+
+    def __init__(self, message: str, check: str | None = None) -> None:
+        super().__init__(message)
+        self.check = check
+        """The constraint that was in the way, as `checks` calls it."""
+
+
+class Outsider(Protocol):
+    dialect: str
+
+    def ask(self, sql: str, **values: Any) -> list[tuple[Any, ...]]:
+        """Run one statement, with `:name` for each value, and commit it; `Refused` when a constraint or the law forbids it."""
+        ...
+
+    def suspend_law(self, table: str) -> None:
+        """Take the triggers of a table away, as only its owner can."""
+        ...
+
+    def checks(self) -> set[str]:
+        """Every CHECK constraint that is declared, behind the name of its table."""
+        ...
+
+
+class SqliteOutsider:
+    dialect = "sqlite"
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+
+    def ask(self, sql: str, **values: Any) -> list[tuple[Any, ...]]:
+        try:
+            return self._connection.execute(sql, {name: _plain(value) for name, value in values.items()}).fetchall()
+        except sqlite3.IntegrityError as error:
+            failed = re.fullmatch(r"CHECK constraint failed: (.*)", str(error), re.DOTALL)
+            table = _TABLE.search(sql)
+            raise Refused(str(error), f"{table[1]}: {failed[1]}" if failed and table else None) from error
+
+    def suspend_law(self, table: str) -> None:
+        for (name,) in self.ask("SELECT name FROM sqlite_schema WHERE type = 'trigger' AND tbl_name = :table", table=table):
+            self.ask(f"DROP TRIGGER {name}")
+
+    def checks(self) -> set[str]:
+        tables = self.ask("SELECT name, sql FROM sqlite_schema WHERE type = 'table'")
+        return {f"{name}: {check}" for name, sql in tables for check in _parenthesized(sql, "CHECK (")}
+
+
+class PostgresOutsider:
+    dialect = "postgres"
+
+    def __init__(self, connection: psycopg.Connection) -> None:
+        self._connection = connection
+
+    def ask(self, sql: str, **values: Any) -> list[tuple[Any, ...]]:
+        text = re.sub(r"(?<!:):(\w+)", r"%(\1)s", sql.replace("%", "%%"))
+        try:
+            cursor = self._connection.execute(text.encode(), values)
+        except (psycopg.IntegrityError, psycopg.errors.RaiseException) as error:
+            is_check = isinstance(error, psycopg.errors.CheckViolation)
+            raise Refused(str(error), f"{error.diag.table_name}: {error.diag.constraint_name}" if is_check else None) from error
+        return cursor.fetchall() if cursor.description else []
+
+    def suspend_law(self, table: str) -> None:
+        self.ask(f"ALTER TABLE {table} DISABLE TRIGGER USER")
+
+    def checks(self) -> set[str]:
+        found = self.ask(
+            "SELECT relname, conname FROM pg_constraint JOIN pg_class ON pg_class.oid = conrelid WHERE contype = 'c'"
+        )
+        return {f"{table}: {name}" for table, name in found}
+
+
+@contextmanager
+def outsider(url: str) -> Iterator[Outsider]:
+    """Whoever has the URL of a database and no idea of what it is for."""
+    if url.startswith("sqlite"):
+        file = sqlite3.connect(url.removeprefix("sqlite:///"), isolation_level=None)
+        try:
+            yield SqliteOutsider(file)
+        finally:
+            file.close()
+    else:
+        with psycopg.connect(url, autocommit=True) as connection:
+            yield PostgresOutsider(connection)
+
+
+def kind_of(row: Entity) -> str:
+    return type(row).__name__.lower()
+
+
+def type_columns(somebody: Outsider, row: Entity, **columns: Any) -> None:
+    """What people type: UPDATE … SET … WHERE id = …"""
+    changes = ", ".join(f"{name} = :{name}" for name in columns)
+    somebody.ask(f"UPDATE {kind_of(row)} SET {changes} WHERE id = :known_id", known_id=row.id, **columns)
+
+
+def type_row(somebody: Outsider, row: Entity, insertion: str = "INSERT") -> None:
+    columns = asdict(row)
+    names, values = ", ".join(columns), ", ".join(f":{name}" for name in columns)
+    somebody.ask(f"{insertion} INTO {kind_of(row)} ({names}) VALUES ({values})", **columns)
+
+
+def _plain(value: Any) -> Any:
+    """SQLite has neither instants nor money: both are whole millionths."""
+    match value:
+        case datetime():
+            return (value - EPOCH) // timedelta(microseconds=1)
+        case Decimal():
+            return int(value * 1_000_000)
+        case _:
+            return value
+
+
+def _parenthesized(text: str, opening: str) -> Iterator[str]:
+    """Whatever stands between `opening` and the parenthesis that closes it."""
+    for piece in text.split(opening)[1:]:
+        depth, end = 1, 0
+        while depth:
+            depth += {"(": 1, ")": -1}.get(piece[end], 0)
+            end += 1
+        yield piece[: end - 1]

@@ -1,0 +1,374 @@
+"""One contract, one suite: what every store does, whatever database is behind it. Here: the store as a whole."""
+
+from __future__ import annotations
+
+import inspect
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import replace as with_fields
+from datetime import timedelta
+from pathlib import Path
+from queue import Empty, Queue
+
+import pytest
+from msgspec.structs import replace
+from tests.databases import open_store
+from tests.store.yard import (
+    ACME,
+    AT,
+    GLOBEX,
+    HAND,
+    MACHINES,
+    SECOND,
+    WORDS,
+    Yard,
+    find,
+    ids,
+    insert,
+    move,
+    response,
+    timer,
+    transaction,
+    update,
+)
+
+from pointsman.errors import Conflict, LawBroken
+from pointsman.store.contract import News, Reader, Store, Transaction
+from pointsman.store.rows import Dependency, MachineRow
+
+
+def nothing(*found: object) -> bool:
+    return not any(found)
+
+
+# The contract itself.
+
+
+@pytest.mark.parametrize("protocol", [Store, Transaction, Reader])
+def test_every_method_of_the_contract_is_exercised_here(protocol: type) -> None:
+    suite = "\n".join(file.read_text("utf-8") for file in Path(__file__).parent.glob("test_contract*.py"))
+    methods = [name for name, value in vars(protocol).items() if inspect.isfunction(value) and not name.startswith("_")]
+    assert methods
+    assert [name for name in methods if f".{name}(" not in suite] == []
+
+
+# Machines, lanes, tenants.
+
+
+def test_a_machine_is_kept_with_its_definition_and_every_version_beside_the_others(yard: Yard) -> None:
+    newer = with_fields(MACHINES["standard.run"], version=2)
+    with yard.transaction() as begun:
+        before = begun.list_machines()
+        row = begun.insert_machine(newer, fingerprint="sha-2", definition=WORDS)
+    assert row == MachineRow(
+        id=row.id, name="standard.run", version=2, kind="run", fingerprint="sha-2", lifecycle="standard", definition=WORDS
+    )
+    with yard.transaction() as begun:
+        assert begun.list_machines() == [*before, row]
+    assert [machine.name for machine in before] == list(MACHINES)
+    assert [machine.id for machine in before] == sorted({machine.id for machine in before})
+
+
+def test_a_version_of_a_machine_is_stored_once(yard: Yard) -> None:
+    with pytest.raises(LawBroken), yard.transaction() as begun:
+        begun.insert_machine(MACHINES["standard.run"], fingerprint="other", definition="other")
+
+
+def test_a_lane_is_made_once(yard: Yard) -> None:
+    yard.tenant(GLOBEX)
+    wanted: list[tuple[str, str | None, str, bool]] = [
+        (ACME, "git", "[]", False),
+        (ACME, "git", "[]", True),
+        (ACME, "git", '["gpu"]', False),
+        (ACME, None, '["gpu"]', False),
+        (ACME, WORDS, '["ü"]', False),
+        (GLOBEX, "git", "[]", False),
+    ]
+    with yard.transaction() as begun:
+        lanes = [begun.insert_lane(tenant, tool, words, fails_fast=fast) for tenant, tool, words, fast in wanted]
+    with yard.transaction() as begun:
+        assert [begun.insert_lane(tenant, tool, words, fails_fast=fast) for tenant, tool, words, fast in wanted] == lanes
+        assert [(lane.tenant, lane.tool, lane.capabilities, lane.fails_fast) for lane in lanes] == wanted
+        assert len({lane.id for lane in lanes}) == len(wanted)
+        assert begun.list_lanes(ACME)[1:] == lanes[:-1], "the yard's own comes first"
+        assert begun.list_lanes(GLOBEX) == lanes[-1:]
+        assert [begun.find_tool(lane.id) for lane in lanes] == [lane.tool for lane in lanes]
+
+
+def test_a_tenant_is_made_once_and_nothing_belongs_to_one_that_was_not(yard: Yard) -> None:
+    stranger = yard.run(tenant=GLOBEX)
+    with pytest.raises(LawBroken):
+        yard.put(stranger)
+    for at in (AT, AT + SECOND):
+        with yard.transaction() as begun:
+            begun.ensure_tenant(GLOBEX, at)
+    assert find(yard.store, yard.put(stranger)).tenant == GLOBEX
+
+
+# What is not there.
+
+
+def test_nothing_is_found_under_an_unknown_name(yard: Yard) -> None:
+    with yard.store.read() as reader:
+        assert reader.find_run(ACME, "nobody") is None
+        assert reader.find_task(ACME, "nobody") is None
+        assert reader.find_worker(ACME, "nobody") is None
+        assert reader.find_breaker(ACME, "nobody") is None
+        assert reader.find_tool(999_999) is None
+        assert nothing(reader.list_tasks(ACME, "nobody"), reader.list_attempts(ACME, "nobody"))
+        assert nothing(reader.list_dependencies(ACME, "nobody"), reader.list_history(ACME, "nobody"))
+        assert reader.list_runs("nobody", phase=None, after=None, limit=9) == []
+        assert reader.next_due() is reader.next_silence() is None
+    with yard.transaction() as begun:
+        assert begun.find_response(ACME, "nowhere", "nothing") is None
+        assert nothing(begun.lock_runs(["nobody"]), begun.lock_workers(["nobody"]), begun.lock_breakers(ACME, ["nobody"]))
+        assert nothing(begun.select_tasks(["nobody"]), begun.find_dependents(["nobody"]), begun.assess_families(["nobody"]))
+        assert nothing(
+            begun.release_dependents(["nobody"]), begun.find_run_workers(["nobody"]), begun.find_held_tasks(["nobody"])
+        )
+        assert nothing(begun.select_payloads(["nobody"]), begun.find_task_names("nobody"), begun.count_held(["nobody"]))
+        assert begun.find_run_ids(["nobody"]) == set()
+
+
+def test_an_empty_batch_does_nothing(yard: Yard) -> None:
+    run = yard.put(yard.run())
+    with yard.store.read() as reader:
+        position = reader.last_position()
+    with yard.transaction() as begun:
+        for write in (begun.insert_runs, begun.move_runs, begun.update_runs):
+            write([])
+        for write_tasks in (begun.insert_tasks, begun.move_tasks, begun.update_tasks):
+            write_tasks([])
+        for write_workers in (begun.insert_workers, begun.move_workers, begun.update_workers):
+            write_workers([])
+        for write_breakers in (begun.insert_breakers, begun.move_breakers, begun.update_breakers):
+            write_breakers([])
+        for write_attempts in (begun.insert_attempts, begun.end_attempts, begun.note_attempts):
+            write_attempts([])
+        begun.insert_dependencies([])
+        begun.insert_notices([])
+        begun.set_timers([])
+        begun.drop_timers([])
+        begun.touch_workers([], AT)
+        begun.recount_dependencies([])
+        begun.end_orphaned_attempts([], AT)
+        begun.open_runs([], is_open=True)
+        assert nothing(begun.take_timers([]), begun.release_dependents([]), begun.find_dependents([]))
+        assert nothing(begun.assess_runs([]), begun.assess_families([]), begun.lock_runs([]), begun.lock_workers([]))
+        assert nothing(begun.lock_breakers(ACME, []), begun.select_tasks([]), begun.select_run_tasks(run.id, []))
+        assert nothing(begun.select_claimable(ACME, [], 9), begun.select_reclaimable(ACME, [], 9))
+        assert nothing(begun.find_claimable_runs(ACME, [], 9))
+        assert nothing(begun.find_held_tasks([]), begun.find_run_workers([]), begun.count_overstayed(AT, []))
+        assert nothing(begun.select_payloads([]), begun.count_held([]))
+        assert begun.find_run_ids([]) == set()
+        assert begun.last_position() == position
+
+
+def test_tenants_see_nothing_of_each_other(yard: Yard) -> None:
+    yard.tenant(GLOBEX)
+    run = yard.put(yard.run(tenant=GLOBEX))
+    first, second = (yard.put(yard.task(run, tenant=GLOBEX, run_open=True)) for _ in range(2))
+    task = yard.bring(first, "RUNNING")
+    worker = yard.bring(yard.put(yard.worker(tenant=GLOBEX)), "IDLE")
+    breaker = yard.bring(yard.put(yard.breaker(tenant=GLOBEX, tool="git")), "OPEN")
+    yard.put(yard.breaker(tool="git"))
+    yard.bring(second, "QUEUED")
+    with yard.transaction() as begun:
+        begun.insert_dependencies([Dependency(second.id, first.id)])
+        begun.set_timers([timer(run, tenant=GLOBEX)])
+        begun.insert_response(response(tenant=GLOBEX))
+    assert find(yard.store, breaker) == breaker
+    with yard.transaction() as begun:
+        assert nothing(begun.find_run(ACME, run.id), begun.find_task(ACME, task.id), begun.find_worker(ACME, worker.id))
+        found = begun.find_breaker(ACME, "git")
+        assert found is not None
+        assert found.tenant == ACME
+        assert nothing(begun.list_runs(ACME, phase=None, after=None, limit=9), begun.list_tasks(ACME, run.id))
+        assert ids(begun.list_workers(ACME)) == [HAND]
+        assert ids(begun.list_workers(GLOBEX)) == [worker.id]
+        assert [row.tenant for row in begun.list_breakers(ACME)] == [ACME]
+        assert nothing(begun.list_attempts(ACME, task.id), begun.list_dependencies(ACME, run.id), begun.list_timers(ACME))
+        assert nothing(begun.list_history(ACME, run.id), begun.list_transitions(ACME, after=None, limit=99, run_id=run.id))
+        assert {event.entity_id for event in begun.list_transitions(ACME, after=None, limit=99, run_id=None)} == {
+            HAND,
+            found.id,
+        }
+        assert not [name for name, *_ in begun.measure_transitions(ACME) if name == "standard.run"]
+        assert nothing(begun.select_claimable(ACME, [yard.lane_id], 9), begun.find_claimable_runs(ACME, [yard.lane_id], 9))
+        assert ids(begun.select_claimable(GLOBEX, [yard.lane_id], 9)) == [second.id]
+        assert nothing(begun.find_free_workers(ACME, 9), begun.list_tripped_tools(ACME))
+        assert begun.find_free_workers(GLOBEX, 9) == [worker.id]
+        assert begun.list_tripped_tools(GLOBEX) == ["git"]
+        assert [row.tenant for row in begun.lock_breakers(ACME, ["git"])] == [ACME]
+        assert begun.find_response(ACME, "POST /runs", "key") is None
+
+
+# Transactions.
+
+
+def test_what_was_rolled_back_was_never_there(yard: Yard) -> None:
+    run = yard.put(yard.run())
+    with yard.store.read() as reader:
+        position = reader.last_position()
+    begun = yard.store.begin()
+    yard.move_in(begun, run, "RUNNING")
+    insert(begun, other := yard.run(), first := yard.task(other), second := yard.task(other), yard.worker(), yard.breaker())
+    begun.insert_dependencies([Dependency(second.id, first.id)])
+    begun.set_timers([timer(run)])
+    begun.insert_response(response())
+    begun.insert_lane(ACME, "git", "[]", fails_fast=True)
+    begun.insert_machine(with_fields(MACHINES["standard.run"], version=2), fingerprint="2", definition="2")
+    begun.ensure_tenant(GLOBEX, AT)
+    begun.rollback()
+    assert find(yard.store, run) == run
+    with yard.transaction() as begun:
+        assert ids(begun.list_runs(ACME, phase=None, after=None, limit=9)) == [run.id]
+        assert nothing(begun.list_tasks(ACME, other.id), begun.list_dependencies(ACME, other.id), begun.list_timers(ACME))
+        assert nothing(begun.list_workers(ACME), begun.list_breakers(ACME))
+        assert begun.find_response(ACME, "POST /runs", "key") is None
+        assert len(begun.list_lanes(ACME)) == 1
+        assert len(begun.list_machines()) == len(MACHINES)
+        assert begun.last_position() == position
+        assert len(begun.list_history(ACME, run.id)) == 1
+
+
+def test_nobody_sees_what_is_not_committed(yard: Yard) -> None:
+    run = yard.run()
+    begun = yard.store.begin()
+    begun.insert_runs([run])
+    assert begun.find_run(ACME, run.id) == run
+    with yard.store.read() as reader:
+        assert reader.find_run(ACME, run.id) is None
+    begun.commit()
+    with yard.store.read() as reader:
+        assert reader.find_run(ACME, run.id) == run
+
+
+def test_any_number_of_threads_may_read_while_one_writes(yard: Yard) -> None:
+    """Whatever they see is a whole commit."""
+    written = threading.Event()
+
+    def read_until_all_is_written() -> set[int]:
+        seen = set()
+        while not written.is_set():
+            with yard.store.read() as reader:
+                runs = reader.list_runs(ACME, phase=None, after=None, limit=1)
+                seen |= {len(reader.list_tasks(ACME, run.id)) for run in runs}
+        return seen
+
+    with ThreadPoolExecutor(4) as pool:
+        readers = [pool.submit(read_until_all_is_written) for _ in range(4)]
+        try:
+            for _ in range(30):
+                with yard.transaction() as begun:
+                    insert(begun, run := yard.run())
+                    insert(begun, *(yard.task(run) for _ in range(3)))
+        finally:
+            written.set()
+        assert all(reader.result() <= {3} for reader in readers)
+
+
+def test_a_transaction_happens_at_one_instant_of_a_time_that_runs_forward(yard: Yard) -> None:
+    instants = []
+    for _ in range(3):
+        with yard.transaction() as begun:
+            instants.append(begun.now())
+            insert(begun, yard.run())
+            assert begun.now() == instants[-1]
+    assert instants == sorted(instants)
+    assert all(instant.utcoffset() == timedelta(0) for instant in instants)
+
+
+def test_what_was_committed_outlives_the_store(yard: Yard) -> None:
+    run = yard.put(yard.run())
+    url = yard.store.url
+    yard.store.close()
+    with closing(open_store(yard.url)) as store:
+        assert find(store, run) == run
+        assert store.url == url
+
+
+@pytest.mark.parametrize(
+    ("machine", "to_state"),
+    [("standard.run", "RUNNING"), ("standard.task", "QUEUED"), ("standard.worker", "IDLE"), ("standard.breaker", "OPEN")],
+)
+def test_whoever_comes_second_is_told_so(yard: Yard, machine: str, to_state: str) -> None:
+    row, bystander = yard.put(yard.entity(machine)), yard.put(yard.entity(machine))
+    after = yard.moved(bystander, to_state)
+    moved = yard.move(row, to_state)
+    for stale in (yard.moved(row, to_state), replace(moved, revision=9), replace(moved, id="nobody")):
+        with pytest.raises(Conflict), yard.transaction() as begun:
+            move(begun, after, stale)
+    for stale in (row, replace(moved, revision=9), replace(moved, id="nobody")):
+        with pytest.raises(Conflict), yard.transaction() as begun:
+            update(begun, bystander, stale)
+    assert find(yard.store, row) == moved
+    assert find(yard.store, bystander) == bystander
+
+
+def test_a_refused_change_leaves_the_store_in_order(yard: Yard) -> None:
+    run = yard.put(yard.run())
+    with pytest.raises(LawBroken), yard.transaction() as begun:
+        begun.insert_runs([yard.run(), replace(yard.run(), state="SUCCEEDED", phase="done")])
+    assert yard.move(run, "RUNNING") == find(yard.store, run)
+    with yard.store.read() as reader:
+        assert ids(reader.list_runs(ACME, phase=None, after=None, limit=9)) == [run.id]
+
+
+# News.
+
+
+def listening(store: Store) -> tuple[Queue[News], Callable[[], None]]:
+    heard: Queue[News] = Queue()
+    return heard, store.listen(heard.put)
+
+
+def test_everybody_who_listens_hears_of_a_commit(yard: Yard) -> None:
+    """Whoever commits without news, or not at all, is not heard."""
+    with closing(open_store(yard.url)) as other:
+        (there, _), (here, _) = listening(other), listening(yard.store)
+        for news in (News.TASKS, News.TIMERS | News.EVENTS, News.TASKS | News.TIMERS | News.EVENTS):
+            with yard.transaction():
+                pass
+            yard.store.begin().rollback()
+            with yard.transaction(news) as begun:
+                insert(begun, yard.run())
+            assert there.get(timeout=10) == news
+            assert here.get(timeout=10) == news
+        with transaction(other, News.TIMERS):
+            pass
+        assert here.get(timeout=10) == News.TIMERS
+
+
+def test_news_are_true_when_they_are_heard(yard: Yard) -> None:
+    with closing(open_store(yard.url)) as other:
+        there, _ = listening(other)
+        run = yard.run()
+        with yard.transaction(News.EVENTS) as begun:
+            begun.insert_runs([run])
+        there.get(timeout=10)
+        assert find(other, run) == run
+
+
+def test_whoever_stops_listening_hears_no_more(yard: Yard) -> None:
+    with closing(open_store(yard.url)) as other:
+        (deaf, stop), (there, _) = listening(other), listening(other)
+        stop()
+        stop()
+        with yard.transaction(News.TASKS):
+            pass
+        there.get(timeout=10)
+        with pytest.raises(Empty):
+            deaf.get_nowait()
+
+
+def test_a_store_that_was_closed_is_missed_by_nobody(yard: Yard) -> None:
+    other = open_store(yard.url)
+    listening(other)
+    other.close()
+    heard, _ = listening(yard.store)
+    with yard.transaction(News.EVENTS):
+        pass
+    assert heard.get(timeout=10) == News.EVENTS

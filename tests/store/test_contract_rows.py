@@ -1,0 +1,314 @@
+"""One contract, one suite: every column of every row comes back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from decimal import Decimal
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+from tests.store.yard import (
+    ACME,
+    AT,
+    GLOBEX,
+    JSON,
+    SECOND,
+    WORDS,
+    Yard,
+    find,
+)
+
+from pointsman.store.rows import Attempt
+from pointsman.store.rows import Transition as Event
+
+CENTS = Decimal("0.000001")
+FORTUNE = Decimal("1234567.654321")
+
+
+def each_column_varies(*versions: msgspec.Struct, but: Iterable[str] = ()) -> bool:
+    """Whether the versions differ in every column, so that a forgotten one would be noticed."""
+    stuck = {name for name in versions[0].__struct_fields__ if len({repr(getattr(row, name)) for row in versions}) == 1}
+    return stuck == set(but)
+
+
+def test_a_run_comes_back_as_it_was_stored(yard: Yard) -> None:
+    yard.tenant(GLOBEX)
+    plain = yard.run()
+    full = yard.run(
+        "orchestrated.workstream",
+        tenant=GLOBEX,
+        reason=WORDS,
+        actor=WORDS,
+        metadata=JSON,
+        created_at=AT - SECOND,
+        started_at=AT,
+        name=WORDS,
+        parent_run_id=plain.id,
+        depth=1,
+        worker_count=10,
+        allocates=True,
+        missing_tasks=3,
+        has_checks=True,
+        retry_count=1,
+        max_retries=2,
+        policy=JSON,
+        budget_usd=FORTUNE,
+        spent_usd=CENTS,
+        promised_usd=FORTUNE,
+        reserved_usd=FORTUNE - CENTS,
+        error=WORDS,
+        payload=JSON,
+        output=JSON,
+    )
+    with yard.transaction() as begun:
+        begun.insert_runs([plain, full])
+    changes: dict[str, Any] = {
+        "reason": "enough",
+        "actor": "eve",
+        "metadata": None,
+        "missing_tasks": 0,
+        "retry_count": 2,
+        "error": None,
+    }
+    money: dict[str, Any] = {"budget_usd": None, "spent_usd": FORTUNE, "promised_usd": CENTS, "reserved_usd": Decimal(0)}
+    moved = yard.moved(full, "cancelled", **changes, **money, output=None)
+    updated = replace(moved, error=WORDS, missing_tasks=1, retry_count=0, budget_usd=CENTS, spent_usd=CENTS, output=WORDS)
+    assert [find(yard.store, row) for row in (plain, full)] == [plain, full]
+    with yard.transaction() as begun:
+        begun.move_runs([moved])
+        assert begun.lock_runs([moved.id]) == [moved]
+    assert find(yard.store, moved) == moved
+    with yard.transaction() as begun:
+        begun.update_runs([updated])
+    assert find(yard.store, updated) == updated
+    assert each_column_varies(plain, full, moved, updated)
+
+
+def test_a_task_comes_back_as_it_was_stored(yard: Yard) -> None:
+    yard.tenant(GLOBEX)
+    run = yard.put(yard.run())
+    worker = yard.put(yard.worker())
+    plain = yard.task(yard.put(yard.run()), is_gate=True, open_dependencies=2)
+    full = yard.task(
+        run,
+        "approval.step",
+        tenant=GLOBEX,
+        reason=WORDS,
+        metadata=JSON,
+        created_at=AT - SECOND,
+        parent_task_id=plain.id,
+        depth=1,
+        position=7,
+        name=WORDS,
+        lane_id=yard.lane("gpu"),
+        priority=-3,
+        critical=False,
+        review_wanted=True,
+        has_checks=True,
+        allocated=True,
+        run_open=True,
+        available_at=AT + SECOND,
+        epoch=4,
+        attempt_count=1,
+        max_attempts=5,
+        retry_count=1,
+        max_retries=2,
+        reclaim_count=1,
+        max_reclaims=4,
+        policy=JSON,
+        budget_usd=FORTUNE,
+        cost_usd=CENTS,
+        session_id=WORDS,
+        keep_session=True,
+        question=WORDS,
+        answer=WORDS,
+        comment=WORDS,
+        error=WORDS,
+        cancel_requested_at=AT,
+        payload=JSON,
+    )
+    with yard.transaction() as begun:
+        begun.insert_tasks([plain, full])
+    texts = dict.fromkeys(("session_id", "question", "answer", "comment", "error", "cancel_requested_at", "metadata"))
+    counts: dict[str, Any] = {
+        "retry_count": 2,
+        "reclaim_count": 4,
+        "keep_session": False,
+        "budget_usd": None,
+        "cost_usd": FORTUNE,
+    }
+    claimed = yard.moved(full, "RUNNING", worker_id=worker.id, reserved_usd=CENTS, actor=None, **texts, **counts)
+    lost = replace(claimed, lease_expired=True, cost_usd=FORTUNE + CENTS, error="lost", question="?", answer="!", comment="…")
+    ended = yard.moved(lost, "SUCCEEDED", actor=WORDS, output=WORDS)
+    assert find(yard.store, plain) == plain
+    assert find(yard.store, full) == full
+    with yard.transaction() as begun:
+        begun.move_tasks([claimed])
+    assert find(yard.store, claimed) == claimed
+    with yard.transaction() as begun:
+        begun.update_tasks([lost])
+        assert begun.find_task(GLOBEX, lost.id) == lost
+        begun.move_tasks([ended])
+    assert find(yard.store, ended) == ended
+    assert each_column_varies(plain, full, claimed, lost, ended)
+
+
+def test_a_worker_comes_back_as_it_was_stored(yard: Yard) -> None:
+    yard.tenant(GLOBEX)
+    run = yard.put(yard.run())
+    plain = yard.worker()
+    full = yard.worker(
+        "supervised.worker",
+        tenant=GLOBEX,
+        reason=WORDS,
+        actor=WORDS,
+        metadata=JSON,
+        created_at=AT - SECOND,
+        started_at=AT,
+        name=WORDS,
+        capabilities='["ü", "gpu"]',
+        max_concurrent_tasks=4,
+        lease_seconds=12.5,
+        heartbeat_at=AT + SECOND,
+        missing=True,
+        run_id=run.id,
+        drain_wanted=True,
+        pause_wanted=True,
+        error=WORDS,
+    )
+    with yard.transaction() as begun:
+        begun.insert_workers([plain, full])
+    flags: dict[str, Any] = {"missing": False, "drain_wanted": False, "pause_wanted": False}
+    moved = yard.moved(full, "TERMINATED", run_id=None, error=None, capabilities="[]", max_concurrent_tasks=9, **flags)
+    updated = replace(moved, heartbeat_at=AT + 5 * SECOND, missing=True, error="late", drain_wanted=True, pause_wanted=True)
+    assert [find(yard.store, row) for row in (plain, full)] == [plain, full]
+    with yard.transaction() as begun:
+        begun.move_workers([moved])
+        assert begun.lock_workers([moved.id]) == [moved]
+        begun.update_workers([updated])
+    assert find(yard.store, updated) == updated
+    assert each_column_varies(plain, full, moved, updated)
+
+
+def test_a_breaker_comes_back_as_it_was_stored(yard: Yard) -> None:
+    yard.tenant(GLOBEX)
+    probe = yard.put_task()
+    plain = yard.breaker(tool="git")
+    full = yard.breaker(
+        "pipeline.breaker",
+        tenant=GLOBEX,
+        reason=WORDS,
+        actor=WORDS,
+        metadata=JSON,
+        created_at=AT - SECOND,
+        started_at=AT,
+        tool=WORDS,
+        failure_count=3,
+        failure_threshold=4,
+        success_count=1,
+        success_threshold=2,
+        cooldown_seconds=0.25,
+        retry_at=AT + SECOND,
+    )
+    with yard.transaction() as begun:
+        begun.insert_breakers([plain, full])
+    opened = yard.moved(full, "OPEN", failure_count=4, success_count=0, retry_at=None, failure_threshold=9)
+    probed = yard.moved(opened, "HALF_OPEN", probe_task_id=probe.id, cooldown_seconds=1.5, success_threshold=3, metadata=None)
+    updated = replace(probed, success_count=2, failure_count=0, retry_at=AT)
+    assert [find(yard.store, row) for row in (plain, full)] == [plain, full]
+    with yard.transaction() as begun:
+        begun.move_breakers([opened])
+        begun.move_breakers([probed])
+        assert begun.lock_breakers(GLOBEX, [WORDS]) == [probed]
+        begun.update_breakers([updated])
+    assert find(yard.store, updated) == updated
+    assert each_column_varies(plain, full, opened, probed, updated, but=["outcome", "completed_at"])
+
+
+def test_an_attempt_comes_back_as_it_was_stored(yard: Yard) -> None:
+    yard.tenant(GLOBEX)
+    task = yard.put_task(tenant=GLOBEX)
+    other = yard.put_task()
+    worker, another = yard.put(yard.worker()), yard.put(yard.worker())
+    mine: dict[str, Any] = {"task_id": task.id, "tenant": GLOBEX}
+    second = Attempt(**mine, epoch=2, worker_id=worker.id, started_at=AT)
+    first = Attempt(
+        **mine,
+        epoch=1,
+        worker_id=another.id,
+        started_at=AT - 2 * SECOND,
+        ended_at=AT - SECOND,
+        ended_by=WORDS,
+        error=WORDS,
+        exit_code=-9,
+        cost_usd=FORTUNE,
+        session_id=WORDS,
+        resumed=True,
+        log_path=WORDS,
+    )
+    elsewhere = Attempt(task_id=other.id, epoch=1, tenant=ACME, worker_id=worker.id, started_at=AT)
+    with yard.transaction() as begun:
+        begun.insert_attempts([second, first, elsewhere])
+    with yard.store.read() as reader:
+        assert reader.list_attempts(GLOBEX, task.id) == [first, second]
+    assert each_column_varies(first, second, elsewhere)
+
+
+def test_an_event_says_all_that_the_move_said(yard: Yard) -> None:
+    yard.tenant(GLOBEX)
+    run = yard.put(yard.run(tenant=GLOBEX, reason="because", actor="eve", metadata='{"n": 1}'))
+    task = yard.put_task(run, tenant=GLOBEX, state="RUNNING")
+    failed = yard.move(
+        task, "FAILED", trigger="fail", reason=WORDS, actor=WORDS, metadata=JSON, entered_at=task.entered_at + SECOND / 4
+    )
+    breaker = yard.put(yard.breaker())
+    history: list[Event] = []
+    with yard.store.read() as reader:
+        for row in (run, failed, breaker):
+            history += reader.list_history(row.tenant, row.id)
+    began, *_, last, of_breaker = history
+    assert began == Event(
+        position=began.position,
+        tenant=GLOBEX,
+        kind="run",
+        entity_id=run.id,
+        run_id=run.id,
+        machine_id=run.machine_id,
+        from_state=None,
+        to_state="PENDING",
+        trigger="create",
+        severity="info",
+        reason="because",
+        actor="eve",
+        metadata='{"n": 1}',
+        at=AT,
+        seconds_in_state=None,
+    )
+    assert last == Event(
+        position=last.position,
+        tenant=GLOBEX,
+        kind="task",
+        entity_id=task.id,
+        run_id=run.id,
+        machine_id=task.machine_id,
+        from_state="RUNNING",
+        to_state="FAILED",
+        trigger="fail",
+        severity="error",
+        reason=WORDS,
+        actor=WORDS,
+        metadata=JSON,
+        at=failed.entered_at,
+        seconds_in_state=0.25,
+    )
+    assert (of_breaker.kind, of_breaker.run_id, of_breaker.tenant) == ("breaker", None, ACME)
+    assert len({event.position for event in history}) == len(history)
+    assert each_column_varies(*history)
+
+
+def test_large_texts_come_back_whole(yard: Yard) -> None:
+    text = WORDS * 20_000
+    task = yard.put_task(payload=text)
+    with yard.transaction() as begun:
+        assert begun.select_payloads([task.id]) == {task.id: text}

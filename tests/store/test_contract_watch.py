@@ -1,0 +1,566 @@
+"""One contract, one suite: whoever works, whatever is due, and what can be told of all that happened."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace as with_fields
+from datetime import timedelta
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+from tests.store.outsider import kind_of, type_columns
+from tests.store.yard import (
+    ACME,
+    AT,
+    GLOBEX,
+    JSON,
+    MACHINES,
+    SECOND,
+    WORDS,
+    Yard,
+    attempt_of,
+    find,
+    ids,
+    insert,
+    response,
+    timer,
+)
+
+from pointsman.store.rows import Dependency, Entity, Notice, Run, Task
+from pointsman.store.rows import Transition as Event
+
+# Workers.
+
+
+def test_workers_are_listed_and_locked_in_the_order_of_their_ids(yard: Yard) -> None:
+    workers = [yard.put(yard.worker(id=name)) for name in ("worker_b", "worker_c", "worker_a")]
+    order = [workers[2], workers[0], workers[1]]
+    with yard.transaction() as begun:
+        assert begun.list_workers(ACME) == order
+        assert begun.lock_workers(["worker_c", "worker_a", "worker_b"]) == order
+        assert begun.lock_workers({"worker_b", "nobody"}) == [workers[0]]
+
+
+def test_a_worker_that_was_heard_of_lives_on(yard: Yard) -> None:
+    heard, silent = yard.put(yard.worker()), yard.put(yard.worker())
+    with yard.transaction() as begun:
+        begun.touch_workers([heard.id, "nobody"], AT + SECOND)
+        begun.touch_workers([heard.id], AT - SECOND)
+    assert find(yard.store, heard) == replace(heard, heartbeat_at=AT + SECOND), "an old report does not turn time back"
+    assert find(yard.store, silent) == silent
+
+
+def test_workers_hold_the_tasks_that_they_execute(yard: Yard) -> None:
+    """A task is held while its checks run, whether its state needs a worker or not; one that was lost is held no more."""
+    anna, bert, idle = (yard.put(yard.worker()) for _ in range(3))
+    first = yard.bring(yard.put_task(), "RUNNING", worker_id=anna.id)
+    second = yard.bring(yard.put_task(), "RUNNING", worker_id=anna.id)
+    over = yard.move(yard.bring(yard.put_task(), "RUNNING", worker_id=anna.id), "SUCCEEDED")
+    checked = yard.move(yard.bring(yard.put_task(machine="orchestrated.task"), "running", worker_id=bert.id), "validating")
+    other = yard.bring(yard.put_task(), "RUNNING", worker_id=bert.id)
+    lost = yard.bring(yard.put_task(machine="approval.step"), "RUNNING", worker_id=bert.id)
+    everybody = [anna.id, bert.id, idle.id, "nobody"]
+    assert not find(yard.store, over).worker_id
+    with yard.transaction() as begun:
+        begun.update_tasks([replace(lost, lease_expired=True)])
+        assert begun.count_held(everybody) == {anna.id: 2, bert.id: 2}
+        assert begun.count_held([bert.id]) == {bert.id: 2}
+        holders = [(first, anna), (second, anna), (checked, bert), (other, bert), (lost, bert)]
+        assert begun.find_held_tasks(everybody) == [(worker.id, task.id, task.run_id) for task, worker in holders]
+        assert begun.find_held_tasks([anna.id]) == [(anna.id, task.id, task.run_id) for task in (first, second)]
+
+
+def test_workers_are_silent_once_their_lease_is_over(yard: Yard) -> None:
+    late = yard.put(yard.worker(lease_seconds=2.5, heartbeat_at=AT))
+    later = yard.put(yard.worker(lease_seconds=0.5, heartbeat_at=AT + SECOND))
+    patient = yard.put(yard.worker(lease_seconds=60, heartbeat_at=AT - SECOND))
+    yard.put(yard.worker(lease_seconds=0.001, missing=True))
+    yard.bring(yard.put(yard.worker(lease_seconds=0.001)), "SHUTDOWN")
+    with yard.transaction() as begun:
+        assert begun.next_silence() == AT + timedelta(seconds=1.5)
+        assert begun.find_silent_workers(AT + timedelta(seconds=1.5), 9) == []
+        assert begun.find_silent_workers(AT + timedelta(seconds=1.500001), 9) == [later.id]
+        assert begun.find_silent_workers(AT + timedelta(seconds=59), 9) == [late.id, later.id]
+        assert begun.find_silent_workers(AT + timedelta(seconds=600), 9) == [patient.id, late.id, later.id]
+        assert begun.find_silent_workers(AT + timedelta(seconds=600), 1) == [patient.id]
+        begun.update_workers([replace(later, missing=True)])
+        assert begun.next_silence() == AT + timedelta(seconds=2.5)
+
+
+def test_workers_are_free_when_they_may_claim_hold_nothing_and_belong_to_no_run(yard: Yard) -> None:
+    idle, busy, holder = (yard.bring(yard.put(yard.worker()), state) for state in ("IDLE", "BUSY", "BUSY"))
+    yard.bring(yard.put_task(), "RUNNING", worker_id=holder.id)
+    run = yard.put(yard.run())
+    yard.bring(yard.put(yard.worker(run_id=run.id)), "IDLE")
+    yard.bring(yard.put(yard.worker(missing=True)), "IDLE")
+    for state in ("PAUSED", "UNRESPONSIVE", "SHUTDOWN"):
+        yard.bring(yard.put(yard.worker()), state)
+    with yard.transaction() as begun:
+        assert begun.find_free_workers(ACME, 9) == [idle.id, busy.id]
+        assert begun.find_free_workers(ACME, 1) == [idle.id]
+
+
+def test_a_worker_whose_task_has_ended_is_free_again(yard: Yard) -> None:
+    worker = yard.bring(yard.put(yard.worker()), "BUSY")
+    task = yard.bring(yard.put_task(), "RUNNING", worker_id=worker.id)
+    yard.move(task, "FAILED")
+    with yard.transaction() as begun:
+        assert begun.find_free_workers(ACME, 9) == [worker.id]
+
+
+def test_the_workers_of_a_run_are_found(yard: Yard) -> None:
+    first, second, other = (yard.put(yard.run()) for _ in range(3))
+    workers = [yard.put(yard.worker(run_id=run and run.id)) for run in (second, first, None, first, other)]
+    with yard.transaction() as begun:
+        assert begun.find_run_workers([first.id]) == ids(workers[1:4:2])
+        assert begun.find_run_workers([second.id, first.id]) == [workers[0].id, *ids(workers[1:4:2])]
+
+
+# Breakers.
+
+
+def test_breakers_are_listed_by_tool_and_locked_by_id(yard: Yard) -> None:
+    breakers = [yard.put(yard.breaker(tool=tool)) for tool in ("git", "apple", "Zip", "éclair")]
+    with yard.transaction() as begun:
+        assert [row.tool for row in begun.list_breakers(ACME)] == ["Zip", "apple", "git", "éclair"], "by code point everywhere"
+        assert begun.lock_breakers(ACME, ["Zip", "nobody", "apple", "git"]) == breakers[:3]
+
+
+def test_tools_are_tripped_unless_their_breaker_is_closed(yard: Yard) -> None:
+    states = ("CLOSED", "OPEN", "HALF_OPEN")
+    closed, opened, probing = (yard.bring(yard.put(yard.breaker(tool=state)), state) for state in states)
+    theirs = yard.bring(yard.put(yard.breaker(tool="A", tenant=yard.tenant(GLOBEX))), "OPEN")
+    with yard.transaction() as begun:
+        assert sorted(begun.list_tripped_tools(ACME)) == ["HALF_OPEN", "OPEN"]
+        assert begun.list_tripped_breakers() == [probing, opened, theirs]
+        assert closed not in begun.list_tripped_breakers()
+
+
+# Timers.
+
+
+def test_timers_come_back_in_the_order_in_which_they_are_due(yard: Yard) -> None:
+    yard.tenant(GLOBEX)
+    timers = [
+        timer("b", "expire", 1, kind="task", revision=3, run_id=None),
+        timer("b", "delay", 1, kind="worker"),
+        timer(WORDS, WORDS, 0.000001, kind="breaker"),
+        timer("a", "expire", 1),
+    ]
+    theirs = timer("z", "expire", -5, tenant=GLOBEX)
+    order = [timers[2], timers[3], timers[1], timers[0]]
+    with yard.transaction() as begun:
+        begun.set_timers([*timers, theirs])
+        assert begun.list_timers(ACME) == order
+        assert begun.next_due() == theirs.due_at
+        assert begun.find_due_timers(AT + SECOND, 99) == [theirs, *order]
+        assert begun.find_due_timers(AT + SECOND, 3) == [theirs, *order[:2]]
+        assert begun.find_due_timers(AT, 99) == [theirs]
+        assert begun.find_due_timers(AT + timedelta(microseconds=1), 99) == [theirs, timers[2]], "due at the very instant"
+
+
+def test_a_timer_that_is_set_again_replaces_the_first(yard: Yard) -> None:
+    first, again, other = (
+        timer("a", after_seconds=9, revision=1),
+        timer("a", after_seconds=2, revision=2),
+        timer("a", "delay", 5),
+    )
+    with yard.transaction() as begun:
+        begun.set_timers([first, other])
+        begun.set_timers([again])
+        assert begun.list_timers(ACME) == [again, other]
+
+
+def test_each_timer_is_taken_once(yard: Yard) -> None:
+    first, second, moved = timer("a"), timer("b"), timer("c", revision=1)
+    with yard.transaction() as begun:
+        begun.set_timers([first, second, moved, timer("a", "delay", 9)])
+        begun.set_timers([timer("c", after_seconds=1, revision=1)])
+    with yard.transaction() as begun:
+        assert begun.take_timers([first, moved, replace(second, revision=5)]) == [first], "those that changed since are left"
+        assert begun.take_timers([first, second]) == [second]
+        assert begun.take_timers([first, second]) == []
+        assert begun.list_timers(ACME) == [timer("c", after_seconds=1, revision=1), timer("a", "delay", 9)]
+        assert begun.next_due() == AT + SECOND
+
+
+def test_the_timers_of_an_entity_are_dropped_together(yard: Yard) -> None:
+    with yard.transaction() as begun:
+        begun.set_timers([timer("a"), timer("a", "delay"), timer("b"), timer("c")])
+        begun.drop_timers(["a", "c", "nobody"])
+        assert begun.list_timers(ACME) == [timer("b")]
+
+
+# Idempotency.
+
+
+def test_the_first_answer_to_a_key_stays(yard: Yard) -> None:
+    yard.tenant(GLOBEX)
+    first = response(key=WORDS, endpoint=WORDS, body=WORDS, request_hash=WORDS)
+    twin = replace(first, request_hash="other", status=500, body="other", created_at=AT + SECOND / 2)
+    others = [replace(first, tenant=GLOBEX), replace(first, endpoint="GET /"), replace(first, key="k", status=404)]
+    with yard.transaction() as begun:
+        assert begun.insert_response(first)
+        assert not begun.insert_response(twin)
+        assert [begun.insert_response(other) for other in others] == [True, True, True]
+    with yard.transaction() as begun:
+        assert not begun.insert_response(twin)
+        for stored in (first, *others):
+            assert begun.find_response(stored.tenant, stored.endpoint, stored.key) == stored
+
+
+def test_an_answer_that_has_expired_gives_way(yard: Yard) -> None:
+    first = response()
+    new = response(request_hash="new", status=202, body="new", created_at=AT + SECOND, expires_at=AT + 2 * SECOND)
+    with yard.transaction() as begun:
+        begun.insert_response(first)
+        assert not begun.insert_response(replace(new, created_at=AT + timedelta(microseconds=999_999)))
+        assert begun.insert_response(new)
+        assert begun.find_response(ACME, "POST /runs", "key") == new
+
+
+def test_expired_answers_are_purged_a_few_at_a_time(yard: Yard) -> None:
+    yard.tenant(GLOBEX)
+    with yard.transaction() as begun:
+        for number in range(3):
+            begun.insert_response(response(key=f"old {number}", tenant=(ACME, GLOBEX)[number % 2]))
+        begun.insert_response(response(key="new", expires_at=AT + timedelta(seconds=1.000001)))
+        assert begun.purge_responses(AT + SECOND - timedelta(microseconds=1), 9) == 0
+        assert [begun.purge_responses(AT + SECOND, 2) for _ in range(3)] == [2, 1, 0]
+        assert begun.find_response(ACME, "POST /runs", "new") is not None
+        assert begun.find_response(ACME, "POST /runs", "old 0") is begun.find_response(GLOBEX, "POST /runs", "old 1") is None
+
+
+# The audit trail, which is the event stream.
+
+
+def some_history(yard: Yard) -> tuple[Run, Task]:
+    """Two runs, a task and an allocated worker that have moved in turns, over several commits."""
+    run, other = yard.put(yard.run()), yard.put(yard.run())
+    task = yard.put_task(run)
+    worker = yard.put(yard.worker(run_id=run.id))
+    with yard.transaction() as begun:
+        run = yard.move_in(begun, run, "RUNNING")
+        task = yard.move_in(begun, task, "QUEUED")
+        yard.move_in(begun, other, "RUNNING")
+        worker = yard.move_in(begun, worker, "IDLE")
+    yard.move(worker, "BUSY")
+    task = yard.move(task, "RUNNING", worker_id=worker.id)
+    return yard.move(run, "PAUSED"), yard.move(task, "SUCCEEDED")
+
+
+def read_on(yard: Yard, limit: int, run_id: str | None = None, after: str | None = None) -> list[Event]:
+    """The whole stream, page by page, as somebody reads it who comes back with the last position."""
+    stream: list[Event] = []
+    while True:
+        with yard.store.read() as reader:
+            page = reader.list_transitions(ACME, after=stream[-1].position if stream else after, limit=limit, run_id=run_id)
+        assert len(page) <= limit
+        assert not {event.position for event in page} & {event.position for event in stream}, "told twice"
+        if not page:
+            return stream
+        stream += page
+
+
+def test_the_stream_is_read_once_in_one_order_whatever_the_size_of_the_pages(yard: Yard) -> None:
+    some_history(yard)
+    whole = read_on(yard, 999)
+    states = {"run": ["PENDING", "PENDING", "RUNNING", "RUNNING", "PAUSED"], "worker": ["INITIALIZING", "IDLE", "BUSY"]}
+    states["task"] = ["PENDING", "QUEUED", "RUNNING", "SUCCEEDED"]
+    for kind, expected in states.items():
+        assert [event.to_state for event in whole if event.kind == kind] == expected
+    assert len(whole) == 12
+    for limit in (1, 2, 5):
+        assert read_on(yard, limit) == whole
+    with yard.store.read() as reader:
+        assert not reader.is_held_back(), "nobody is writing"
+
+
+def test_the_stream_of_a_run_is_its_own_moves_and_those_of_its_tasks(yard: Yard) -> None:
+    run, task = some_history(yard)
+    own = [event for event in read_on(yard, 999) if event.entity_id in (run.id, task.id)]
+    for limit in (1, 2, 999):
+        assert read_on(yard, limit, run_id=run.id) == own
+    assert read_on(yard, 2, run_id=run.id, after=own[1].position) == own[2:]
+    with yard.store.read() as reader:
+        assert reader.list_history(ACME, task.id) == [event for event in own if event.entity_id == task.id]
+
+
+def test_reading_on_from_the_end_shows_only_what_is_new(yard: Yard) -> None:
+    some_history(yard)
+    with yard.store.read() as reader:
+        end = reader.last_position()
+    assert read_on(yard, 9, after=end) == []
+    run = yard.put(yard.run())
+    assert [event.entity_id for event in read_on(yard, 9, after=end)] == [run.id]
+
+
+def test_an_empty_stream_can_be_read_on_from_its_end(yard: Yard) -> None:
+    with yard.store.read() as reader:
+        assert reader.list_transitions(ACME, after=reader.last_position(), limit=9, run_id=None) == []
+
+
+def test_moves_are_measured(yard: Yard) -> None:
+    for seconds in (1.0, 2.0):
+        run = yard.put(yard.run())
+        yard.move(run, "RUNNING", entered_at=AT + timedelta(seconds=seconds))
+    newer = with_fields(MACHINES["standard.worker"], version=2)
+    with yard.transaction() as begun:
+        machine_id = begun.insert_machine(newer, fingerprint="2", definition="2").id
+        insert(begun, yard.worker(), yard.worker(machine_id=machine_id))
+        assert sorted(begun.measure_transitions(ACME), key=str) == [
+            ("standard.run", "PENDING", "RUNNING", 2, 1.5),
+            ("standard.run", None, "PENDING", 2, 0.0),
+            ("standard.worker", None, "INITIALIZING", 2, 0.0),
+        ]
+
+
+def test_whatever_stays_too_long_in_a_state_is_found(yard: Yard) -> None:
+    run = yard.put(yard.run(entered_at=AT - SECOND))
+    worker, task = yard.put(yard.worker()), yard.put_task(run, entered_at=AT + SECOND)
+    ended = (
+        yard.bring(yard.put(yard.run()), "CANCELED"),
+        yard.bring(yard.put(yard.worker()), "SHUTDOWN"),
+        yard.put_task(run, state="SKIPPED"),
+    )
+    limits = [(row.machine_id, row.state, 2.5) for row in (run, task, worker, *ended)]
+    found = [
+        ("run", run.id, "PENDING", run.entered_at),
+        ("worker", worker.id, "INITIALIZING", AT),
+        ("task", task.id, "PENDING", task.entered_at),
+    ]
+    with yard.store.read() as reader:
+        assert reader.count_overstayed(AT + timedelta(seconds=1.5), limits) == []
+        assert reader.count_overstayed(AT + timedelta(seconds=2.4), limits) == found[:1]
+        assert reader.count_overstayed(AT + timedelta(seconds=3.5), limits) == found[:2]
+        assert reader.count_overstayed(AT + timedelta(seconds=99), limits) == found
+        assert reader.count_overstayed(AT + timedelta(seconds=99), [(run.machine_id, "RUNNING", 0.0)]) == []
+        assert reader.count_overstayed(AT + timedelta(seconds=99), [(worker.machine_id, "INITIALIZING", 99.5)]) == []
+
+
+def test_notices_are_listed_newest_first(yard: Yard) -> None:
+    first = Notice(tenant=ACME, kind="run", entity_id="r", run_id="r", subject="overstayed", message="…", at=AT)
+    second = Notice(tenant=ACME, kind=WORDS, entity_id=WORDS, run_id=None, subject=WORDS, message=WORDS, at=AT - SECOND)
+    theirs = replace(first, tenant=GLOBEX)
+    yard.tenant(GLOBEX)
+    with yard.transaction() as begun:
+        begun.insert_notices([first, second])
+        begun.insert_notices([theirs])
+    with yard.store.read() as reader:
+        assert reader.list_notices(ACME, limit=9) == [second, first]
+        assert reader.list_notices(ACME, limit=1) == [second]
+        assert reader.list_notices(GLOBEX, limit=9) == [theirs]
+
+
+# The doctor.
+
+
+def test_a_healthy_store_disagrees_with_itself_in_nothing(yard: Yard) -> None:
+    some_history(yard)
+    run = yard.put(yard.run(promised_usd=Decimal(2)))
+    done, waits = yard.put_task(run, state="SUCCEEDED"), yard.put_task(run, run_open=True)
+    last = yard.put_task(run, run_open=True, open_dependencies=1)
+    yard.bring(yard.put_task(run, machine="orchestrated.task", run_open=True), "validating")
+    probe = yard.bring(yard.put_task(run, run_open=True), "RUNNING", reserved_usd=Decimal(2))
+    yard.bring(yard.put(yard.breaker()), "HALF_OPEN", probe_task_id=probe.id)
+    for shut in (yard.run(allocates=True), yard.run(missing_tasks=1), yard.run("supervised.job")):
+        yard.put_task(yard.put(shut), run_open=False)
+    with yard.transaction() as begun:
+        begun.insert_dependencies([Dependency(waits.id, done.id), Dependency(last.id, waits.id)])
+        assert begun.list_disagreements() == []
+
+
+Spoilt = tuple[Entity, str]
+"""A row with which something is wrong, and a word about it."""
+
+
+def a_miscounted_task(yard: Yard) -> Spoilt:
+    return yard.put_task(open_dependencies=2, run_open=True), "open_dependencies is 2, but 0"
+
+
+def a_task_whose_attempt_has_ended(yard: Yard) -> Spoilt:
+    task = yard.put_task(state="RUNNING", run_open=True)
+    yard.somebody.ask("UPDATE attempt SET ended_at = started_at, ended_by = 'sql'")
+    return task, "attempt 1 is not under way"
+
+
+def a_task_with_an_attempt_that_it_does_not_hold(yard: Yard) -> Spoilt:
+    task, worker = yard.put_task(run_open=True), yard.put(yard.worker())
+    with yard.transaction() as begun:
+        begun.insert_attempts([attempt_of(task, epoch=1, worker_id=worker.id)])
+    return task, "attempt 1 is under way"
+
+
+def a_run_that_succeeded_before_a_task(yard: Yard) -> Spoilt:
+    run = yard.bring(yard.put(yard.run()), "SUCCEEDED")
+    yard.put_task(run, name="latecomer", state="RUNNING")
+    return run, "latecomer"
+
+
+def a_run_that_is_open_behind_the_back_of_its_tasks(yard: Yard) -> Spoilt:
+    run = yard.put(yard.run())
+    yard.put_task(run, run_open=False)
+    return run, "do not know that it is PENDING"
+
+
+def a_run_that_is_shut_behind_the_back_of_its_tasks(yard: Yard) -> Spoilt:
+    run = yard.bring(yard.put(yard.run()), "PAUSED")
+    yard.put_task(run, run_open=True)
+    return run, "do not know that it is PAUSED"
+
+
+def a_run_that_promised_too_much(yard: Yard) -> Spoilt:
+    run = yard.put(yard.run(promised_usd=Decimal(2)))
+    yard.bring(yard.put_task(run, run_open=True), "RUNNING", reserved_usd=Decimal(1))
+    return run, "promised"
+
+
+def a_run_that_ended_and_has_workers(yard: Yard) -> Spoilt:
+    run = yard.put(yard.run())
+    yard.put(yard.worker(run_id=run.id))
+    return yard.bring(run, "CANCELED"), "workers still belong to it"
+
+
+def a_breaker_whose_probe_does_not_run(yard: Yard) -> Spoilt:
+    probe = yard.put_task(run_open=True, name="probing")
+    return yard.bring(yard.put(yard.breaker()), "HALF_OPEN", probe_task_id=probe.id), "probing"
+
+
+def a_worker_that_ended_and_holds_a_task(yard: Yard) -> Spoilt:
+    worker = yard.bring(yard.put(yard.worker()), "BUSY")
+    yard.bring(yard.put_task(run_open=True), "RUNNING", worker_id=worker.id)
+    return yard.bring(worker, "TERMINATED"), "still holds tasks"
+
+
+def a_forged_run(yard: Yard) -> Spoilt:
+    return forge(yard, yard.put(yard.run()))
+
+
+def a_forged_task(yard: Yard) -> Spoilt:
+    return forge(yard, yard.put_task(run_open=True))
+
+
+def a_forged_worker(yard: Yard) -> Spoilt:
+    return forge(yard, yard.put(yard.worker()))
+
+
+def a_forged_breaker(yard: Yard) -> Spoilt:
+    return forge(yard, yard.put(yard.breaker()))
+
+
+def forge(yard: Yard, row: Entity) -> Spoilt:
+    """Only whoever owns the tables can do that."""
+    yard.somebody.suspend_law(kind_of(row))
+    type_columns(yard.somebody, row, state="FORGED")
+    return row, f"it is FORGED, but its audit trail ends in {row.state}"
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        a_miscounted_task,
+        a_task_whose_attempt_has_ended,
+        a_task_with_an_attempt_that_it_does_not_hold,
+        a_run_that_succeeded_before_a_task,
+        a_run_that_is_open_behind_the_back_of_its_tasks,
+        a_run_that_is_shut_behind_the_back_of_its_tasks,
+        a_run_that_promised_too_much,
+        a_run_that_ended_and_has_workers,
+        a_breaker_whose_probe_does_not_run,
+        a_worker_that_ended_and_holds_a_task,
+        a_forged_run,
+        a_forged_task,
+        a_forged_worker,
+        a_forged_breaker,
+    ],
+)
+def test_a_stored_value_that_a_recount_does_not_confirm_is_named(yard: Yard, spoil: Callable[[Yard], Spoilt]) -> None:
+    row, word = spoil(yard)
+    with yard.store.read() as reader:
+        ((kind, name, what),) = reader.list_disagreements()
+    assert (kind, name) == (kind_of(row), row.id)
+    assert word in what
+
+
+def test_runs_that_have_nothing_left_to_do_and_go_on_are_listed(yard: Yard) -> None:
+    def run(state: str, *task_states: str, **columns: Any) -> Run:
+        row = yard.bring(yard.put(yard.run(**columns)), state)
+        for task_state in task_states:
+            yard.put_task(row, state=task_state)
+        return row
+
+    unended = [run("RUNNING", "SUCCEEDED", "SKIPPED"), run("VALIDATING"), run("PAUSED", "SUCCEEDED")]
+    for other in ("PENDING", "QUEUED", "RUNNING", "FAILED", "CANCELED"):
+        run("RUNNING", "SUCCEEDED", other)
+    run("RUNNING", "SUCCEEDED", missing_tasks=1)
+    for ended in ("SUCCEEDED", "FAILED", "CANCELED"):
+        run(ended)
+    with yard.store.read() as reader:
+        assert reader.list_unended_runs() == [(row.id, row.machine_id, row.state) for row in unended]
+
+
+def test_runs_are_stalled_when_nothing_moves_and_nobody_is_asked(yard: Yard) -> None:
+    yard.tenant(GLOBEX)
+
+    def running(*states: str, tenant: str = ACME, run_state: str = "RUNNING", **columns: Any) -> Run:
+        run = yard.bring(yard.put(yard.run(tenant=tenant)), run_state)
+        for state in states:
+            yard.put_task(run, state=state, tenant=tenant, **columns)
+        return run
+
+    stalled = [running("SUCCEEDED", "FAILED", tenant=GLOBEX), running("QUEUED", "PENDING", open_dependencies=1)]
+    running("SUCCEEDED", "SKIPPED"), running()
+    for state in ("QUEUED", "PENDING", "WAITING_APPROVAL", "BLOCKED", "RUNNING", "VALIDATING"):
+        running("FAILED", state)
+    for run_state in ("PENDING", "WAITING", "PAUSED", "FAILED"):
+        running("FAILED", run_state=run_state)
+    with yard.store.read() as reader:
+        assert reader.list_stalled_runs() == [(run.id, run.tenant) for run in stalled]
+
+
+def test_tasks_that_failed_for_good_are_listed_latest_first(yard: Yard) -> None:
+    yard.tenant(GLOBEX)
+    running, failed, canceled = (yard.bring(yard.put(yard.run()), state) for state in ("RUNNING", "FAILED", "CANCELED"))
+    first = yard.put_task(running, state="FAILED", payload=JSON)
+    second = yard.put_task(failed, state="TIMED_OUT", tenant=GLOBEX)
+    for state in ("CANCELED", "SUCCEEDED", "RUNNING", "QUEUED"):
+        yard.put_task(running, state=state)
+    yard.put_task(canceled, state="FAILED")
+    with yard.store.read() as reader:
+        assert reader.list_failed_tasks(9) == [second, first]
+        assert reader.list_failed_tasks(1) == [second]
+
+
+def test_dependencies_are_counted_anew_for_those_who_still_wait(yard: Yard) -> None:
+    run = yard.put(yard.run())
+    over, pending = yard.put_task(run, state="SUCCEEDED"), yard.put_task(run)
+    columns: dict[str, Any] = {"open_dependencies": 7}
+    held, queued = yard.put_task(run, **columns), yard.put_task(run, state="QUEUED", **columns)
+    canceled, untouched = yard.put_task(run, state="CANCELED", **columns), yard.put_task(run, **columns)
+    running = yard.put_task(run, state="RUNNING")
+    waiting = (held, queued, canceled, untouched, running)
+    with yard.transaction() as begun:
+        begun.insert_dependencies([Dependency(task.id, other.id) for task in waiting for other in (over, pending)])
+        begun.recount_dependencies([task.id for task in waiting if task is not untouched])
+        assert [task.open_dependencies for task in begun.select_tasks(ids(waiting))] == [1, 1, 7, 7, 0]
+
+
+def test_attempts_that_no_task_holds_are_ended(yard: Yard) -> None:
+    running, orphaned, untouched = yard.put_task(state="RUNNING"), yard.put_task(), yard.put_task()
+    with yard.transaction() as begun:
+        for task in (orphaned, untouched):
+            begun.insert_attempts([attempt_of(task, epoch=1, started_at=AT)])
+        begun.end_orphaned_attempts([running.id, orphaned.id], AT + SECOND)
+        begun.end_orphaned_attempts([running.id, orphaned.id], AT + 2 * SECOND)
+        ends = {task.id: begun.list_attempts(ACME, task.id)[0].ended_at for task in (running, orphaned, untouched)}
+    assert ends == {running.id: None, orphaned.id: AT + SECOND, untouched.id: None}
+
+
+def test_an_attempt_does_not_end_before_it_began(yard: Yard) -> None:
+    task, worker = yard.put_task(), yard.put(yard.worker())
+    with yard.transaction() as begun:
+        begun.insert_attempts([attempt_of(task, epoch=1, started_at=AT, worker_id=worker.id)])
+        begun.end_orphaned_attempts([task.id], AT - SECOND)
+        assert [attempt.ended_at for attempt in begun.list_attempts(ACME, task.id)] == [AT]

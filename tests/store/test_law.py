@@ -1,0 +1,571 @@
+"""The database keeps the law: whoever changes a state, by whatever means, moves along a declared transition and is audited."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from contextlib import suppress
+from dataclasses import replace as with_fields
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from random import Random
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+from tests.store.outsider import Outsider, Refused, type_columns, type_row
+from tests.store.yard import AT, HAND, MACHINES, SECOND, Yard, attempt_of, find, ids, insert, move
+
+from pointsman.errors import Conflict, LawBroken
+from pointsman.kernel.machine import Kind, Machine, Phase
+from pointsman.store.contract import Transaction
+from pointsman.store.rows import ZERO_USD, Attempt, Entity, Task, Transition
+
+HOUR = timedelta(hours=1)
+OF_EACH_KIND = ("standard.run", "standard.task", "standard.worker", "standard.breaker")
+
+
+@pytest.fixture
+def yard(shared_yard: Yard) -> Yard:
+    return shared_yard
+
+
+def history_of(yard: Yard, row: Entity) -> list[Transition]:
+    with yard.store.read() as reader:
+        return reader.list_history(row.tenant, row.id)
+
+
+def attempts_of(yard: Yard, row: Entity) -> list[Attempt]:
+    with yard.store.read() as reader:
+        return reader.list_attempts(row.tenant, row.id)
+
+
+# Every move that can be typed.
+
+
+def stand_everywhere(yard: Yard, machine: Machine) -> dict[tuple[str, str], Entity]:
+    """For each pair of states an entity that stands in the first; tasks have a session, in case the second needs one."""
+    placed: dict[tuple[str, str], Entity] = {}
+    with yard.transaction() as begun:
+        for before in machine.states:
+            for after in machine.states:
+                insert(begun, row := new_entity(yard, begun, machine))
+                placed[before.name, after.name] = yard.bring_in(begun, row, before.name, reason="engine")
+    return placed
+
+
+def new_entity(yard: Yard, begun: Transaction, machine: Machine) -> Entity:
+    if machine.kind != Kind.TASK:
+        return yard.entity(machine.name)
+    insert(begun, run := yard.run())
+    return yard.task(run, machine.name, session_id="session")
+
+
+def may_be_typed(machine: Machine, before: str, after: str) -> bool:
+    """Nobody can type an attempt into being, so no task becomes active by hand."""
+    starts_work = machine.kind == Kind.TASK and machine.state(after).phase == Phase.ACTIVE
+    return machine.may(before, after) and not starts_work
+
+
+@pytest.mark.parametrize("name", MACHINES)
+def test_a_typed_state_is_audited_where_a_rule_allows_it_and_refused_everywhere_else(
+    yard: Yard, somebody: Outsider, name: str
+) -> None:
+    machine = MACHINES[name]
+    placed = stand_everywhere(yard, machine)
+    began = datetime.now(UTC)
+    for (before, after), row in placed.items():
+        if before == after or may_be_typed(machine, before, after):
+            type_columns(somebody, row, state=after)
+        else:
+            with pytest.raises(Refused, match="." if machine.may(before, after) else "pointsman: no rule"):
+                type_columns(somebody, row, state=after)
+    ended = datetime.now(UTC)
+    for (before, after), row in placed.items():
+        *_, last = history = history_of(yard, row)
+        assert_fold(machine, history, find(yard.store, row))
+        if before == after or not may_be_typed(machine, before, after):
+            assert find(yard.store, row) == row
+            assert len(history) == row.revision + 1
+        else:
+            assert_audited(machine, row, last)
+            assert began - SECOND <= last.at <= ended + SECOND
+            assert find(yard.store, row) == typed(machine, row, last)
+            assert_attempt_ended(yard, row, last)
+    with yard.store.read() as reader:
+        assert {name for _, name, _ in reader.list_disagreements()}.isdisjoint(row.id for row in placed.values())
+
+
+def assert_audited(machine: Machine, row: Entity, last: Transition) -> None:
+    rules = [rule for rule in machine.between(row.state, last.to_state) if rule.trigger == last.trigger]
+    assert last == Transition(
+        position=last.position,
+        tenant=row.tenant,
+        kind=machine.kind.value,
+        entity_id=row.id,
+        run_id={"run": row.id, "task": getattr(row, "run_id", None)}.get(machine.kind.value),
+        machine_id=row.machine_id,
+        from_state=row.state,
+        to_state=last.to_state,
+        trigger=last.trigger,
+        severity=last.severity,
+        reason=None,
+        actor="sql",
+        metadata=None,
+        at=last.at,
+        seconds_in_state=last.seconds_in_state,
+    )
+    assert last.seconds_in_state == pytest.approx((last.at - row.entered_at).total_seconds())
+    assert last.severity in [rule.severity for rule in rules]
+
+
+def typed(machine: Machine, row: Entity, last: Transition) -> Entity:
+    """What a row is after somebody typed its state: all that follows from the state has followed."""
+    state = machine.state(last.to_state)
+    freed = {"current_attempt": None, "worker_id": None} if isinstance(row, Task) else {}
+    return replace(
+        row,
+        state=state.name,
+        phase=state.phase.value,
+        outcome=state.outcome and state.outcome.value,
+        revision=row.revision + 1,
+        trigger=last.trigger,
+        reason=None,
+        actor="sql",
+        metadata=None,
+        entered_at=last.at,
+        started_at=row.started_at or last.at if state.phase == Phase.ACTIVE else row.started_at,
+        completed_at=last.at if state.phase == Phase.DONE else None,
+        **freed,
+    )
+
+
+def assert_attempt_ended(yard: Yard, row: Entity, last: Transition) -> None:
+    if isinstance(row, Task) and row.current_attempt:
+        attempt = attempts_of(yard, row)[-1]
+        assert (attempt.ended_at, attempt.ended_by) == (last.at, last.trigger)
+
+
+def assert_fold(machine: Machine, history: list[Transition], row: Entity) -> None:
+    """Each move begins where the one before ended, the first where the machine begins; the last has led to where the row is."""
+    states = [None, *(event.to_state for event in history)]
+    assert [event.from_state for event in history] == states[:-1]
+    assert states[1] == machine.initial.name
+    assert states[-1] == row.state
+    assert all(event.from_state is None or machine.may(event.from_state, event.to_state) for event in history)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_whatever_anybody_tries_the_audit_trail_explains_every_state(yard: Yard, somebody: Outsider, seed: int) -> None:
+    """The engine and somebody at a prompt move the same rows in turns, to wherever chance sends them."""
+    chance = Random(seed)
+    rows = [yard.put(yard.entity(name)) for name in MACHINES]
+    for _ in range(150):
+        row = find(yard.store, chance.choice(rows))
+        machine = yard.machine_of(row)
+        to_state = chance.choice([*machine.states, *(machine.state(name) for name in machine.allowed(row.state) * 3)]).name
+        with suppress(Refused):
+            if chance.random() < 0.5:
+                type_columns(somebody, row, state=to_state)
+            elif machine.may(row.state, to_state):
+                yard.move(row, to_state)
+    for row in rows:
+        assert_fold(yard.machine_of(row), history_of(yard, row), find(yard.store, row))
+    with yard.store.read() as reader:
+        assert {name for _, name, _ in reader.list_disagreements()}.isdisjoint(ids(rows))
+
+
+@pytest.mark.parametrize("name", OF_EACH_KIND)
+def test_a_state_that_the_machine_does_not_have_is_refused(yard: Yard, somebody: Outsider, name: str) -> None:
+    row = yard.put(yard.entity(name))
+    for state in ("DANCING", "", row.state.lower()):
+        with pytest.raises(Refused, match="pointsman"):
+            type_columns(somebody, row, state=state)
+    assert find(yard.store, row) == row
+
+
+# Typing, in detail.
+
+
+def test_a_reason_that_is_typed_with_the_state_is_kept(yard: Yard, somebody: Outsider) -> None:
+    run = yard.bring(yard.put(yard.run()), "RUNNING", reason="old news", metadata='{"old": 1}')
+    type_columns(somebody, run, state="PAUSED", reason="the mayor visits: 転轍手")
+    type_columns(somebody, run, state="RUNNING")
+    paused, resumed = history_of(yard, run)[-2:]
+    assert (paused.reason, paused.metadata) == ("the mayor visits: 転轍手", None)
+    assert (resumed.reason, resumed.metadata) == (None, None)
+
+
+def test_other_columns_may_be_typed_together_with_the_state(yard: Yard, somebody: Outsider) -> None:
+    task = yard.put_task(state="QUEUED")
+    type_columns(somebody, task, state="SKIPPED", comment="not today", priority=9)
+    found = find(yard.store, task)
+    assert (found.outcome, found.comment, found.priority) == ("success", "not today", 9)
+
+
+def test_a_typed_batch_is_audited_row_by_row(yard: Yard, somebody: Outsider) -> None:
+    run = yard.put(yard.run())
+    tasks = [yard.put_task(run, state=state) for state in ("PENDING", "QUEUED", "RUNNING", "VALIDATING", "READY")]
+    bystander = yard.put_task(state="QUEUED")
+    somebody.ask("UPDATE task SET state = 'CANCELED' WHERE run_id = :id", id=run.id)
+    for task in tasks:
+        last = history_of(yard, task)[-1]
+        assert (last.from_state, last.to_state, last.actor) == (task.state, "CANCELED", "sql")
+        assert find(yard.store, task) == typed(MACHINES["standard.task"], task, last)
+        assert_attempt_ended(yard, task, last)
+    assert find(yard.store, bystander) == bystander
+
+
+def test_a_typed_batch_with_one_illegal_move_changes_nothing(yard: Yard, somebody: Outsider) -> None:
+    run = yard.put(yard.run())
+    tasks = [yard.put_task(run, state=state) for state in ("PENDING", "SUCCEEDED", "QUEUED")]
+    with pytest.raises(Refused, match="pointsman"):
+        somebody.ask("UPDATE task SET state = 'CANCELED' WHERE run_id = :id", id=run.id)
+    assert [find(yard.store, task) for task in tasks] == tasks
+    assert [history_of(yard, task)[-1].actor for task in tasks] == [None, "engine", "engine"]
+
+
+def test_time_does_not_run_backwards_for_a_typed_move(yard: Yard, somebody: Outsider) -> None:
+    """The clocks of two machines may disagree; what follows is never earlier than what it follows."""
+    ahead = datetime.now(UTC) + HOUR
+    run = yard.put(yard.run(entered_at=ahead, created_at=ahead))
+    type_columns(somebody, run, state="RUNNING")
+    last = history_of(yard, run)[-1]
+    assert (last.at, last.seconds_in_state) == (ahead, 0)
+    assert find(yard.store, run).started_at == ahead
+
+
+def test_a_typed_move_is_noticed_by_whoever_had_read_the_row_before(yard: Yard, somebody: Outsider) -> None:
+    """Else a timer that was set for the state before would still fire, and a stale row would be stored over the new one."""
+    for name, state in zip(OF_EACH_KIND, ("RUNNING", "QUEUED", "IDLE", "OPEN"), strict=True):
+        row = yard.put(yard.entity(name))
+        type_columns(somebody, row, state=state)
+        with pytest.raises(Conflict), yard.transaction() as begun:
+            move(begun, yard.moved(row, state))
+        assert find(yard.store, row).revision == row.revision + 1
+
+
+def test_the_engine_goes_on_from_where_somebody_typed(yard: Yard, somebody: Outsider) -> None:
+    task = yard.put_task()
+    type_columns(somebody, task, state="QUEUED")
+    task = yard.bring(find(yard.store, task), "SUCCEEDED", entered_at=datetime.now(UTC) + HOUR)
+    assert find(yard.store, task) == task
+    assert [event.actor for event in history_of(yard, task)] == [None, "sql", "engine", "engine"]
+
+
+def test_what_a_state_cannot_have_is_taken_away_with_it(yard: Yard, somebody: Outsider) -> None:
+    run = yard.put(yard.run())
+    task = yard.bring(yard.put_task(run), "RUNNING", reserved_usd=Decimal(1))
+    waiting = yard.put_task(run, state="QUEUED", available_at=AT)
+    worker = yard.bring(yard.put(yard.worker(run_id=run.id)), "IDLE")
+    breaker = yard.bring(yard.put(yard.breaker()), "HALF_OPEN", probe_task_id=task.id)
+    for row, state in ((task, "FAILED"), (waiting, "SKIPPED"), (worker, "PAUSED"), (breaker, "OPEN")):
+        type_columns(somebody, row, state=state)
+    found = find(yard.store, task)
+    assert (found.current_attempt, found.worker_id, found.lease_expired, found.reserved_usd) == (None, None, False, ZERO_USD)
+    assert find(yard.store, waiting).available_at is None
+    assert find(yard.store, breaker).probe_task_id is None
+    assert find(yard.store, worker).run_id == run.id, "a paused worker still belongs to its run"
+    type_columns(somebody, worker, state="TERMINATED")
+    assert find(yard.store, worker).run_id is None
+
+
+def test_a_task_that_waits_for_others_is_not_queued_by_hand_where_its_machine_forbids_it(
+    yard: Yard, somebody: Outsider
+) -> None:
+    waiting = yard.put_task(machine="orchestrated.task", open_dependencies=1)
+    with pytest.raises(Refused, match="pointsman"):
+        type_columns(somebody, waiting, state="queued")
+    free = yard.put_task(machine="orchestrated.task")
+    type_columns(somebody, free, state="queued")
+    assert (find(yard.store, waiting).state, find(yard.store, free).state) == ("pending", "queued")
+
+
+def test_a_task_without_a_session_is_not_blocked_by_hand_where_its_machine_wants_one(yard: Yard, somebody: Outsider) -> None:
+    task = yard.put_task(machine="agent.task", state="RUNNING")
+    with pytest.raises(Refused, match="pointsman"):
+        type_columns(somebody, task, state="BLOCKED")
+    assert find(yard.store, task) == task
+    type_columns(somebody, task, session_id="s")
+    type_columns(somebody, task, state="BLOCKED")
+
+
+# Beginning.
+
+
+@pytest.mark.parametrize("name", MACHINES)
+def test_everything_begins_in_the_initial_state_of_a_machine_of_its_kind(yard: Yard, name: str) -> None:
+    machine = MACHINES[name]
+    row = yard.entity(name)
+    wrong: list[Entity] = [replace(row, revision=1), replace(row, machine_id=9999)]
+    for state in machine.states:
+        if not state.initial:
+            done = {"outcome": state.outcome and state.outcome.value, "completed_at": AT if state.outcome else None}
+            held = {"current_attempt": 1, "epoch": 1} if machine.kind == Kind.TASK and state.phase == Phase.ACTIVE else {}
+            wrong.append(replace(row, state=state.name, phase=state.phase.value, **done, **held))
+    wrong += [replace(row, phase=phase) for phase in ("held", "queued") if phase != machine.initial.phase]
+    for other in MACHINES.values():
+        if other.kind != machine.kind:
+            there = {"state": other.initial.name, "phase": other.initial.phase.value}
+            wrong.append(replace(row, machine_id=yard.machine_ids[other.name], **there))
+    for each in wrong:
+        with pytest.raises(LawBroken), yard.transaction() as begun:
+            insert(begun, each)
+    assert history_of(yard, row) == []
+    assert find(yard.store, yard.put(row)) == row
+    assert_fold(machine, history_of(yard, row), row)
+
+
+def test_nothing_begins_twice(yard: Yard, somebody: Outsider) -> None:
+    """SQLite knows a statement that deletes a row on the way to inserting it."""
+    for row in (yard.put(yard.run()), yard.bring(yard.put(yard.run()), "SUCCEEDED")):
+        again = replace(row, state="PENDING", phase="queued", outcome=None, revision=0, completed_at=None)
+        for insertion in ("INSERT", "INSERT OR REPLACE") if somebody.dialect == "sqlite" else ("INSERT",):
+            with pytest.raises(Refused):
+                type_row(somebody, again, insertion)
+        assert find(yard.store, row) == row
+
+
+# What stays.
+
+
+@pytest.mark.parametrize("name", OF_EACH_KIND)
+def test_an_entity_keeps_its_id_its_machine_and_its_tenant(yard: Yard, somebody: Outsider, name: str) -> None:
+    row = yard.put(yard.entity(name))
+    yard.tenant("globex")
+    with yard.transaction() as begun:
+        newer = begun.insert_machine(with_fields(MACHINES[name], version=2), fingerprint="2", definition="2")
+    for columns in ({"id": "other"}, {"machine_id": newer.id}, {"tenant": "globex"}):
+        with pytest.raises(Refused, match="pointsman"):
+            type_columns(somebody, row, **columns)
+    assert find(yard.store, row) == row
+
+
+@pytest.mark.parametrize("name", OF_EACH_KIND)
+def test_a_phase_follows_from_its_state_and_changes_with_nothing_else(yard: Yard, somebody: Outsider, name: str) -> None:
+    row = yard.put(yard.entity(name))
+    other = "queued" if row.phase == "held" else "held"
+    over = {"phase": "done", "outcome": "success", "completed_at": row.created_at}
+    for columns in ({"phase": other}, over, {**over, "revision": 1}, {"phase": other, "revision": 1, "actor": "sql"}):
+        with pytest.raises(Refused):
+            type_columns(somebody, row, **columns)
+    assert find(yard.store, row) == row
+
+
+@pytest.mark.parametrize("name", OF_EACH_KIND)
+def test_a_revision_counts_moves(yard: Yard, somebody: Outsider, name: str) -> None:
+    row = yard.put(yard.entity(name))
+    for revision in (-1, 1, 2):
+        with pytest.raises(Refused, match="pointsman"):
+            type_columns(somebody, row, revision=revision)
+    assert find(yard.store, row) == row
+
+
+def test_the_audit_trail_is_written_once(yard: Yard, somebody: Outsider) -> None:
+    run = yard.bring(yard.put(yard.run()), "SUCCEEDED")
+    history = history_of(yard, run)
+    for statement in (
+        "UPDATE transition SET actor = 'nobody'",
+        "UPDATE transition SET to_state = 'FAILED' WHERE to_state = 'SUCCEEDED'",
+        "DELETE FROM transition",
+        "DELETE FROM transition WHERE to_state = 'SUCCEEDED'",
+        *(["TRUNCATE transition"] if somebody.dialect == "postgres" else []),
+    ):
+        with pytest.raises(Refused, match="pointsman"):
+            somebody.ask(statement)
+    assert history_of(yard, run) == history
+
+
+LOOPHOLES = {
+    "a rule is changed": "UPDATE rule SET to_state = 'PENDING' WHERE to_state = 'FAILED'",
+    "a rule needs less": "UPDATE rule SET trigger = 'whenever'",
+    "a rule is deleted": "DELETE FROM rule WHERE to_state = 'CANCELED'",
+    "a rule is added": "INSERT INTO rule SELECT machine_id, to_state, from_state, 'undo', severity, to_phase, to_outcome, "
+    "needs_worker, needs_session, needs_dependencies FROM rule WHERE from_state = 'PENDING' AND to_state = 'RUNNING'",
+    "a state is changed": "UPDATE state SET phase = 'queued' WHERE phase = 'held'",
+    "a state begins, too": "UPDATE state SET initial = initial",
+    "a state is deleted": "DELETE FROM state WHERE name = 'CANCELED'",
+    "a state is added": "INSERT INTO state SELECT machine_id, 'LIMBO', phase, outcome, initial, kind FROM state "
+    "WHERE name = 'PAUSED'",
+    "a machine is changed": "UPDATE machine SET kind = 'task'",
+    "a machine is deleted": "DELETE FROM machine WHERE name = 'standard.run'",
+}
+
+
+@pytest.mark.parametrize("loophole", LOOPHOLES)
+def test_the_rules_of_a_machine_that_stands_are_not_bent(fresh_yard: Yard, loophole: str) -> None:
+    somebody = fresh_yard.somebody
+    written = [f"SELECT * FROM {table} ORDER BY 1, 2, 3, 4" for table in ("machine", "state", "rule")]
+    before = [somebody.ask(each) for each in written]
+    with pytest.raises(Refused):
+        somebody.ask(LOOPHOLES[loophole])
+    assert [somebody.ask(each) for each in written] == before
+    run = fresh_yard.put(fresh_yard.run())
+    with pytest.raises(Refused):
+        type_columns(somebody, run, state="SUCCEEDED")
+
+
+def test_a_machine_is_not_replaced(fresh_yard: Yard) -> None:
+    somebody = fresh_yard.somebody
+    replacing = "INSERT OR REPLACE" if somebody.dialect == "sqlite" else "INSERT"
+    before = somebody.ask("SELECT * FROM machine ORDER BY id")
+    for changed in ("id, name, version, 'worker'", "id + 1000, name, version, 'worker'", "id, 'x', version, 'worker'"):
+        with pytest.raises(Refused):
+            somebody.ask(
+                f"{replacing} INTO machine (id, name, version, kind, fingerprint, lifecycle, definition) "
+                f"SELECT {changed}, fingerprint, lifecycle, definition FROM machine WHERE id = :id",
+                id=fresh_yard.machine_ids["standard.run"],
+            )
+    assert somebody.ask("SELECT * FROM machine ORDER BY id") == before
+
+
+# Attempts.
+
+
+def test_an_epoch_is_spent_once(yard: Yard, somebody: Outsider) -> None:
+    task = yard.put_task(epoch=7)
+    with pytest.raises(Refused, match="pointsman"):
+        type_columns(somebody, task, epoch=6)
+    with pytest.raises(LawBroken), yard.transaction() as begun:
+        begun.update_tasks([replace(task, epoch=0)])
+    assert find(yard.store, task) == task
+
+
+def test_an_attempt_that_has_ended_stays_as_it_is(yard: Yard, somebody: Outsider) -> None:
+    task = yard.move(yard.put_task(state="RUNNING"), "FAILED", trigger="fail")
+    before = attempts_of(yard, task)
+    for columns in ("ended_at = NULL, ended_by = NULL", "cost_usd = 5", "error = 'none of mine'", "worker_id = worker_id"):
+        with pytest.raises(Refused, match="pointsman"):
+            somebody.ask(f"UPDATE attempt SET {columns} WHERE task_id = :id", id=task.id)
+    assert attempts_of(yard, task) == before
+
+
+def test_a_task_has_one_attempt_under_way(yard: Yard) -> None:
+    task = yard.put_task(state="RUNNING")
+    with pytest.raises(LawBroken), yard.transaction() as begun:
+        begun.insert_attempts([attempt_of(task, epoch=2)])
+    with pytest.raises(LawBroken), yard.transaction() as begun:
+        begun.insert_attempts([attempt_of(task, ended_at=task.entered_at, ended_by="twin")])
+    with yard.transaction() as begun:
+        begun.insert_attempts([attempt_of(task, epoch=2, ended_at=task.entered_at, ended_by="fail")])
+    assert [attempt.epoch for attempt in attempts_of(yard, task)] == [1, 2]
+
+
+def test_a_worker_comes_with_a_move_and_with_nothing_else(yard: Yard, somebody: Outsider) -> None:
+    other = yard.put(yard.worker())
+    running = yard.put_task(state="RUNNING")
+    checked = yard.bring(yard.put_task(machine="orchestrated.task"), "validating")
+    for task in (running, checked):
+        with pytest.raises(Refused):
+            type_columns(somebody, task, worker_id=other.id)
+        assert find(yard.store, task) == task
+    with yard.transaction() as begun:
+        begun.update_tasks([replace(running, lease_expired=True, worker_id=None)])
+    assert find(yard.store, running).worker_id is None, "it may lose its worker at any time"
+
+
+# Moves of those who know the law.
+
+
+ILLEGAL_MOVES: dict[str, tuple[str, str, str, dict[str, Any]]] = {
+    # the machine, where the row stands, where it is moved to, and what is wrong with that
+    "an unknown trigger": ("standard.run", "PENDING", "RUNNING", {"trigger": "whim"}),
+    "the trigger of another rule": ("standard.run", "PENDING", "RUNNING", {"trigger": "proceed"}),
+    "another phase": ("standard.run", "PENDING", "RUNNING", {"phase": "held"}),
+    "another outcome": ("standard.run", "PENDING", "CANCELED", {"outcome": "failure"}),
+    "an unknown state": ("standard.run", "PENDING", "RUNNING", {"state": "DANCING"}),
+    "a worker for a state that needs none": ("orchestrated.task", "running", "validating", {"worker_id": HAND}),
+    "no worker for a state that needs one": ("standard.task", "QUEUED", "RUNNING", {"worker_id": None}),
+    "no session for a state that needs one": ("agent.task", "RUNNING", "BLOCKED", {"session_id": None}),
+    "no attempt for a state in which something runs": ("standard.task", "QUEUED", "RUNNING", {"current_attempt": None}),
+    "the attempt of another epoch": ("standard.task", "QUEUED", "RUNNING", {"epoch": 3}),
+    "an attempt that nothing holds": ("standard.task", "QUEUED", "SKIPPED", {"current_attempt": 0}),
+}
+
+
+@pytest.mark.parametrize("what", ILLEGAL_MOVES)
+def test_a_move_is_what_its_rule_says_and_nothing_else(yard: Yard, what: str) -> None:
+    name, before, after, wrong = ILLEGAL_MOVES[what]
+    row = yard.bring(yard.put(yard.entity(name)), before)
+    with pytest.raises(LawBroken), yard.transaction() as begun:
+        move(begun, replace(yard.moved(row, after), **wrong))
+    assert find(yard.store, row) == row
+
+
+def test_a_task_is_not_queued_before_its_dependencies_where_its_machine_forbids_it(yard: Yard) -> None:
+    task = yard.put_task(machine="orchestrated.task", open_dependencies=1)
+    with pytest.raises(LawBroken):
+        yard.move(task, "queued")
+    assert find(yard.store, task) == task
+
+
+def test_a_row_is_moved_once_a_revision(yard: Yard) -> None:
+    """Two moves in one are not on any track, even when each of them is."""
+    run = yard.put(yard.run())
+    skipping = replace(yard.moved(run, "RUNNING"), state="PAUSED", phase="held", trigger="pause", revision=2)
+    with pytest.raises((LawBroken, Conflict)), yard.transaction() as begun:
+        begun.move_runs([skipping])
+    stale = replace(run, state="SUCCEEDED", phase="done", outcome="success", completed_at=AT, trigger="complete")
+    with pytest.raises(LawBroken), yard.transaction() as begun:
+        begun.update_runs([stale])
+    assert find(yard.store, run) == run
+
+
+@pytest.mark.parametrize("state", ["PENDING", "QUEUED", "RUNNING", "FAILED", "CANCELED", "BLOCKED"])
+def test_a_run_succeeds_only_with_all_of_its_tasks(yard: Yard, somebody: Outsider, state: str) -> None:
+    run = yard.bring(yard.put(yard.run()), "RUNNING")
+    yard.put_task(run, state="SUCCEEDED")
+    yard.put_task(run, state="SKIPPED")
+    task = yard.put_task(run, state=state, critical=False)
+    with pytest.raises(LawBroken):
+        yard.move(run, "SUCCEEDED")
+    with pytest.raises(Refused, match="pointsman"):
+        type_columns(somebody, run, state="SUCCEEDED")
+    assert find(yard.store, run) == run
+    assert yard.move(run, "FAILED").outcome == "failure", "it may fail with unfinished tasks"
+    assert find(yard.store, task) == task
+
+
+def test_a_run_succeeds_when_all_of_its_tasks_have(yard: Yard) -> None:
+    run = yard.bring(yard.put(yard.run()), "RUNNING")
+    for state in ("SUCCEEDED", "SKIPPED"):
+        yard.put_task(run, state=state)
+    yard.put_task(state="RUNNING")
+    assert find(yard.store, yard.move(run, "SUCCEEDED")).outcome == "success"
+
+
+# With the tools that people have.
+
+
+def shell(url: str, statement: str) -> subprocess.CompletedProcess[str]:
+    """`sqlite3` or `psql`, as somebody would call it."""
+    command = ["sqlite3", url.removeprefix("sqlite:///")] if url.startswith("sqlite") else ["psql", url, "-qAt", "-c"]
+    if not shutil.which(command[0]):
+        pytest.skip(f"{command[0]} is not installed")
+    return subprocess.run([*command, statement], capture_output=True, text=True, check=False, timeout=60)
+
+
+def test_a_legal_move_that_is_typed_into_a_shell_works_and_is_audited(yard: Yard) -> None:
+    run = yard.bring(yard.put(yard.run()), "RUNNING")
+    result = shell(yard.url, f"UPDATE run SET state = 'PAUSED', reason = 'lunch' WHERE id = '{run.id}'")
+    assert (result.returncode, result.stderr) == (0, "")
+    last = history_of(yard, run)[-1]
+    assert (last.from_state, last.to_state, last.trigger, last.actor, last.reason) == (
+        "RUNNING",
+        "PAUSED",
+        "pause",
+        "sql",
+        "lunch",
+    )
+    assert find(yard.store, run).phase == "held"
+    audit = shell(yard.url, f"SELECT to_state FROM transition WHERE entity_id = '{run.id}' ORDER BY position DESC LIMIT 1")
+    assert audit.stdout.strip() == "PAUSED"
+
+
+def test_an_illegal_move_that_is_typed_into_a_shell_is_refused_aloud(yard: Yard) -> None:
+    run = yard.put(yard.run())
+    result = shell(yard.url, f"UPDATE run SET state = 'SUCCEEDED' WHERE id = '{run.id}'")
+    assert result.returncode != 0
+    assert "pointsman: no rule of" in result.stderr
+    assert find(yard.store, run) == run
+    assert len(history_of(yard, run)) == 1
