@@ -315,3 +315,22 @@ async def test_an_engine_without_the_file_says_so_when_it_shall_add_tasks(
             await engine.signal_task(await build(engine, worker), "accept")
         assert await state_of(engine, run) == "SUCCEEDED"
         await assert_promises_kept(engine)
+
+
+UNFIT = {
+    "begins work without a worker": ("- REVIEW   -> WAITING   : reject", "- REVIEW   -> BUILDING  : reject"),
+    "takes a success back": ("- BROKEN   -> WAITING   : retry", "- BROKEN, RELEASED -> WAITING : retry"),
+}
+
+
+@pytest.mark.parametrize("words", UNFIT)
+async def test_what_the_engine_cannot_do_is_refused_when_it_is_opened(
+    database_url: str, clock: ManualClock, tmp_path: Path, words: str
+) -> None:
+    text = (
+        read_example().replace("outcome: success, sealed: true", "outcome: success") if "success" in words else read_example()
+    )
+    file = write_release(tmp_path, text.replace(*UNFIT[words]))
+    with pytest.raises(LifecycleError, match=words):
+        async with open_engine(database_url, clock, lifecycles=[file]):
+            pass

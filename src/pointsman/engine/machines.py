@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Iterable, Mapping
 
 from pointsman.errors import LifecycleError, UnknownName
-from pointsman.kernel.machine import Kind, Lifecycle, Machine, Phase
+from pointsman.kernel.machine import Kind, Lifecycle, Machine, Outcome, Phase
 from pointsman.lifecycles import DEFAULT, restore_lifecycle
 from pointsman.store.contract import Transaction
 from pointsman.store.rows import MachineRow
@@ -17,6 +17,8 @@ class Machines:
 
     def __init__(self, lifecycles: Iterable[Lifecycle]) -> None:
         self.lifecycles: Mapping[str, Lifecycle] = {lifecycle.name: lifecycle for lifecycle in lifecycles}
+        for machine, _ in self._in_use():
+            check_fitness(machine)
         self._machines: dict[int, Machine] = {}
         self._numbers: dict[tuple[str, int], int] = {}
 
@@ -85,6 +87,24 @@ class Machines:
     def _learn(self, number: int, machine: Machine) -> None:
         self._machines[number] = machine
         self._numbers[machine.name, machine.version] = number
+
+
+def check_fitness(machine: Machine) -> None:
+    """A sound machine may still ask for what the engine cannot do: run something without a worker, or take a success back."""
+    if machine.kind is not Kind.TASK:
+        return
+    for move in machine.transitions:
+        left, entered = machine.state(move.from_state), machine.state(move.to_state)
+        if entered.phase is Phase.ACTIVE and left.phase is not Phase.ACTIVE and move.signal != "claim":
+            raise LifecycleError(
+                f"{machine.name}: '{move}' begins work without a worker. "
+                "Lead it to a state of phase queued, and let a claim begin it."
+            )
+        if left.outcome is Outcome.SUCCESS:
+            raise LifecycleError(
+                f"{machine.name}: '{move}' takes a success back, and what depends on it may have begun. "
+                "Let it end in a state that is not a success until it is sure."
+            )
 
 
 def take_fingerprint(machine: Machine) -> str:
