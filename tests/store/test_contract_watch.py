@@ -176,13 +176,14 @@ def test_a_timer_that_is_set_again_replaces_the_first(yard: Yard) -> None:
 def test_each_timer_is_taken_once(yard: Yard) -> None:
     first, second, moved = timer("a"), timer("b"), timer("c", revision=1)
     with yard.transaction() as begun:
-        begun.set_timers([first, second, moved, timer("a", "delay", 9)])
+        begun.set_timers([first, second, moved, timer("a", "delay")])
         begun.set_timers([timer("c", after_seconds=1, revision=1)])
     with yard.transaction() as begun:
         assert begun.take_timers([first, moved, replace(second, revision=5)]) == [first], "those that changed since are left"
         assert begun.take_timers([first, second]) == [second]
         assert begun.take_timers([first, second]) == []
-        assert begun.list_timers(ACME) == [timer("c", after_seconds=1, revision=1), timer("a", "delay", 9)]
+        assert begun.list_timers(ACME) == [timer("a", "delay"), timer("c", after_seconds=1, revision=1)]
+        assert begun.take_timers([timer("a", "delay")]) == [timer("a", "delay")]
         assert begun.next_due() == AT + SECOND
 
 
@@ -237,9 +238,9 @@ def test_expired_answers_are_purged_a_few_at_a_time(yard: Yard) -> None:
 
 
 def some_history(yard: Yard) -> tuple[Run, Task]:
-    """Two runs, a task and an allocated worker that have moved in turns, over several commits."""
+    """Two runs, their tasks and an allocated worker that have moved in turns, over several commits."""
     run, other = yard.put(yard.run()), yard.put(yard.run())
-    task = yard.put_task(run)
+    task, _ = yard.put_task(run), yard.put_task(other, run_open=True)
     worker = yard.put(yard.worker(run_id=run.id))
     with yard.transaction() as begun:
         run = yard.move_in(begun, run, "RUNNING")
@@ -254,6 +255,7 @@ def some_history(yard: Yard) -> tuple[Run, Task]:
 def read_on(yard: Yard, limit: int, run_id: str | None = None, after: str | None = None) -> list[Event]:
     """The whole stream, page by page, as somebody reads it who comes back with the last position."""
     stream: list[Event] = []
+    may_go_on = True
     while True:
         with yard.store.read() as reader:
             page = reader.list_transitions(ACME, after=stream[-1].position if stream else after, limit=limit, run_id=run_id)
@@ -261,6 +263,8 @@ def read_on(yard: Yard, limit: int, run_id: str | None = None, after: str | None
         assert not {event.position for event in page} & {event.position for event in stream}, "told twice"
         if not page:
             return stream
+        assert may_go_on, "only the last page has room left"
+        may_go_on = len(page) == limit
         stream += page
 
 
@@ -268,10 +272,10 @@ def test_the_stream_is_read_once_in_one_order_whatever_the_size_of_the_pages(yar
     some_history(yard)
     whole = read_on(yard, 999)
     states = {"run": ["PENDING", "PENDING", "RUNNING", "RUNNING", "PAUSED"], "worker": ["INITIALIZING", "IDLE", "BUSY"]}
-    states["task"] = ["PENDING", "QUEUED", "RUNNING", "SUCCEEDED"]
+    states["task"] = ["PENDING", "PENDING", "QUEUED", "RUNNING", "SUCCEEDED"]
     for kind, expected in states.items():
         assert [event.to_state for event in whole if event.kind == kind] == expected
-    assert len(whole) == 12
+    assert len(whole) == 13
     for limit in (1, 2, 5):
         assert read_on(yard, limit) == whole
     with yard.store.read() as reader:

@@ -14,6 +14,7 @@ from typing import Any
 
 from pointsman.engine.command import Command
 from pointsman.engine.commands.tend import Repair, Tend
+from pointsman.engine.questions import CLOSED
 from pointsman.errors import (
     Conflict,
     EngineClosed,
@@ -32,7 +33,6 @@ TRIES = 6
 """How often a batch is tried when the database is busy or away; the pauses between grow to a few seconds in all."""
 FIRST_PAUSE_SECONDS = 0.02
 
-CLOSED = "The engine has been closed. Open it again."
 ALONE = (Tend, Repair)
 """These lock what they find on their way, so they must hold nothing before."""
 
