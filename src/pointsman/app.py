@@ -18,7 +18,7 @@ from pointsman.world import Clock, World
 async def open(  # noqa: A001 - as one opens a file
     url: str,
     *,
-    lifecycles: Iterable[str | Path] = (),
+    lifecycles: str | Path | Iterable[str | Path] = (),
     keeps: bool = True,
     world: World | None = None,
     clock: Clock | None = None,
@@ -29,7 +29,8 @@ async def open(  # noqa: A001 - as one opens a file
     `keeps` takes part in firing timers and looking after workers. `clock` replaces the time that the database itself tells.
     """
     world = world or World()
-    machines = Machines([load_lifecycle(name) for name in (*SHIPPED, *lifecycles)])
+    own = (lifecycles,) if isinstance(lifecycles, str | Path) else tuple(lifecycles)
+    machines = Machines([load_lifecycle(name) for name in (*SHIPPED, *own)])
     store = open_store(url, world, clock)
     try:
         transaction = store.begin()
@@ -50,16 +51,16 @@ async def open(  # noqa: A001 - as one opens a file
 
 def open_store(url: str, world: World, clock: Clock | None = None) -> Store:
     """The store that a URL asks for; the drivers are imported only where they are needed."""
-    scheme, separator, rest = url.partition("://")
-    if separator and scheme == "sqlite":
+    scheme, separator, rest = str(url).partition("://")
+    if separator and scheme == "sqlite" and rest.removeprefix("/"):
         from pointsman.store.sqlite.store import SqliteStore
 
-        return SqliteStore(rest.removeprefix("/") or ":memory:", clock=clock or world.clock, ids=world.ids)
+        return SqliteStore(rest.removeprefix("/"), clock=clock or world.clock, ids=world.ids)
     if separator and scheme in ("postgresql", "postgres"):
         from pointsman.store.postgres.store import PostgresStore
 
         return PostgresStore(url, clock=clock, ids=world.ids)
     raise StoreUnusable(
-        f"'{url.partition('@')[0]}' is not the URL of a database that Pointsman knows. "
-        "Write sqlite:///path/to/file.db or postgresql://user@host/database."
+        f"'{str(url).partition('@')[0]}' is not the URL of a database that Pointsman knows. "
+        "Write sqlite:///path/to/file.db, sqlite:///:memory: or postgresql://user@host/database."
     )

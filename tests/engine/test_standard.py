@@ -231,7 +231,7 @@ async def test_a_task_goes_all_the_way_and_everybody_sees_the_same(database_url:
         clock.advance(1)
         claim = await claim_one(engine, worker)
         assert (claim.epoch, claim.attempt_count, claim.name, claim.run_id) == (1, 1, "only", run.id)
-        assert msgspec.json.decode(claim.payload) == {"say": "hello"}
+        assert claim.payload == {"say": "hello"}
         assert (await engine.get_worker(worker.id)).state == "BUSY"
         clock.advance(2)
         done = await engine.complete_task(
@@ -1768,13 +1768,20 @@ async def test_a_silent_worker_recovers_with_its_next_heartbeat(database_url: st
         worker = await register(engine, lease_seconds=LEASE)
         await pass_time(engine, clock, LEASE + 1)
         assert (await engine.get_worker(worker.id)).state == "UNRESPONSIVE"
-        with pytest.raises(WorkerUnavailable):
-            await engine.claim_tasks(worker.id, 1)
         assert (await engine.heartbeat(worker.id)).worker.state == "IDLE"
         await submit(engine, NewTask(name="a"))
         assert await complete_all(engine, worker) == ["a"]
         await pass_time(engine, clock, LEASE * 5)
         assert (await path_of(engine, worker.id))[-2:] == ["IDLE", "UNRESPONSIVE"]
+
+
+async def test_a_claim_is_a_sign_of_life_too(database_url: str, clock: ManualClock) -> None:
+    async with proved_engine(database_url, clock) as engine:
+        worker = await register(engine, lease_seconds=LEASE)
+        await pass_time(engine, clock, LEASE + 1)
+        assert (await engine.get_worker(worker.id)).state == "UNRESPONSIVE"
+        assert await engine.claim_tasks(worker.id) == []
+        assert (await engine.get_worker(worker.id)).state == "IDLE"
 
 
 async def test_a_worker_that_stays_silent_is_not_waited_for(database_url: str, clock: ManualClock) -> None:

@@ -503,3 +503,12 @@ async def test_several_processes_that_keep_fire_each_timer_once(database_url: st
                 keeper.kill()
                 await asyncio.to_thread(keeper.communicate)
         assert await count_disagreements(engine) == 0
+
+
+async def test_whoever_waits_for_work_is_not_silent(database_url: str) -> None:
+    """The lease is much shorter than the wait, and the keeper is awake."""
+    async with app.open(database_url) as engine:
+        worker = await engine.register_worker("idle", lease_seconds=0.6)
+        assert await engine.claim_tasks(worker.id, wait_seconds=2.0) == []
+        assert (await engine.get_worker(worker.id)).state == "IDLE"
+        assert [move.to_state for move in await engine.list_history(worker.id)] == ["INITIALIZING", "IDLE"]

@@ -376,6 +376,34 @@ def test_the_audit_trail_is_written_once(yard: Yard, somebody: Outsider) -> None
     assert history_of(yard, run) == history
 
 
+FORGED = "tenant, kind, entity_id, run_id, machine_id, from_state, to_state, trigger, severity, reason, 'mallory', metadata, at, NULL"
+COLUMNS = "tenant, kind, entity_id, run_id, machine_id, from_state, to_state, trigger, severity, reason, actor, metadata, at"
+
+
+def test_nobody_but_the_law_writes_the_audit_trail(yard: Yard, somebody: Outsider) -> None:
+    run = yard.bring(yard.put(yard.run()), "SUCCEEDED")
+    history = history_of(yard, run)
+    statements = [
+        f"INSERT INTO transition ({COLUMNS}, seconds_in_state) SELECT {FORGED} FROM transition WHERE entity_id = '{run.id}'"
+    ]
+    if somebody.dialect == "sqlite":
+        replaced = f"INSERT OR REPLACE INTO transition (position, {COLUMNS}, seconds_in_state) SELECT position, {FORGED} FROM transition"
+        statements.append(f"{replaced} WHERE entity_id = '{run.id}'")
+    for statement in statements:
+        with pytest.raises(Refused, match="pointsman"):
+            somebody.ask(statement)
+    assert history_of(yard, run) == history
+
+
+@pytest.mark.parametrize("table", ["run", "task", "worker", "breaker", "attempt"])
+def test_what_is_is_not_deleted(yard: Yard, somebody: Outsider, table: str) -> None:
+    task = yard.bring(yard.put_task(), "RUNNING")
+    yard.put(yard.breaker())
+    with pytest.raises(Refused, match="pointsman"):
+        somebody.ask(f"DELETE FROM {table}")
+    assert find(yard, task) == task if table == "task" else history_of(yard, task)
+
+
 LOOPHOLES = {
     "a rule is changed": "UPDATE rule SET to_state = 'PENDING' WHERE to_state = 'FAILED'",
     "a rule needs less": "UPDATE rule SET trigger = 'whenever'",

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 from decimal import Decimal
+from typing import Any
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import Struct
 
 from pointsman.engine import breakers, budgets, runs, tasks, workers
 from pointsman.engine.policy import read_policy
@@ -26,7 +27,8 @@ class Claim(Struct, frozen=True, kw_only=True):
     epoch: int
     run_id: str
     name: str
-    payload: Raw
+    payload: Any
+    """What was submitted."""
     tool: str | None = None
     attempt_count: int
     has_checks: bool = False
@@ -43,9 +45,11 @@ class Claim(Struct, frozen=True, kw_only=True):
 
 def claim(work: Work, worker: Worker, limit: int) -> list[Task]:
     """Hand tasks to a worker: as many as are there, fit, and it has room for."""
+    if worker.phase != Phase.DONE:
+        workers.heard_of(work, worker)
     if worker.phase not in workers.AVAILABLE or worker.drain_wanted:
-        raise WorkerUnavailable(worker.id, f"{worker.state} and draining" if worker.drain_wanted else worker.state)
-    workers.heard_of(work, worker)
+        is_leaving = worker.drain_wanted and worker.phase in workers.AVAILABLE
+        raise WorkerUnavailable(worker.id, f"{worker.state} and draining" if is_leaving else worker.state)
     room = min(limit, worker.max_concurrent_tasks - workers.count_held(work, worker))
     claimed: list[Task] = []
     passed: set[str] = set()
@@ -165,7 +169,7 @@ def _describe_one(work: Work, task: Task, payload: str) -> Claim:
         epoch=task.epoch,
         run_id=task.run_id,
         name=task.name,
-        payload=Raw(payload.encode()),
+        payload=msgspec.json.decode(payload),
         tool=work.lane(task).tool,
         attempt_count=task.attempt_count,
         has_checks=task.has_checks or _always_checked(work, task),

@@ -39,6 +39,7 @@ from pointsman.world import World
 
 SHORTEST_PAUSE_SECONDS = 0.02
 KEY_LASTS_SECONDS = 3600.0
+TURNS_IN_A_LEASE = 3
 
 
 class Engine(Questions):
@@ -131,6 +132,8 @@ class Engine(Questions):
         """What a person wants of a task: approve, reject, accept, answer, cancel, skip, reset, retry, resume, ready."""
         checks.identity("task", task_id)
         checks.refuse([*checks.text("signal", signal), *checks.texts(answer=answer, comment=comment)])
+        if signal == "answer" and not answer:
+            checks.refuse([Problem("answer", "It is missing. Give the answer with the signal.")])
         cause = _cause(actor, reason)
         report = Report(answer=answer, comment=comment, error=as_error(reason or f"{signal} by {actor}"))
         request = _request("signal_task", request_id, (task_id, signal, reason, answer, comment))
@@ -211,12 +214,13 @@ class Engine(Questions):
         request_id: str | None = None,
     ) -> TransitionResult:
         """Ask for a state or a trigger by its name, as document 000 does; the result says whether it was allowed."""
-        if kind not in (Kind.RUN, Kind.TASK, Kind.WORKER):
+        if kind not in (Kind.RUN, Kind.TASK, Kind.WORKER) or not isinstance(kind, str):
             checks.refuse(
                 [Problem("kind", f"{checks.brief(kind)} cannot be asked for a state. Use reset_breaker for a breaker.")]
             )
         if (to_state is None) == (trigger is None):
             checks.refuse([Problem("to_state", "Say either to_state or trigger.")])
+        kind = Kind(kind)
         checks.identity(kind.value, entity_id)
         checks.refuse(checks.texts(to_state=to_state, trigger=trigger))
         cause = _cause(actor, reason)
@@ -314,25 +318,33 @@ class Engine(Questions):
     async def claim_tasks(
         self, worker_id: str, limit: int = 1, *, wait_seconds: float = 0.0, tenant: str = DEFAULT_TENANT
     ) -> list[Claim]:
-        """Tasks for a worker, up to its free slots; when there are none, wait for some, but no longer than that."""
+        """Tasks for a worker, up to its free slots; when there are none, wait for some, but no longer than that.
+
+        To wait here is a sign of life; a worker that holds tasks sends heartbeats beside it.
+        """
         checks.identity("worker", worker_id)
         checks.refuse([*checks.count("limit", limit), *checks.number("wait_seconds", wait_seconds, 0, checks.MAX_SECONDS)])
         command = ClaimTasks(tenant=tenant, request=None, worker_id=worker_id, limit=limit)
-        if not wait_seconds:
-            return await self._do(command)
-        pause = self._news.pause(wait_seconds)
+        over = self._news.pause(wait_seconds)
         try:
             while True:
                 expected = self._news.expect(News.TASKS)
-                try:
-                    claimed = await self._do(command)
-                    if claimed or pause.done():
-                        return claimed
-                    await self._news.wait(expected, pause)
-                finally:
-                    self._news.forget(expected)
+                claimed, lease_seconds = await self._do(command)
+                if claimed or not wait_seconds or over.done():
+                    return claimed
+                await self._wait_in_turns(expected, over, lease_seconds / TURNS_IN_A_LEASE)
         finally:
-            pause.cancel()
+            over.cancel()
+            self._news.forget(expected)
+
+    async def _wait_in_turns(self, expected: asyncio.Future[None], over: asyncio.Future[None], seconds: float) -> None:
+        """Until there is news, the time is over, or it is time to be heard of again: a claim is a sign of life, too."""
+        turn = self._news.pause(seconds)
+        try:
+            await asyncio.wait({expected, over, turn}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            turn.cancel()
+            self._news.forget(expected)
 
     # attempts
 

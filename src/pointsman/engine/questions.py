@@ -94,7 +94,7 @@ class Questions:
     ) -> list[Transition]:
         """The event stream behind a position: everything once, in one order."""
         checks.refuse(_page(limit))
-        read_position(after if after is None else str(after))
+        read_position(after)
         if run_id is not None:
             checks.identity("run", run_id)
         return await self._list(tenant, lambda reader: reader.list_transitions(tenant, after=after, limit=limit, run_id=run_id))

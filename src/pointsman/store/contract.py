@@ -53,12 +53,12 @@ class News(IntFlag):
     """Something has moved."""
 
 
-def read_position(after: str | None) -> int:
+def read_position(after: object) -> int:
     """Where a reader of the stream left off; nothing is before the beginning."""
     if after is None:
         return 0
-    if not (after.isascii() and after.isdigit() and len(after) < MOST_DIGITS):
-        message = f"{after[:50]!a} is not a position of the event stream. Hand back a position that was read from it."
+    if not (isinstance(after, str) and after.isascii() and after.isdigit() and len(after) < MOST_DIGITS):
+        message = f"{str(after)[:50]!a} is not a position of the event stream. Hand back a position that was read from it."
         raise RequestInvalid([Problem("after", message)])
     return int(after)
 

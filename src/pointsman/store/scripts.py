@@ -18,7 +18,7 @@ from importlib.resources import files
 from importlib.resources.abc import Traversable
 from typing import NamedTuple
 
-_BLOCK = re.compile(r"^-- for each kind\n(?P<kinds>(?:--   .*\n)+)-- do\n(?P<body>.*?)^-- end\n", re.MULTILINE | re.DOTALL)
+_BLOCK = re.compile(r"^-- for each kind\n(?P<kinds>(?:--   [^\n]*\n)+)-- do\n(?P<body>.*?)^-- end\n", re.MULTILINE | re.DOTALL)
 _KIND = re.compile(r"(?P<kind>\w+): +(?P<name>\w+) = (?P<value>.*)")
 _MORE = re.compile(r"(?P<name>\w+) = (?P<value>.*)")
 _HOLE = re.compile(r"\{(\w+)\}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, ClassVar
 
@@ -41,12 +41,13 @@ class SignalAttempt:
         decided = tasks.check(work, task, self.signal, self.report)
         if self._tell_breaker(work, task):
             decided = tasks.check(work, task, self.signal, self.report)
-        tasks.take(work, task, decided, self._cause(), self.report)
+        tasks.take(work, task, decided, self._cause(task), self.report)
         return lambda: task
 
-    def _cause(self) -> Cause:
-        """A try that does not count says so in the audit trail."""
-        return replace(self.cause, metadata={"usage_limit": True}) if self.report.usage_limit_until else self.cause
+    def _cause(self, task: Task) -> Cause:
+        """Whose attempt it is; a try that does not count says so in the audit trail."""
+        metadata = {"usage_limit": True} if self.report.usage_limit_until else None
+        return Cause(task.worker_id or self.cause.actor, self.cause.reason, metadata)
 
     def _tell_breaker(self, work: Work, task: Task) -> bool:
         """The tool has answered: that counts before the task asks whether its breaker is open."""
@@ -135,7 +136,7 @@ def check_epoch(task: Task, epoch: int) -> None:
     if task.current_attempt == epoch and not task.lease_expired:
         return
     if epoch > task.epoch:
-        why = f"there are only {task.epoch} attempts"
+        why = f"the last attempt was {task.epoch}"
     elif task.lease_expired and task.current_attempt == epoch:
         why = "its lease is over"
     elif task.current_attempt is None:

@@ -173,7 +173,7 @@ class GiveUpTasks:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimTasks:
-    answer_type: ClassVar[Any] = list[Claim]
+    answer_type: ClassVar[Any] = tuple[list[Claim], float]
     tenant: str
     request: Request | None
     worker_id: str
@@ -183,7 +183,8 @@ class ClaimTasks:
     def needs(self) -> Needs:
         return Needs(worker_ids=(self.worker_id,))
 
-    def decide(self, work: Work) -> Callable[[], list[Claim]]:
+    def decide(self, work: Work) -> Callable[[], tuple[list[Claim], float]]:
+        """What it gets, and how long its lease is: whoever waits for more has to be heard of meanwhile."""
         worker = work.worker(self.tenant, self.worker_id)
         claimed = claims.claim(work, worker, self.limit)
-        return lambda: claims.describe(work, claimed)
+        return lambda: (claims.describe(work, claimed), worker.lease_seconds)

@@ -581,3 +581,22 @@ CREATE TRIGGER state_comes_before_its_machine AFTER INSERT ON state REFERENCING 
     FOR EACH STATEMENT EXECUTE FUNCTION comes_before_its_machine();
 CREATE TRIGGER rule_comes_before_its_machine AFTER INSERT ON rule REFERENCING NEW TABLE AS new_rows
     FOR EACH STATEMENT EXECUTE FUNCTION comes_before_its_machine();
+
+-- What is, is not deleted; and nobody but the law writes the trail.
+-- for each kind
+--   run:     law = yes
+--   task:    law = yes
+--   worker:  law = yes
+--   breaker: law = yes
+-- do
+CREATE TRIGGER {kind}_is_not_deleted BEFORE DELETE OR TRUNCATE ON {kind} EXECUTE FUNCTION forbid('a {kind} is not deleted');
+-- end
+CREATE TRIGGER attempt_is_not_deleted BEFORE DELETE OR TRUNCATE ON attempt EXECUTE FUNCTION forbid('an attempt is not deleted');
+CREATE FUNCTION transition_goes_on() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    IF pg_trigger_depth() < 2 THEN
+        RAISE EXCEPTION 'pointsman: the audit trail is written by the law, and by nobody else';
+    END IF;
+    RETURN NULL;
+END $$;
+CREATE TRIGGER transition_goes_on BEFORE INSERT ON transition FOR EACH STATEMENT EXECUTE FUNCTION transition_goes_on();

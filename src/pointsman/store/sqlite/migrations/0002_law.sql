@@ -147,3 +147,27 @@ CREATE TRIGGER rule_comes_before_its_machine BEFORE INSERT ON rule
     WHEN EXISTS (SELECT 1 FROM machine WHERE id = new.machine_id) BEGIN
     SELECT RAISE(ABORT, 'pointsman: no rule is added to a machine; load a new version');
 END;
+
+-- What is, is not deleted; and nobody but the law writes the trail: each line goes on where the one before it ended.
+-- for each kind
+--   run:     law = yes
+--   task:    law = yes
+--   worker:  law = yes
+--   breaker: law = yes
+-- do
+CREATE TRIGGER {kind}_is_not_deleted BEFORE DELETE ON {kind} BEGIN
+    SELECT RAISE(ABORT, 'pointsman: a {kind} is not deleted');
+END;
+-- end
+CREATE TRIGGER attempt_is_not_deleted BEFORE DELETE ON attempt BEGIN
+    SELECT RAISE(ABORT, 'pointsman: an attempt is not deleted');
+END;
+CREATE TRIGGER transition_goes_on BEFORE INSERT ON transition
+    WHEN (SELECT to_state FROM transition WHERE entity_id = new.entity_id ORDER BY position DESC LIMIT 1) IS NOT new.from_state
+      OR CASE new.kind WHEN 'task' THEN (SELECT state FROM task WHERE id = new.entity_id)
+                       WHEN 'run' THEN (SELECT state FROM run WHERE id = new.entity_id)
+                       WHEN 'worker' THEN (SELECT state FROM worker WHERE id = new.entity_id)
+                       WHEN 'breaker' THEN (SELECT state FROM breaker WHERE id = new.entity_id) END IS NOT new.to_state
+      OR EXISTS (SELECT 1 FROM transition WHERE position = new.position) BEGIN
+    SELECT RAISE(ABORT, 'pointsman: the audit trail is written by the law, and by nobody else');
+END;
