@@ -138,7 +138,7 @@ def test_a_task_comes_back_as_it_was_stored(yard: Yard) -> None:
         "budget_usd": None,
         "cost_usd": FORTUNE,
     }
-    claimed = yard.moved(full, "RUNNING", worker_id=worker.id, reserved_usd=CENTS, actor=None, **texts, **counts)
+    claimed = yard.moved(full, "RUNNING", worker_id=worker.id, reserved_usd=CENTS, actor=None, reason="free", **texts, **counts)
     lost = replace(claimed, lease_expired=True, cost_usd=FORTUNE + CENTS, error="lost", question="?", answer="!", comment="…")
     ended = yard.moved(lost, "SUCCEEDED", actor=WORDS, output=WORDS)
     assert find(yard.store, plain) == plain
@@ -180,7 +180,17 @@ def test_a_worker_comes_back_as_it_was_stored(yard: Yard) -> None:
     with yard.transaction() as begun:
         begun.insert_workers([plain, full])
     flags: dict[str, Any] = {"missing": False, "drain_wanted": False, "pause_wanted": False}
-    moved = yard.moved(full, "TERMINATED", run_id=None, error=None, capabilities="[]", max_concurrent_tasks=9, **flags)
+    moved = yard.moved(
+        full,
+        "TERMINATED",
+        reason="enough",
+        metadata=None,
+        run_id=None,
+        error=None,
+        capabilities="[]",
+        max_concurrent_tasks=9,
+        **flags,
+    )
     updated = replace(moved, heartbeat_at=AT + 5 * SECOND, missing=True, error="late", drain_wanted=True, pause_wanted=True)
     assert [find(yard.store, row) for row in (plain, full)] == [plain, full]
     with yard.transaction() as begun:
@@ -213,7 +223,7 @@ def test_a_breaker_comes_back_as_it_was_stored(yard: Yard) -> None:
     )
     with yard.transaction() as begun:
         begun.insert_breakers([plain, full])
-    opened = yard.moved(full, "OPEN", failure_count=4, success_count=0, retry_at=None, failure_threshold=9)
+    opened = yard.moved(full, "OPEN", reason="enough", failure_count=4, success_count=0, retry_at=None, failure_threshold=9)
     probed = yard.moved(opened, "HALF_OPEN", probe_task_id=probe.id, cooldown_seconds=1.5, success_threshold=3, metadata=None)
     updated = replace(probed, success_count=2, failure_count=0, retry_at=AT)
     assert [find(yard.store, row) for row in (plain, full)] == [plain, full]
