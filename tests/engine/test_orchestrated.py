@@ -546,8 +546,7 @@ async def test_a_worker_that_is_heard_of_again_is_idle_and_gets_work(database_ur
         run = await submit_stream(engine, NewTask(name="a"))
         await claim_one(engine, worker)
         await pass_time(engine, clock, 31)
-        with pytest.raises(WorkerUnavailable, match="is unresponsive"):
-            await engine.claim_tasks(worker.id)
+        assert (await engine.get_worker(worker.id)).state == "unresponsive"
         assert (await engine.heartbeat(worker.id)).worker.state == "idle"
         assert (await do_one(engine, worker)).epoch == 2
         await pass_time(engine, clock, 29)
@@ -693,7 +692,7 @@ async def test_nobody_but_the_worker_of_an_attempt_reports_about_it(database_url
         claim = await claim_one(engine, worker)
         with pytest.raises(RequestInvalid):
             await engine.signal_task(task.id, "execution_completed")
-        with pytest.raises(LeaseLost, match="there are only 1 attempts"):
+        with pytest.raises(LeaseLost, match="the last attempt was 1"):
             await engine.complete_task(task.id, claim.epoch + 1)
         await pass_checks(engine, claim)
         await assert_promises_kept(engine)

@@ -319,6 +319,7 @@ async def test_an_engine_without_the_file_says_so_when_it_shall_add_tasks(
 
 UNFIT = {
     "begins work without a worker": ("- REVIEW   -> WAITING   : reject", "- REVIEW   -> BUILDING  : reject"),
+    "without a worker": ("- REVIEW   -> RELEASED", "- BUILDING -> BUILDING : ask\n      - REVIEW   -> RELEASED"),
     "takes a success back": ("- BROKEN   -> WAITING   : retry", "- BROKEN, RELEASED -> WAITING : retry"),
 }
 

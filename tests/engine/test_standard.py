@@ -18,6 +18,7 @@ import pytest
 from tests.engine.harness import ManualClock, claim_one, open_engine, pass_time, path_of, register, state_of, submit, task_of
 
 from pointsman.engine.claims import Claim
+from pointsman.engine.commands.workers import GiveUpTasks
 from pointsman.engine.engine import Engine
 from pointsman.engine.policy import Backoff
 from pointsman.engine.submit import MAX_DEPTH, NewRun, NewTask
@@ -1474,9 +1475,48 @@ async def test_a_claim_whose_answer_was_lost_is_given_up(database_url: str, cloc
         await pass_time(engine, clock, LEASE - 1)
         assert (await engine.heartbeat(worker.id)).unknown == (), "the answer may still be under way"
         await pass_time(engine, clock, 2)
-        assert (await engine.heartbeat(worker.id)).unknown == (claim.task_id,)
+        assert (await engine.heartbeat(worker.id)).unknown == ((claim.task_id, 1),)
         assert await state_of(engine, run, "a") == "QUEUED"
         assert (await claim_and_complete(engine, worker)).epoch == 2
+
+
+async def test_only_who_holds_an_attempt_gives_it_up(database_url: str, clock: ManualClock) -> None:
+    async with proved_engine(database_url, clock) as engine:
+        worker, stranger = await register(engine), await register(engine)
+        run = await submit(engine, NewTask(name="a"))
+        claim = await claim_one(engine, worker)
+        for worker_id, epoch in ((stranger.id, 1), (worker.id, 2)):
+            command = GiveUpTasks(tenant="default", request=None, worker_id=worker_id, attempts=((claim.task_id, epoch),))
+            assert await engine._do(command) == 0
+        assert await state_of(engine, run, "a") == "RUNNING"
+
+
+async def test_an_attempt_is_limited_checks_and_all(database_url: str, clock: ManualClock) -> None:
+    async with proved_engine(database_url, clock) as engine:
+        worker = await register(engine, lease_seconds=1000)
+        run = await submit(engine, NewTask(name="a", checks=True, timeout_seconds=10))
+        claim = await claim_one(engine, worker)
+        clock.advance(6)
+        await engine.complete_task(claim.task_id, claim.epoch)
+        assert await state_of(engine, run, "a") == "VALIDATING"
+        await pass_time(engine, clock, 3)
+        assert await state_of(engine, run, "a") == "VALIDATING"
+        await pass_time(engine, clock, 2)
+        assert await state_of(engine, run, "a") == "FAILED"
+
+
+async def test_who_asks_for_a_state_gets_no_more_than_who_sends_the_signal(database_url: str, clock: ManualClock) -> None:
+    async with proved_engine(database_url, clock) as engine:
+        worker = await register(engine)
+        run = await submit(engine, NewTask(name="a", max_attempts=1))
+        claim = await claim_one(engine, worker)
+        await engine.fail_task(claim.task_id, claim.epoch, "no luck")
+        assert await state_of(engine, run) == "FAILED"
+        result = await engine.transition(Kind.TASK, claim.task_id, trigger="resume", reason="once more")
+        assert (result.success, result.to_state) == (True, "QUEUED")
+        assert await state_of(engine, run) == "RUNNING"
+        assert (await claim_and_complete(engine, worker)).epoch == 2
+        assert await state_of(engine, run) == "SUCCEEDED"
 
 
 async def test_an_attempt_that_is_too_old_is_taken_from_a_worker_that_still_beats(

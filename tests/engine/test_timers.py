@@ -15,9 +15,12 @@ from tests.engine.harness import ManualClock, claim_one, open_engine, pass_time,
 from tests.faults.prompt import prompt
 
 from pointsman import app
+from pointsman.engine import workers as workers_of_engine
 from pointsman.engine.engine import Engine
 from pointsman.engine.policy import Backoff
 from pointsman.engine.submit import NewRun, NewTask
+from pointsman.engine.work import Work
+from pointsman.store.rows import Worker
 
 ROOT = Path(__file__).parents[2]
 FOREVER = 1_000_000.0
@@ -512,3 +515,21 @@ async def test_whoever_waits_for_work_is_not_silent(database_url: str) -> None:
         assert await engine.claim_tasks(worker.id, wait_seconds=2.0) == []
         assert (await engine.get_worker(worker.id)).state == "IDLE"
         assert [move.to_state for move in await engine.list_history(worker.id)] == ["INITIALIZING", "IDLE"]
+
+
+async def test_one_that_cannot_be_dealt_with_does_not_keep_the_others_waiting(
+    database_url: str, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_engine(database_url, clock) as engine:
+        workers = [await register(engine, lease_seconds=10) for _ in range(3)]
+        miss = workers_of_engine.miss
+
+        def stumble(work: Work, worker: Worker) -> None:
+            if worker.id == workers[0].id:
+                raise ZeroDivisionError
+            miss(work, worker)
+
+        monkeypatch.setattr(workers_of_engine, "miss", stumble)
+        clock.advance(11)
+        assert await engine.tend()
+        assert [(await engine.get_worker(each.id)).state for each in workers] == ["IDLE", "UNRESPONSIVE", "UNRESPONSIVE"]

@@ -318,3 +318,29 @@ async def test_whoever_waits_while_the_server_is_away_waits_on(monkeypatch: pyte
             (claimed,) = await asyncio.wait_for(claim, 40)
             assert claimed.run_id == run.id
             assert (await asyncio.wait_for(told, 40)).run_id == run.id
+
+
+async def test_a_commit_whose_answer_is_lost_is_asked_about_and_not_done_again(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server has committed, and the connection is gone before it could say so."""
+    async with app.open(postgres_url, keeps=False) as engine:
+        await ask_to_submit(engine, "before")
+        execute = psycopg.Connection.execute
+        lost: list[Any] = []
+
+        def lose(self: psycopg.Connection[Any], query: Any, *arguments: Any, **options: Any) -> Any:
+            answer = execute(self, query, *arguments, **options)
+            if not lost and bytes(query).endswith(b"COMMIT"):
+                lost.append(query)
+                while answer.nextset():
+                    pass
+                self.close()
+                raise psycopg.OperationalError("the connection is lost")
+            return answer
+
+        monkeypatch.setattr(psycopg.Connection, "execute", lose)
+        run = await ask_to_submit(engine, "a")
+        assert lost
+        assert [each.id for each in await engine.list_runs() if each.name == "a"] == [run.id]
+        assert (await ask_to_submit(engine, "after")).name == "after"

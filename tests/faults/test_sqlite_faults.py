@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
 import re
@@ -19,7 +20,7 @@ from tests.faults.programs import run
 from pointsman import app
 from pointsman.engine import writer
 from pointsman.engine.engine import Engine
-from pointsman.engine.submit import NewTask
+from pointsman.engine.submit import NewRun, NewTask
 from pointsman.errors import StoreBusy, StoreFull, StoreUnusable
 from pointsman.store.sqlite import store as sqlite
 
@@ -308,3 +309,17 @@ def test_processes_that_start_together_all_get_there(sqlite_url: str) -> None:
     with run(OPENER, sqlite_url) as one, run(OPENER, sqlite_url) as two, run(OPENER, sqlite_url) as three:
         assert [program.read_line() for program in (one, two, three)] == ["ok"] * 3
         assert [program.wait() for program in (one, two, three)] == [0, 0, 0]
+
+
+async def test_what_is_committed_is_not_done_again_because_a_bell_does_not_ring(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def too_many(_: object) -> object:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    async with app.open(sqlite_url, keeps=False) as engine:
+        monkeypatch.setattr(os, "scandir", too_many)
+        names = ("a", "b")
+        runs = await asyncio.gather(*(engine.submit_run(NewRun(name=name, tasks=(NewTask(name="t"),))) for name in names))
+        monkeypatch.undo()
+        assert sorted(run.id for run in await engine.list_runs()) == sorted(run.id for run in runs)

@@ -198,7 +198,9 @@ def test_a_worker_comes_back_as_it_was_stored(yard: Yard) -> None:
         assert begun.lock_workers([moved.id]) == [moved]
         begun.update_workers([updated])
     assert find(yard.store, updated) == updated
-    assert each_column_varies(plain, full, moved, updated)
+    busy = yard.bring(plain, "BUSY")
+    assert find(yard.store, busy) == busy
+    assert each_column_varies(plain, full, moved, updated, busy)
 
 
 def test_a_breaker_comes_back_as_it_was_stored(yard: Yard) -> None:

@@ -402,7 +402,7 @@ def open_dependencies(begun: Transaction, run: Run) -> list[int]:
 
 
 def test_an_attempt_keeps_what_is_noted_until_it_ends(yard: Yard) -> None:
-    task = yard.put_task(state="RUNNING")
+    task, bystander = yard.put_task(state="RUNNING"), yard.put_task(state="RUNNING")
     key: dict[str, Any] = {"task_id": task.id, "epoch": 1, "tenant": ACME, "worker_id": HAND, "started_at": task.entered_at}
     tiny = Decimal("0.000001")
     noted = Attempt(**key, cost_usd=tiny, session_id="s", log_path="l")
@@ -423,6 +423,7 @@ def test_an_attempt_keeps_what_is_noted_until_it_ends(yard: Yard) -> None:
         begun.note_attempts([noted])
         begun.end_attempts([replace(ending, error="again")])
         assert begun.list_attempts(ACME, task.id) == [ended]
+        assert begun.list_attempts(ACME, bystander.id) == [attempt_of(bystander)]
 
 
 def test_the_last_words_of_an_attempt_are_kept_with_it(yard: Yard) -> None:

@@ -55,6 +55,9 @@ def _load(work: Work, commands: Sequence[Command[Any]]) -> None:
         run_ids |= {run_id for _, _, run_id in held}
     work.load(task_ids=task_ids, run_ids=run_ids)
     work.load_workers(sorted({worker_id for each in needs for worker_id in each.worker_ids}))
+    for tenant in sorted({task.tenant for task in work.tasks.rows.values()}):
+        tools = {work.tool_of(task) for task in work.tasks.rows.values() if task.tenant == tenant}
+        work.load_breakers(tenant, sorted(tool for tool in tools if tool))
     work.load_families(sorted({task_id for each in needs for task_id in each.families}))
 
 

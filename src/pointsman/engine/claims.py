@@ -126,6 +126,8 @@ def _claim_one(work: Work, worker: Worker, task: Task) -> bool:
     shut = breaker is not None and not breakers.admits(breaker)
     if shut and not work.lane(task).fails_fast:
         return False
+    if task.max_attempts is not None and task.attempt_count >= task.max_attempts:
+        return False  # moved here by hand, most likely: the doctor says so, and others get their turn
     room = budgets.claim_room(run, task)
     if room is None and not budgets.can_never_fit(run, task):
         return False

@@ -31,7 +31,7 @@ from pointsman.engine.tasks import Report, as_error
 from pointsman.engine.timers import BATCH
 from pointsman.engine.work import Cause
 from pointsman.engine.writer import CommitMetrics, Writer
-from pointsman.errors import Problem, StoreError
+from pointsman.errors import EngineClosed, Problem, StoreBusy, StoreFull, StoreUnavailable
 from pointsman.kernel.machine import Kind
 from pointsman.store.contract import News, Reader, Store
 from pointsman.store.rows import ZERO_USD, Breaker, Run, Task, Worker
@@ -312,7 +312,7 @@ class Engine(Questions):
             checks.refuse(checks.whole("epoch", epoch))
         beat = await self._do(Heartbeat(tenant=tenant, request=None, worker_id=worker_id, attempts=known))
         if beat.unknown:
-            await self._do(GiveUpTasks(tenant=tenant, request=None, worker_id=worker_id, task_ids=beat.unknown))
+            await self._do(GiveUpTasks(tenant=tenant, request=None, worker_id=worker_id, attempts=beat.unknown))
         return beat
 
     async def claim_tasks(
@@ -515,7 +515,30 @@ class Engine(Questions):
 
     async def tend(self) -> int:
         """Fire what is due and look after silent workers, once; how much there was to do."""
-        done: int = await self._writer.submit(Tend())
+        try:
+            done: int = await self._writer.submit(Tend())
+        except (EngineClosed, StoreBusy, StoreFull, StoreUnavailable):
+            raise
+        except Exception:  # noqa: BLE001 - one that cannot be dealt with must not keep the others waiting
+            return await self._tend_one_by_one()
+        return done
+
+    async def _tend_one_by_one(self) -> int:
+        """Everything that is due, each in a transaction of its own; what the culprit met is raised when the others are done."""
+        done, culprit, skip = 0, None, 0
+        while skip < BATCH:
+            try:
+                dealt_with: int = await self._writer.submit(Tend(limit=1, skip=skip))
+            except (EngineClosed, StoreBusy, StoreFull, StoreUnavailable):
+                raise
+            except Exception as error:  # noqa: BLE001
+                culprit, skip = culprit or error, skip + 1
+                continue
+            done += dealt_with
+            if not dealt_with:
+                break
+        if culprit and not done:
+            raise culprit
         return done
 
     async def _keep(self) -> None:
@@ -527,16 +550,20 @@ class Engine(Questions):
                     self._news.forget(expected)
                     continue
                 pause = max(await self._seconds_to_next(), SHORTEST_PAUSE_SECONDS)
-            except StoreError:
-                pause = 1.0  # it will be there again, and whoever asks for something hears of it meanwhile
+            except EngineClosed:
+                return
+            except Exception:  # noqa: BLE001 - whatever it is, the next round may go well, and somebody has to keep
+                pause = 1.0
             await self._pause(expected, min(pause, LONGEST_PAUSE_SECONDS))
 
     async def _seconds_to_next(self) -> float:
-        def look(reader: Reader) -> list[datetime]:
-            return [instant for instant in (reader.next_due(), reader.next_silence()) if instant]
+        """By the clock that decides about leases and timers, which need not be this machine's."""
 
-        upcoming = await self._ask(look)
-        return min(((instant - self._world.clock.now()).total_seconds() for instant in upcoming), default=math.inf)
+        def look(reader: Reader) -> float:
+            upcoming = [instant for instant in (reader.next_due(), reader.next_silence()) if instant]
+            return (min(upcoming) - reader.now()).total_seconds() if upcoming else math.inf
+
+        return await self._ask(look)
 
     # the ways to the database
 

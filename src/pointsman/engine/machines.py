@@ -95,7 +95,8 @@ def check_fitness(machine: Machine) -> None:
         return
     for move in machine.transitions:
         left, entered = machine.state(move.from_state), machine.state(move.to_state)
-        if entered.phase is Phase.ACTIVE and left.phase is not Phase.ACTIVE and move.signal != "claim":
+        begins = entered.phase is Phase.ACTIVE and (left.phase is not Phase.ACTIVE or left is entered)
+        if begins and move.signal != "claim":
             raise LifecycleError(
                 f"{machine.name}: '{move}' begins work without a worker. "
                 "Lead it to a state of phase queued, and let a claim begin it."

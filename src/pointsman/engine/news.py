@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 
 from pointsman.store.contract import News, Store
 from pointsman.world import Sleep
@@ -44,7 +45,7 @@ class Newsroom:
 
     def _hear(self, news: News) -> None:
         """Called from the thread of whoever brings the news."""
-        if not self._loop.is_closed():
+        with suppress(RuntimeError):  # the loop has been closed: nobody waits there any longer
             self._loop.call_soon_threadsafe(self._spread, news)
 
     def _spread(self, news: News) -> None:

@@ -124,7 +124,7 @@ class Questions:
 
     async def diagnose(self) -> list[Diagnosis]:
         """What is stuck in the whole database, why, and what would help."""
-        return await self._ask(lambda reader: diagnose(reader, self._machines, self._world.clock.now()))
+        return await self._ask(lambda reader: diagnose(reader, self._machines, reader.now()))
 
     async def _ask(self, question: Callable[[Reader], Answer]) -> Answer:
         def look() -> Answer:

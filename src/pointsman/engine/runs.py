@@ -225,6 +225,7 @@ def _reopen_tasks(work: Work, run: Run, cause: Cause) -> None:
         if held.outcome == Outcome.FAILURE:
             for signal in ("retry", "reset", "resume"):
                 if work.takes(held, signal) and tasks.try_send(work, held, signal, cause) is None:
+                    tasks.grant_attempt(held)
                     break
 
 

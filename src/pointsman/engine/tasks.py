@@ -203,6 +203,12 @@ def cancel(work: Work, task: Task, cause: Cause) -> Refusal | None:
     return refusal
 
 
+def grant_attempt(task: Task) -> None:
+    """What a person asks for is not refused for want of attempts."""
+    if task.phase != Phase.DONE and task.max_attempts is not None:
+        task.attempt_count = min(task.attempt_count, task.max_attempts - 1)
+
+
 def is_used_up(task: Task) -> bool:
     """Neither another reclaim nor another attempt is left."""
     return task.reclaim_count >= task.max_reclaims or (
@@ -232,6 +238,7 @@ def _take(work: Work, task: Task, transition: Transition, cause: Cause, report: 
             _begin_attempt(work, task, policy, report)
         else:
             note_attempt(work, task, report)
+            _set_limits(work, task, policy, _begun_at(work, task))
         _hold(task, state)
     for effect in transition.effects:
         _apply(task, effect, report)
@@ -276,9 +283,22 @@ def _begin_attempt(work: Work, task: Task, policy: Policy, report: Report) -> No
         resumed=resumed,
     )
     work.reviewed_workers.add(report.worker.id)
+    _set_limits(work, task, policy, work.now)
+
+
+def _set_limits(work: Work, task: Task, policy: Policy, begun_at: datetime | None) -> None:
+    """How long the attempt may take, checks and all."""
     for purpose, seconds in (("timeout", policy.timeout_seconds), ("reclaim", policy.reclaim_after_seconds)):
-        if seconds is not None:
-            work.set_timer(task, Kind.TASK, purpose, work.now + timedelta(seconds=seconds), task.run_id)
+        if seconds is not None and begun_at is not None:
+            work.set_timer(task, Kind.TASK, purpose, begun_at + timedelta(seconds=seconds), task.run_id)
+
+
+def _begun_at(work: Work, task: Task) -> datetime | None:
+    policy = read_policy(task.policy)
+    if policy.timeout_seconds is None and policy.reclaim_after_seconds is None:
+        return None
+    attempts = work.transaction.list_attempts(task.tenant, task.id)
+    return next((each.started_at for each in attempts if each.epoch == task.epoch), None)
 
 
 def _end_attempt(work: Work, task: Task, transition: Transition, report: Report) -> None:

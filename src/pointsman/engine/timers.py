@@ -16,10 +16,10 @@ from pointsman.store.rows import Breaker, Entity, Notice, Run, Task, Timer, Work
 BATCH = 200
 
 
-def tend(work: Work) -> int:
+def tend(work: Work, limit: int = BATCH, skip: int = 0) -> int:
     """Fire what is due and look after workers that have fallen silent; how much there was to do."""
-    due = work.transaction.find_due_timers(work.now, BATCH)
-    silent = work.transaction.find_silent_workers(work.now, BATCH)
+    due = work.transaction.find_due_timers(work.now, limit + skip)[skip:]
+    silent = work.transaction.find_silent_workers(work.now, limit + skip)[skip:]
     _load(work, due, silent)
     fired = work.transaction.take_timers(due) if due else []
     for timer in fired:

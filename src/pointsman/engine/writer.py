@@ -9,6 +9,7 @@ import asyncio
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -195,7 +196,7 @@ def _deliver(batch: Sequence[_Waiting], outcomes: Sequence[Any]) -> None:
     for waiting, outcome in zip(batch, outcomes, strict=True):
         by_loop.setdefault(waiting.loop, []).append((waiting.future, outcome))
     for loop, answers in by_loop.items():
-        if not loop.is_closed():
+        with suppress(RuntimeError):  # the loop has been closed: nobody waits there any longer
             loop.call_soon_threadsafe(_resolve, answers)
 
 

@@ -66,6 +66,10 @@ def read_position(after: object) -> int:
 class Reader(Protocol):
     """Questions that change nothing. Those that are asked for a tenant see nothing of another."""
 
+    def now(self) -> datetime:
+        """The instant, as the database tells it; in a transaction always the same."""
+        ...
+
     def find_run(self, tenant: str, run_id: str) -> Run | None: ...
     def find_task(self, tenant: str, task_id: str) -> Task | None: ...
     def find_worker(self, tenant: str, worker_id: str) -> Worker | None: ...
@@ -138,10 +142,6 @@ class Transaction(Reader, Protocol):
     `move_…` stores rows that have made one move, with the revision one higher; `update_…` stores rows that stand where they
     stood. When somebody else has moved such a row meanwhile, both raise `Conflict`.
     """
-
-    def now(self) -> datetime:
-        """The instant of this transaction, as the database tells it."""
-        ...
 
     def commit(self, news: News = News.NOTHING) -> None:
         """Make it durable, and tell whoever waits for `news`."""

@@ -110,7 +110,7 @@ class SignalTask:
         else:
             self._reopen_run(work, task)
             tasks.send(work, task, self.signal, self.cause, self.report)
-            _grant_attempt(task)
+            tasks.grant_attempt(task)
         return lambda: task
 
     def _reopen_run(self, work: Work, task: Task) -> None:
@@ -123,12 +123,6 @@ class SignalTask:
         refusal = runs.try_send(work, run, "retry", self.cause, reopens=False)
         if state.phase is not Phase.DONE:
             tasks.refuse(refusal)
-
-
-def _grant_attempt(task: Task) -> None:
-    """What a person asks for is not refused for want of attempts."""
-    if task.phase != Phase.DONE and task.max_attempts is not None:
-        task.attempt_count = min(task.attempt_count, task.max_attempts - 1)
 
 
 def check_epoch(task: Task, epoch: int) -> None:

@@ -17,6 +17,9 @@ class Tend:
     """Fire due timers, look after silent workers, forget old answers; has a transaction of its own."""
 
     answer_type: ClassVar[Any] = int
+    limit: int = timers.BATCH
+    skip: int = 0
+    """How many of the due ones to pass by, because one of them cannot be dealt with."""
     tenant: str = ""
     request: Request | None = None
 
@@ -25,7 +28,7 @@ class Tend:
         return Needs()
 
     def decide(self, work: Work) -> Callable[[], int]:
-        done = timers.tend(work)
+        done = timers.tend(work, self.limit, self.skip)
         return lambda: done
 
 

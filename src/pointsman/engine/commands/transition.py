@@ -11,9 +11,13 @@ from msgspec import Struct
 
 from pointsman.engine import runs, tasks, workers
 from pointsman.engine.command import Needs, Request
+from pointsman.engine.commands.runs import SignalRun
+from pointsman.engine.commands.tasks import SignalTask
+from pointsman.engine.commands.workers import SignalWorker
 from pointsman.engine.people import check_person
 from pointsman.engine.work import Cause, Work
-from pointsman.kernel.machine import Kind, Refusal
+from pointsman.errors import TransitionRefused
+from pointsman.kernel.machine import Kind, Phase, Refusal
 from pointsman.store.rows import Run, Task, Worker
 
 
@@ -94,13 +98,26 @@ class RequestTransition:
             return decided
         if self.to_state is not None and decided[0].to_state != self.to_state:
             return elsewhere
+        # The same doors as for everybody else: a person who asks for a state gets no more than one who sends the signal.
+        signal = decided[0].signal or trigger
+        try:
+            self._signal(row, signal).decide(work)
+        except TransitionRefused as refused:
+            return refused.refusal if isinstance(refused.refusal, Refusal) else elsewhere
+        return None
+
+    def _signal(self, row: Run | Task | Worker, signal: str) -> SignalRun | SignalTask | SignalWorker:
         match row:
             case Run():
-                return runs.try_send(work, row, trigger, self.cause)
+                return SignalRun(tenant=self.tenant, request=None, run_id=row.id, signal=signal, cause=self.cause)
             case Task():
-                return tasks.try_send(work, row, trigger, self.cause)
+                error = tasks.as_error(self.cause.reason or f"{signal} by {self.cause.actor}")
+                report = tasks.Report(error=error)
+                return SignalTask(
+                    tenant=self.tenant, request=None, task_id=row.id, signal=signal, report=report, cause=self.cause
+                )
             case Worker():
-                return workers.try_send(work, row, trigger, self.cause)
+                return SignalWorker(tenant=self.tenant, request=None, worker_id=row.id, signal=signal, cause=self.cause)
 
 
 def _facts(work: Work, row: Run | Task | Worker) -> object:
@@ -108,6 +125,6 @@ def _facts(work: Work, row: Run | Task | Worker) -> object:
         case Run():
             return runs.facts_of(row, runs.assess(work, row))
         case Task():
-            return tasks.TaskFacts(work, row, tasks.NOTHING)
+            return tasks.TaskFacts(work, row, tasks.Report(process_ended=row.phase != Phase.ACTIVE or row.lease_expired))
         case Worker():
             return workers.facts_of(work, row)

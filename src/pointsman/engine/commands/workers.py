@@ -105,7 +105,7 @@ class Beat(Struct, frozen=True, kw_only=True):
     """Attempts that no longer count: end their processes."""
     cancelled: tuple[tuple[str, int], ...] = ()
     """Attempts that somebody wants to be cancelled: end their processes, and report `cancel`."""
-    unknown: tuple[str, ...] = ()
+    unknown: tuple[tuple[str, int], ...] = ()
     """Tasks that it holds and does not know of, because the answer to its claim was lost."""
 
 
@@ -141,34 +141,44 @@ class Heartbeat:
                 cancelled.append((task_id, epoch))
         # The answer to a claim may still be under way; after a whole lease it is not.
         patience = timedelta(seconds=worker.lease_seconds)
-        unknown = [
+        strangers = [
             task_id
             for task_id in held - {task_id for task_id, _ in self.attempts}
             if rows[task_id].entered_at + patience < work.now
         ]
-        return Beat(worker=worker, lost=tuple(lost), cancelled=tuple(cancelled), unknown=tuple(sorted(unknown)))
+        return Beat(
+            worker=worker,
+            lost=tuple(lost),
+            cancelled=tuple(cancelled),
+            unknown=tuple(sorted((task_id, rows[task_id].epoch) for task_id in strangers)),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GiveUpTasks:
-    """A worker does not know of these tasks, although it holds them: they go to others."""
+    """A worker does not know of these attempts, although it holds them: their tasks go to others."""
 
     answer_type: ClassVar[Any] = int
     tenant: str
     request: Request | None
     worker_id: str
-    task_ids: tuple[str, ...]
+    attempts: tuple[tuple[str, int], ...]
 
     @property
     def needs(self) -> Needs:
-        return Needs(task_ids=self.task_ids)
+        return Needs(task_ids=tuple(task_id for task_id, _ in self.attempts))
 
     def decide(self, work: Work) -> Callable[[], int]:
-        given_up = [work.tasks.rows[task_id] for task_id in self.task_ids if task_id in work.tasks.rows]
-        for task in given_up:
-            if task.tenant == self.tenant:
+        """Only what it still holds: somebody else may have taken a task over meanwhile."""
+        given_up = 0
+        for task_id, epoch in self.attempts:
+            task = work.tasks.rows.get(task_id)
+            if task is None or task.tenant != self.tenant or task.current_attempt != epoch:
+                continue
+            if tasks.worker_of(work, task) == self.worker_id:
                 workers.lose_lease(work, task, Cause(reason="its worker never got to know of it"))
-        return lambda: len(given_up)
+                given_up += 1
+        return lambda: given_up
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -105,7 +105,7 @@ class PostgresStore:
         with explained(self.url):
             connection = self._borrow()
         try:
-            yield PostgresReader(connection, self.url)
+            yield PostgresReader(connection, self.url, self._clock)
         finally:
             self._give_back(connection)
 
@@ -159,7 +159,7 @@ class PostgresStore:
                 self._forget()
                 self._closed.wait(pause)
                 continue
-            if status != "in progress":
+            if status in ("committed", "aborted"):
                 return bool(status == "committed")
             self._closed.wait(pause)
         raise OutcomeUnknown(
@@ -224,9 +224,18 @@ class PostgresStore:
 
 
 class PostgresReader:
-    def __init__(self, connection: psycopg.Connection[Any], url: str) -> None:
+    def __init__(self, connection: psycopg.Connection[Any], url: str, clock: Clock | None) -> None:
         self._connection = connection
         self._url = url
+        self._clock = clock
+
+    def now(self) -> datetime:
+        if self._clock:
+            return self._clock.now()
+        with explained(self._url):
+            ((now,),) = self._connection.execute(b"SELECT clock_timestamp()").fetchall()
+        assert isinstance(now, datetime)
+        return now
 
     def find_run(self, tenant: str, run_id: str) -> Run | None:
         return self._one(Run, "find_run", tenant=tenant, id=run_id)
@@ -353,7 +362,7 @@ class PostgresReader:
 
 class PostgresTransaction(PostgresReader):
     def __init__(self, store: PostgresStore, connection: psycopg.Connection[Any], now: datetime) -> None:
-        super().__init__(connection, store.url)
+        super().__init__(connection, store.url, None)
         self._store = store
         self._now = now
         self._is_over = False

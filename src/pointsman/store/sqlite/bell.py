@@ -47,7 +47,7 @@ class Bell:
             return
         try:
             others = [entry.path for entry in os.scandir(self._folder)]
-        except FileNotFoundError:
+        except OSError:  # no folder, no listener; and what is committed stays so, whatever happens to the bell
             return
         for path in others:
             if path != str(self._own):

@@ -89,13 +89,16 @@ class SqliteStore:
     def read(self) -> Iterator[SqliteReader]:
         if self._in_memory:
             with self._lock, _explained(self.url):
-                yield SqliteReader(self._writer)
+                yield SqliteReader(self._writer, self._clock)
             return
         with _explained(self.url):
-            connection = self._idle.pop() if self._idle else self._connect(read_only=True)
+            try:
+                connection = self._idle.pop()
+            except IndexError:
+                connection = self._connect(read_only=True)
             try:
                 connection.execute("BEGIN")
-                yield SqliteReader(connection)
+                yield SqliteReader(connection, self._clock)
             finally:
                 if connection.in_transaction:
                     connection.execute("ROLLBACK")
@@ -212,8 +215,12 @@ class SqliteStore:
 
 
 class SqliteReader:
-    def __init__(self, connection: apsw.Connection) -> None:
+    def __init__(self, connection: apsw.Connection, clock: Clock) -> None:
         self._connection = connection
+        self._clock = clock
+
+    def now(self) -> datetime:
+        return self._clock.now()
 
     def find_run(self, tenant: str, run_id: str) -> Run | None:
         return self._one(Run, "find_run", tenant=tenant, id=run_id)
@@ -330,7 +337,7 @@ class SqliteReader:
 
 class SqliteTransaction(SqliteReader):
     def __init__(self, store: SqliteStore) -> None:
-        super().__init__(store.writer)
+        super().__init__(store.writer, store.clock)
         self._store = store
         self._now = store.clock.now()
         self._is_over = False
