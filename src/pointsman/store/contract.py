@@ -7,7 +7,8 @@
 Nothing here decides anything. A `Transaction` belongs to the one writer of its store; readers may be many.
 
 Who changes anything of a run holds the lock of its row first, and runs are locked in the order of their ids; workers come after
-runs, breakers after workers. So two transactions never wait for each other, and what is read below a locked run stays so.
+runs, breakers after workers. What is read below a locked run stays so. Where the order cannot be kept (a claim that waits for a
+run, an allocation), the database ends one of two that wait for each other, and it is tried again.
 """
 
 from __future__ import annotations
