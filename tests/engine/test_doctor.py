@@ -492,3 +492,20 @@ async def test_the_doctor_looks_at_every_tenant(database_url: str, clock: Manual
             (claim,) = await engine.claim_tasks(worker.id, tenant=tenant)
             await engine.fail_task(claim.task_id, claim.epoch, "no luck", tenant=tenant)
         assert [each.subject for each in await engine.diagnose()] == ["unretried", "unretried", "circuit", "circuit"]
+
+
+async def test_a_task_that_was_put_back_without_an_attempt_left_holds_nobody_up(database_url: str, clock: ManualClock) -> None:
+    async with open_engine(database_url, clock) as engine:
+        worker = await register(engine, lease_seconds=FOREVER)
+        run = await submit(engine, NewTask(name="a", max_attempts=1, critical=False), NewTask(name="b", priority=-1))
+        claim = await claim_one(engine, worker)
+        with prompt(database_url) as somebody:
+            somebody.ask("UPDATE task SET state = 'QUEUED' WHERE id = :id", id=claim.task_id)
+        second = await claim_one(engine, worker)
+        assert second.name == "b", "those behind it get their turn"
+        await engine.complete_task(second.task_id, second.epoch)
+        assert claim.task_id in [each.entity_id for each in await engine.diagnose() if "attempts are used up" in each.finding]
+        await engine.repair()
+        assert (await claim_one(engine, worker)).epoch == 2
+        assert await engine.diagnose() == []
+        assert await state_of(engine, run) == "RUNNING"

@@ -86,7 +86,7 @@ def _find_candidates(work: Work, worker: Worker, room: int) -> list[Task]:
         found = work.transaction.select_reclaimable(worker.tenant, lane_ids, room)
         if len(found) < room:
             found += work.transaction.select_claimable(worker.tenant, lane_ids, room - len(found))
-        # Whoever holds nothing may wait for runs that others hold: without a cycle there is no deadlock.
+        # Whoever holds no run may wait for those that others hold; docs/decisions/0004 says what can come of that.
         may_wait = not found and not work.runs.rows
         if may_wait and (waiting := work.transaction.find_claimable_runs(worker.tenant, lane_ids, room)):
             work.load(run_ids=waiting)
@@ -126,8 +126,8 @@ def _claim_one(work: Work, worker: Worker, task: Task) -> bool:
     shut = breaker is not None and not breakers.admits(breaker)
     if shut and not work.lane(task).fails_fast:
         return False
-    if task.max_attempts is not None and task.attempt_count >= task.max_attempts:
-        return False  # moved here by hand, most likely: the doctor says so, and others get their turn
+    if tasks.attempts_used_up(task):
+        return False  # somebody put it back by hand: the doctor grants another one, and those behind it get their turn
     room = budgets.claim_room(run, task)
     if room is None and not budgets.can_never_fit(run, task):
         return False

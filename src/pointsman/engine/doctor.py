@@ -7,7 +7,7 @@ from datetime import datetime
 
 from msgspec import Struct
 
-from pointsman.engine import breakers, budgets, runs, workers
+from pointsman.engine import breakers, budgets, runs, tasks, workers
 from pointsman.engine.machines import Machines
 from pointsman.engine.policy import read_policy
 from pointsman.engine.work import Cause, Work
@@ -74,6 +74,8 @@ def _repair_tasks(work: Work, task_ids: Sequence[str]) -> None:
         if task.phase == Phase.ACTIVE and not under_way:
             workers.lose_lease(work, task, Cause(reason="its attempt was ended by hand"))
         elif task.phase != Phase.DONE:
+            tasks.grant_attempt(task)
+            work.tasks.change(task)
             work.waiting.append(task_id)
 
 

@@ -108,7 +108,7 @@ class TaskFacts:
         """A try that does not count leaves one more; attempts that are used up leave none."""
         if self._report.usage_limit_until:
             return self._task.retry_count + 1
-        return self._task.retry_count if self._attempts_used_up else self._task.max_retries
+        return self._task.retry_count if attempts_used_up(self._task) else self._task.max_retries
 
     @property
     def attempt_count(self) -> int:
@@ -120,7 +120,7 @@ class TaskFacts:
 
     @property
     def reclaim_count(self) -> int:
-        return self._task.max_reclaims if self._attempts_used_up else self._task.reclaim_count
+        return self._task.max_reclaims if attempts_used_up(self._task) else self._task.reclaim_count
 
     @property
     def max_reclaims(self) -> int:
@@ -137,10 +137,6 @@ class TaskFacts:
     @property
     def breaker_open(self) -> bool:
         return breakers.is_open(self._work, self._task)
-
-    @property
-    def _attempts_used_up(self) -> bool:
-        return self._task.max_attempts is not None and self._task.attempt_count >= self._task.max_attempts
 
 
 def check(work: Work, task: Task, signal: str, report: Report) -> tuple[Transition, ...]:
@@ -211,9 +207,11 @@ def grant_attempt(task: Task) -> None:
 
 def is_used_up(task: Task) -> bool:
     """Neither another reclaim nor another attempt is left."""
-    return task.reclaim_count >= task.max_reclaims or (
-        task.max_attempts is not None and task.attempt_count >= task.max_attempts
-    )
+    return task.reclaim_count >= task.max_reclaims or attempts_used_up(task)
+
+
+def attempts_used_up(task: Task) -> bool:
+    return task.max_attempts is not None and task.attempt_count >= task.max_attempts
 
 
 def as_error(message: str, **details: object) -> str:
@@ -238,7 +236,7 @@ def _take(work: Work, task: Task, transition: Transition, cause: Cause, report: 
             _begin_attempt(work, task, policy, report)
         else:
             note_attempt(work, task, report)
-            _set_limits(work, task, policy, _begun_at(work, task))
+            _set_limits(work, task, policy, _begun_at(work, task, policy))
         _hold(task, state)
     for effect in transition.effects:
         _apply(task, effect, report)
@@ -293,8 +291,7 @@ def _set_limits(work: Work, task: Task, policy: Policy, begun_at: datetime | Non
             work.set_timer(task, Kind.TASK, purpose, begun_at + timedelta(seconds=seconds), task.run_id)
 
 
-def _begun_at(work: Work, task: Task) -> datetime | None:
-    policy = read_policy(task.policy)
+def _begun_at(work: Work, task: Task, policy: Policy) -> datetime | None:
     if policy.timeout_seconds is None and policy.reclaim_after_seconds is None:
         return None
     attempts = work.transaction.list_attempts(task.tenant, task.id)

@@ -10,7 +10,6 @@ import msgspec
 from pointsman.engine import tasks
 from pointsman.engine.policy import read_policy
 from pointsman.engine.work import Cause, Work
-from pointsman.errors import TransitionRefused
 from pointsman.kernel.machine import Kind, Phase, Refusal, Transition
 from pointsman.store.contract import News
 from pointsman.store.rows import Run, Task, Worker
@@ -45,8 +44,7 @@ def count_held(work: Work, worker: Worker) -> int:
 
 
 def send(work: Work, worker: Worker, signal: str, cause: Cause, *, retryable: bool = False, error: str | None = None) -> None:
-    if refusal := try_send(work, worker, signal, cause, retryable=retryable, error=error):
-        raise TransitionRefused(refusal)
+    tasks.refuse(try_send(work, worker, signal, cause, retryable=retryable, error=error))
 
 
 def try_send(

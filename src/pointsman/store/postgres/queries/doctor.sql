@@ -29,6 +29,10 @@ SELECT 'run', run.id, 'it has ended, but its task ' || task.name || ' is still r
   FROM run JOIN task ON task.run_id = run.id
  WHERE run.outcome = 'success' AND task.phase = 'active'
 UNION ALL
+SELECT 'task', id, 'it waits for a worker, but its attempts are used up'
+  FROM task
+ WHERE phase = 'queued' AND attempt_count >= max_attempts AND (outcome IS NULL OR outcome <> 'success')
+UNION ALL
 SELECT DISTINCT 'run', run.id, 'its tasks do not know that it is ' || run.state
   FROM task JOIN run ON run.id = task.run_id
  WHERE (task.outcome IS NULL OR task.outcome <> 'success')
