@@ -66,14 +66,10 @@ def _repair_tasks(work: Work, task_ids: Sequence[str]) -> None:
     if not task_ids:
         return
     work.transaction.recount_dependencies(task_ids)
-    work.transaction.end_orphaned_attempts(task_ids, work.now)
     work.load(task_ids=task_ids)
     for task_id in task_ids:
         task = work.tasks.rows[task_id]
-        under_way = any(each.ended_at is None for each in work.transaction.list_attempts(task.tenant, task_id))
-        if task.phase == Phase.ACTIVE and not under_way:
-            workers.lose_lease(work, task, Cause(reason="its attempt was ended by hand"))
-        elif task.phase != Phase.DONE:
+        if task.phase != Phase.DONE:
             tasks.grant_attempt(task)
             work.tasks.change(task)
             work.waiting.append(task_id)

@@ -20,7 +20,7 @@ from pointsman.engine.work import Cause, Work
 from pointsman.errors import TransitionRefused
 from pointsman.kernel.machine import Kind, Outcome, Phase, Refusal, State, Transition
 from pointsman.store.contract import News
-from pointsman.store.rows import ZERO_USD, Attempt, Task, Worker
+from pointsman.store.rows import ZERO_USD, Task, Worker
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,7 +228,7 @@ def _take(work: Work, task: Task, transition: Transition, cause: Cause, report: 
         transition.from_state == transition.to_state or not _stays_active(work, task, transition)
     )
     if ends:
-        _end_attempt(work, task, transition, report)
+        _end_attempt(work, task, report)
     state = work.move(task, transition, cause)
     task.available_at = None
     if state.phase is Phase.ACTIVE:
@@ -236,8 +236,7 @@ def _take(work: Work, task: Task, transition: Transition, cause: Cause, report: 
             _begin_attempt(work, task, policy, report)
         else:
             note_attempt(work, task, report)
-            _set_limits(work, task, policy, _begun_at(work, task, policy))
-        _hold(task, state)
+            _set_limits(work, task, policy)
     for effect in transition.effects:
         _apply(task, effect, report)
     if "schedule_retry" in transition.effects:
@@ -271,50 +270,28 @@ def _begin_attempt(work: Work, task: Task, policy: Policy, report: Report) -> No
         task.session_id = None
     task.keep_session = False
     task.worker_id = report.worker.id
-    work.begun[task.id, task.epoch] = Attempt(
-        task_id=task.id,
-        epoch=task.epoch,
-        tenant=task.tenant,
-        worker_id=report.worker.id,
-        started_at=task.entered_at,
-        session_id=task.session_id,
-        resumed=resumed,
-    )
+    task.attempt_started_at = task.entered_at
+    task.attempt_resumed = resumed
+    task.attempt_cost_usd = ZERO_USD
+    task.attempt_error = task.attempt_exit_code = task.attempt_log_path = None
     work.reviewed_workers.add(report.worker.id)
-    _set_limits(work, task, policy, work.now)
+    _set_limits(work, task, policy)
 
 
-def _set_limits(work: Work, task: Task, policy: Policy, begun_at: datetime | None) -> None:
+def _set_limits(work: Work, task: Task, policy: Policy) -> None:
     """How long the attempt may take, checks and all."""
+    assert task.attempt_started_at
     for purpose, seconds in (("timeout", policy.timeout_seconds), ("reclaim", policy.reclaim_after_seconds)):
-        if seconds is not None and begun_at is not None:
-            work.set_timer(task, Kind.TASK, purpose, begun_at + timedelta(seconds=seconds), task.run_id)
+        if seconds is not None:
+            work.set_timer(task, Kind.TASK, purpose, task.attempt_started_at + timedelta(seconds=seconds), task.run_id)
 
 
-def _begun_at(work: Work, task: Task, policy: Policy) -> datetime | None:
-    if policy.timeout_seconds is None and policy.reclaim_after_seconds is None:
-        return None
-    attempts = work.transaction.list_attempts(task.tenant, task.id)
-    return next((each.started_at for each in attempts if each.epoch == task.epoch), None)
-
-
-def _end_attempt(work: Work, task: Task, transition: Transition, report: Report) -> None:
-    assert task.current_attempt is not None
-    task.session_id = report.session_id or task.session_id
-    begun = work.begun.get((task.id, task.current_attempt))
-    attempt = begun or Attempt(
-        task_id=task.id, epoch=task.current_attempt, tenant=task.tenant, worker_id="", started_at=task.entered_at
-    )
-    attempt.ended_at = max(work.now, task.entered_at)
-    attempt.ended_by = transition.trigger
-    attempt.error = report.error
-    attempt.exit_code = report.exit_code
-    attempt.cost_usd += report.cost_usd
-    attempt.session_id = report.session_id
-    attempt.log_path = report.log_path
-    if not begun:
-        work.ended.append(attempt)
-    work.reviewed_workers.add(worker_of(work, task))
+def _end_attempt(work: Work, task: Task, report: Report) -> None:
+    """What is known of the attempt now; the law writes it down with the move that ends it."""
+    assert task.worker_id
+    _note(task, report)
+    task.attempt_error = report.error
+    work.reviewed_workers.add(task.worker_id)
     budgets.settle(work, task, report.cost_usd)
     breakers.free_probe(work, task)
     task.current_attempt = None
@@ -324,40 +301,19 @@ def _end_attempt(work: Work, task: Task, transition: Transition, report: Report)
         task.attempt_count -= 1
 
 
-def worker_of(work: Work, task: Task) -> str:
-    """Whose attempt holds the task, also where its state needs no worker."""
-    if task.worker_id:
-        return task.worker_id
-    begun = work.begun.get((task.id, task.epoch))
-    if begun:
-        return begun.worker_id
-    return next(each.worker_id for each in work.transaction.list_attempts(task.tenant, task.id) if each.epoch == task.epoch)
-
-
 def note_attempt(work: Work, task: Task, report: Report) -> None:
     """Keep what an attempt that goes on has cost, and which session and log it has."""
-    assert task.current_attempt is not None
+    _note(task, report)
     budgets.spend(work, task, report.cost_usd)
-    task.session_id = report.session_id or task.session_id
     work.tasks.change(task)
-    note = Attempt(
-        task_id=task.id,
-        epoch=task.current_attempt,
-        tenant=task.tenant,
-        worker_id=task.worker_id or "",
-        started_at=work.now,
-        exit_code=report.exit_code,
-        cost_usd=report.cost_usd,
-        session_id=report.session_id,
-        log_path=report.log_path,
-    )
-    work.noted.append(note)
 
 
-def _hold(task: Task, state: State) -> None:
-    """A state that needs no worker lets the one go that it had; its attempt goes on."""
-    if "worker" not in state.needs:
-        task.worker_id = None
+def _note(task: Task, report: Report) -> None:
+    task.session_id = report.session_id or task.session_id
+    task.attempt_cost_usd += report.cost_usd
+    if report.exit_code is not None:
+        task.attempt_exit_code = report.exit_code
+    task.attempt_log_path = report.log_path or task.attempt_log_path
 
 
 def _apply(task: Task, effect: str, report: Report) -> None:

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from copy import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timedelta
+from operator import attrgetter, is_
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -20,10 +21,12 @@ from pointsman.errors import NotFound
 from pointsman.kernel.machine import Kind, Machine, Phase, Refusal, State, Transition
 from pointsman.kernel.step import Snapshot, step
 from pointsman.store.contract import News, Transaction
-from pointsman.store.rows import Attempt, Breaker, Dependency, Entity, Family, Lane, Notice, Run, Task, Timer, Worker
+from pointsman.store.rows import Breaker, Dependency, Entity, Family, Lane, Notice, Run, Task, Timer, Worker
 from pointsman.world import World
 
 Row = TypeVar("Row", bound=Entity)
+Alike = tuple[list[Row], list[str]]
+"""Rows, and the columns in which all of them have changed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,20 +38,26 @@ class Cause:
     metadata: dict[str, Any] | None = None
 
 
-@dataclass(slots=True)
 class Table(Generic[Row]):
     """The rows of one kind that the transaction has in hand."""
 
-    rows: dict[str, Row] = field(default_factory=dict)
-    _new: dict[str, Row] = field(default_factory=dict)
-    _waves: list[dict[str, Row]] = field(default_factory=list)
-    _moves: dict[str, int] = field(default_factory=dict)
-    _changed: dict[str, Row] = field(default_factory=dict)
+    def __init__(self, row_type: type[Row]) -> None:
+        self.rows: dict[str, Row] = {}
+        self._columns = row_type.CHANGING
+        self._read = attrgetter(*row_type.CHANGING)
+        self._stored: dict[str, tuple[Any, ...]] = {}
+        """What the database has of each row, or will have when the waves before have reached it."""
+        self._new: dict[str, Row] = {}
+        self._waves: list[dict[str, Row]] = []
+        self._moves: dict[str, int] = {}
+        self._changed: dict[str, Row] = {}
 
     def hold(self, rows: Iterable[Row]) -> None:
         """Take rows in hand that were read; those that are there already have changed since, and stay."""
         for row in rows:
-            self.rows.setdefault(row.id, row)
+            if row.id not in self.rows:
+                self.rows[row.id] = row
+                self._stored[row.id] = self._read(row)
 
     def missing(self, names: Iterable[str]) -> list[str]:
         return [name for name in dict.fromkeys(names) if name not in self.rows]
@@ -76,21 +85,37 @@ class Table(Generic[Row]):
             self._changed[row.id] = row
 
     def take_new(self) -> list[Row]:
-        new, self._new = self._new, {}
-        return list(new.values())
+        new, self._new = list(self._new.values()), {}
+        for row in new:
+            self._stored[row.id] = self._read(row)
+        return new
 
-    def take_waves(self) -> list[list[Row]]:
+    def take_moved(self) -> list[Alike[Row]]:
+        """One wave after the other, so that a row is in its first state before it is in its second."""
         waves, self._waves = self._waves, []
         self._moves.clear()
-        return [list(wave.values()) for wave in waves]
+        return [alike for wave in waves for alike in self._sort(wave.values())]
 
-    def take_changed(self) -> list[Row]:
+    def take_changed(self) -> list[Alike[Row]]:
         changed, self._changed = self._changed, {}
-        return list(changed.values())
+        return [alike for alike in self._sort(changed.values()) if alike[1]]
 
     @property
     def is_dirty(self) -> bool:
         return bool(self._new or self._waves or self._changed)
+
+    def _sort(self, rows: Iterable[Row]) -> list[Alike[Row]]:
+        """Put together what has changed in the same columns: most rows of a batch have, and only these columns are written."""
+        kinds: dict[bytes, list[Row]] = {}
+        for row in rows:
+            values = self._read(row)
+            same = bytes(map(is_, values, self._stored[row.id]))
+            self._stored[row.id] = values
+            kinds.setdefault(same, []).append(row)
+        return [
+            (rows, [name for name, is_same in zip(self._columns, same, strict=True) if not is_same])
+            for same, rows in kinds.items()
+        ]
 
 
 class Work:
@@ -103,10 +128,10 @@ class Work:
         self.now: datetime = transaction.now()
         self.world = world
         self.machines = machines
-        self.runs: Table[Run] = Table()
-        self.tasks: Table[Task] = Table()
-        self.workers: Table[Worker] = Table()
-        self.breakers: Table[Breaker] = Table()
+        self.runs = Table(Run)
+        self.tasks = Table(Task)
+        self.workers = Table(Worker)
+        self.breakers = Table(Breaker)
         self.lanes = lanes
         """Known to be committed, and shared."""
         self.new_lanes: dict[int, Lane] = {}
@@ -117,9 +142,6 @@ class Work:
         self.news = News.NOTHING
         # what is to be written beside the rows that move
         self.dependencies: list[Dependency] = []
-        self.begun: dict[tuple[str, int], Attempt] = {}
-        self.ended: list[Attempt] = []
-        self.noted: list[Attempt] = []
         self.timers: dict[tuple[str, str], Timer] = {}
         self.dropped_timers: set[str] = set()
         self.notices: list[Notice] = []
@@ -281,24 +303,10 @@ class Work:
         _write(write.insert_tasks, self.tasks.take_new())
         _write(write.insert_dependencies, self.dependencies)
         self.dependencies = []
-        _write(write.note_attempts, self.noted)
-        self.noted = []
-        _write(write.end_attempts, self.ended)
-        self.ended = []
-        for tasks in self.tasks.take_waves():
-            write.move_tasks(tasks)
-        _write(write.update_tasks, self.tasks.take_changed())
-        _write(write.insert_attempts, list(self.begun.values()))
-        self.begun = {}
-        for runs in self.runs.take_waves():
-            write.move_runs(runs)
-        _write(write.update_runs, self.runs.take_changed())
-        for workers in self.workers.take_waves():
-            write.move_workers(workers)
-        _write(write.update_workers, self.workers.take_changed())
-        for breakers in self.breakers.take_waves():
-            write.move_breakers(breakers)
-        _write(write.update_breakers, self.breakers.take_changed())
+        _store(write, self.tasks)
+        _store(write, self.runs)
+        _store(write, self.workers)
+        _store(write, self.breakers)
         if self.dropped_timers:
             write.drop_timers(sorted(self.dropped_timers))
             self.dropped_timers = set()
@@ -306,6 +314,13 @@ class Work:
         self.timers = {}
         _write(write.insert_notices, self.notices)
         self.notices = []
+
+
+def _store(write: Transaction, table: Table[Any]) -> None:
+    for rows, columns in table.take_moved():
+        write.move(rows, columns)
+    for rows, columns in table.take_changed():
+        write.update(rows, columns)
 
 
 def _write(method: Callable[[Sequence[Any]], None], rows: Sequence[Any]) -> None:

@@ -182,9 +182,9 @@ def lose_lease(work: Work, task: Task, cause: Cause) -> None:
         task.lease_expired = True
         task.reclaim_count += 1
         work.tasks.change(task)
-        worker_id = tasks.worker_of(work, task)
-        work.lost.setdefault(worker_id, []).append(task.id)
-        work.reviewed_workers.add(worker_id)
+        assert task.worker_id
+        work.lost.setdefault(task.worker_id, []).append(task.id)
+        work.reviewed_workers.add(task.worker_id)
         work.news |= News.TASKS
     elif tasks.try_send(work, task, "lease_lost", cause, tasks.Report(error=error)) is None and task.outcome is None:
         task.reclaim_count = min(task.reclaim_count + 1, task.max_reclaims)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from datetime import datetime
 from decimal import Decimal
+from typing import ClassVar
 
 from msgspec import UNSET, Struct, UnsetType
 
@@ -16,6 +17,21 @@ ZERO_USD = Decimal(0)
 
 class Entity(Struct, kw_only=True):
     """What moves: every change of `state` bumps `revision`, and the database writes the audit row from these columns."""
+
+    CHANGING: ClassVar[tuple[str, ...]] = (
+        "state",
+        "phase",
+        "outcome",
+        "revision",
+        "trigger",
+        "reason",
+        "actor",
+        "metadata",
+        "entered_at",
+        "started_at",
+        "completed_at",
+    )
+    """What may be written after the row was inserted; the rest stays, or is counted by queries of its own."""
 
     id: str
     tenant: str
@@ -37,6 +53,17 @@ class Entity(Struct, kw_only=True):
 
 
 class Run(Entity, kw_only=True):
+    CHANGING = (
+        *Entity.CHANGING,
+        "missing_tasks",
+        "retry_count",
+        "budget_usd",
+        "spent_usd",
+        "promised_usd",
+        "reserved_usd",
+        "error",
+        "output",
+    )
     name: str
     lifecycle: str
     parent_run_id: str | None = None
@@ -62,6 +89,34 @@ class Run(Entity, kw_only=True):
 
 
 class Task(Entity, kw_only=True):
+    CHANGING = (
+        *Entity.CHANGING,
+        "available_at",
+        "epoch",
+        "current_attempt",
+        "worker_id",
+        "lease_expired",
+        "attempt_count",
+        "retry_count",
+        "reclaim_count",
+        "budget_usd",
+        "cost_usd",
+        "reserved_usd",
+        "session_id",
+        "keep_session",
+        "attempt_started_at",
+        "attempt_resumed",
+        "attempt_cost_usd",
+        "attempt_error",
+        "attempt_exit_code",
+        "attempt_log_path",
+        "question",
+        "answer",
+        "comment",
+        "error",
+        "cancel_requested_at",
+        "output",
+    )
     run_id: str
     parent_task_id: str | None = None
     depth: int = 0
@@ -84,6 +139,7 @@ class Task(Entity, kw_only=True):
     current_attempt: int | None = None
     """The epoch of the attempt that holds it."""
     worker_id: str | None = None
+    """Whose attempt that is."""
     lease_expired: bool = False
     """Its attempt is lost, and the next claim may take it over where it stands."""
     attempt_count: int = 0
@@ -99,6 +155,14 @@ class Task(Entity, kw_only=True):
     session_id: str | None = None
     keep_session: bool = False
     """The next attempt continues `session_id`."""
+    attempt_started_at: datetime | None = None
+    """This and what follows is said of the attempt that holds it, or of the last one."""
+    attempt_resumed: bool = False
+    """It continued the session of the attempt before it."""
+    attempt_cost_usd: Decimal = ZERO_USD
+    attempt_error: str | None = None
+    attempt_exit_code: int | None = None
+    attempt_log_path: str | None = None
     question: str | None = None
     answer: str | None = None
     comment: str | None = None
@@ -110,6 +174,17 @@ class Task(Entity, kw_only=True):
 
 
 class Worker(Entity, kw_only=True):
+    CHANGING = (
+        *Entity.CHANGING,
+        "capabilities",
+        "max_concurrent_tasks",
+        "heartbeat_at",
+        "missing",
+        "run_id",
+        "drain_wanted",
+        "pause_wanted",
+        "error",
+    )
     name: str
     lifecycle: str
     capabilities: str = "[]"
@@ -127,6 +202,16 @@ class Worker(Entity, kw_only=True):
 
 
 class Breaker(Entity, kw_only=True):
+    CHANGING = (
+        *Entity.CHANGING,
+        "failure_count",
+        "failure_threshold",
+        "success_count",
+        "success_threshold",
+        "cooldown_seconds",
+        "retry_at",
+        "probe_task_id",
+    )
     tool: str
     failure_count: int = 0
     failure_threshold: int = 5
@@ -195,6 +280,8 @@ class Transition(Struct, frozen=True, kw_only=True):
     tenant: str
     kind: str
     entity_id: str
+    revision: int
+    """How many moves of its entity came before it."""
     run_id: str | None
     machine_id: int
     from_state: str | None

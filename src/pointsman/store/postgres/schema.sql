@@ -175,7 +175,7 @@ CREATE TABLE task (
     available_at        timestamptz,
     epoch               integer NOT NULL CHECK (epoch >= 0),
     current_attempt     integer,
-    worker_id           text COLLATE "C" REFERENCES worker,
+    worker_id           text COLLATE "C",
     lease_expired       boolean NOT NULL,
     attempt_count       integer NOT NULL CHECK (attempt_count >= 0),
     max_attempts        integer,
@@ -189,6 +189,13 @@ CREATE TABLE task (
     reserved_usd        numeric(14, 6) NOT NULL CHECK (reserved_usd >= 0),
     session_id          text,
     keep_session        boolean NOT NULL,
+    -- Of the attempt that holds it, or of the last one.
+    attempt_started_at  timestamptz,
+    attempt_resumed     boolean NOT NULL,
+    attempt_cost_usd    numeric(14, 6) NOT NULL CHECK (attempt_cost_usd >= 0),
+    attempt_error       text,
+    attempt_exit_code   integer,
+    attempt_log_path    text,
     question            text,
     answer              text,
     comment             text,
@@ -201,7 +208,8 @@ CREATE TABLE task (
     CONSTRAINT task_done_is_completed CHECK ((phase = 'done') = (completed_at IS NOT NULL)),
     CONSTRAINT task_active_has_attempt CHECK ((phase = 'active') = (current_attempt IS NOT NULL)),
     CONSTRAINT task_attempt_is_latest CHECK (current_attempt = epoch),
-    CONSTRAINT task_worker_is_active CHECK (worker_id IS NULL OR phase = 'active'),
+    CONSTRAINT task_attempt_has_worker CHECK ((current_attempt IS NULL) = (worker_id IS NULL)),
+    CONSTRAINT task_attempt_has_begun CHECK (current_attempt IS NULL OR attempt_started_at IS NOT NULL),
     CONSTRAINT task_lost_lease_is_active CHECK (NOT lease_expired OR phase = 'active'),
     CONSTRAINT task_waits_before_it_runs CHECK (available_at IS NULL OR phase IN ('held', 'queued')),
     CONSTRAINT task_runs_when_free CHECK (phase <> 'active' OR (open_dependencies = 0 AND NOT is_gate)),
@@ -220,6 +228,7 @@ CREATE INDEX task_claimable ON task (tenant, lane_id, priority DESC, id)
 CREATE INDEX task_allocated ON task (run_id, priority DESC, id)
     WHERE phase = 'queued' AND open_dependencies = 0 AND available_at IS NULL AND run_open AND NOT is_gate AND allocated;
 CREATE INDEX task_reclaimable ON task (tenant, lane_id) WHERE lease_expired;
+CREATE INDEX task_held ON task (worker_id) WHERE worker_id IS NOT NULL;
 CREATE INDEX task_unfinished ON task (run_id, phase) WHERE outcome IS NULL OR outcome <> 'success';
 CREATE INDEX task_of_parent ON task (parent_task_id) WHERE parent_task_id IS NOT NULL;
 
@@ -229,7 +238,8 @@ CREATE VIEW task_in_brief AS
            started_at, completed_at, run_id, parent_task_id, depth, position, name, lane_id, priority, is_gate, critical,
            review_wanted, has_checks, allocated, run_open, open_dependencies, available_at, epoch, current_attempt, worker_id,
            lease_expired, attempt_count, max_attempts, retry_count, max_retries, reclaim_count, max_reclaims, policy, budget_usd,
-           cost_usd, reserved_usd, session_id, keep_session, question, answer, comment, error, cancel_requested_at
+           cost_usd, reserved_usd, session_id, keep_session, attempt_started_at, attempt_resumed, attempt_cost_usd, attempt_error,
+           attempt_exit_code, attempt_log_path, question, answer, comment, error, cancel_requested_at
       FROM task;
 
 CREATE TABLE dependency (
@@ -241,14 +251,16 @@ CREATE TABLE dependency (
 
 CREATE INDEX dependency_dependents ON dependency (depends_on_id);
 
+-- Attempts that are over, written by the law as they end; one that goes on is a matter of its task. The law sees to it that task and
+-- worker exist: foreign keys would lock both for every row.
 CREATE TABLE attempt (
-    task_id    text COLLATE "C" NOT NULL REFERENCES task,
+    task_id    text COLLATE "C" NOT NULL,
     epoch      integer NOT NULL CHECK (epoch > 0),
     tenant     text COLLATE "C" NOT NULL,
-    worker_id  text COLLATE "C" NOT NULL REFERENCES worker,
+    worker_id  text COLLATE "C" NOT NULL,
     started_at timestamptz NOT NULL,
-    ended_at   timestamptz,
-    ended_by   text,
+    ended_at   timestamptz NOT NULL,
+    ended_by   text NOT NULL,
     error      text,
     exit_code  integer,
     cost_usd   numeric(14, 6) NOT NULL CHECK (cost_usd >= 0),
@@ -256,12 +268,8 @@ CREATE TABLE attempt (
     resumed    boolean NOT NULL,
     log_path   text,
     PRIMARY KEY (task_id, epoch),
-    CONSTRAINT attempt_ends_after_start CHECK (ended_at >= started_at),
-    CONSTRAINT attempt_ends_by_something CHECK ((ended_at IS NULL) = (ended_by IS NULL))
-) WITH (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.02, autovacuum_analyze_scale_factor = 0.02);
-
-CREATE UNIQUE INDEX attempt_current ON attempt (task_id) WHERE ended_at IS NULL;
-CREATE INDEX attempt_under_way ON attempt (worker_id) WHERE ended_at IS NULL;
+    CONSTRAINT attempt_ends_after_start CHECK (ended_at >= started_at)
+);
 
 CREATE TABLE breaker (
     id                text COLLATE "C" PRIMARY KEY,
@@ -313,6 +321,7 @@ CREATE TABLE transition (
     tenant           text COLLATE "C" NOT NULL,
     kind             text NOT NULL,
     entity_id        text COLLATE "C" NOT NULL,
+    revision         integer NOT NULL,
     run_id           text COLLATE "C",
     machine_id       integer NOT NULL,
     from_state       text COLLATE "C",
@@ -326,7 +335,7 @@ CREATE TABLE transition (
     seconds_in_state double precision
 );
 
-CREATE INDEX transition_of_entity ON transition (entity_id, position);
+CREATE UNIQUE INDEX transition_of_entity ON transition (entity_id, revision);
 
 -- Several transactions write at once, so a small position may be committed after a large one. Whoever is about to write says so first,
 -- with a shared advisory lock that carries the last position given out by then: all of its own will be larger. The lock lasts as long as
@@ -421,8 +430,8 @@ END $$;
 -- for each kind
 --   run:     run = entity.id
 --   task:    run = entity.run_id
---            needs = AND needs_worker = (entity.worker_id IS NOT NULL) AND (NOT needs_session OR entity.session_id IS NOT NULL) AND (NOT needs_dependencies OR entity.open_dependencies = 0)
---            by_hand = AND NOT needs_worker AND (NOT needs_session OR new.session_id IS NOT NULL) AND (NOT needs_dependencies OR new.open_dependencies = 0)
+--            needs = AND (NOT needs_worker OR entity.worker_id IS NOT NULL) AND entity.epoch >= was.epoch AND (NOT needs_session OR entity.session_id IS NOT NULL) AND (NOT needs_dependencies OR entity.open_dependencies = 0)
+--            by_hand = AND NOT needs_worker AND to_phase <> 'active' AND (NOT needs_session OR new.session_id IS NOT NULL) AND (NOT needs_dependencies OR new.open_dependencies = 0)
 --            clear = new.current_attempt := NULL; new.worker_id := NULL; new.lease_expired := false; new.reserved_usd := 0; new.available_at := NULL;
 --   worker:  run = entity.run_id
 --            clear = IF new.phase = 'done' THEN new.run_id := NULL; END IF;
@@ -432,13 +441,12 @@ END $$;
 CREATE FUNCTION {kind}_begins() RETURNS trigger LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
 BEGIN
     PERFORM announce_moves();
-    INSERT INTO transition (tenant, kind, entity_id, run_id, machine_id, from_state, to_state, trigger, severity, reason, actor,
-                            metadata, at, seconds_in_state)
-    SELECT entity.tenant, '{kind}', entity.id, {run}, entity.machine_id, NULL, entity.state, 'create',
+    INSERT INTO transition (tenant, kind, entity_id, revision, run_id, machine_id, from_state, to_state, trigger, severity, reason,
+                            actor, metadata, at, seconds_in_state)
+    SELECT entity.tenant, '{kind}', entity.id, 0, {run}, entity.machine_id, NULL, entity.state, 'create',
            coalesce((SELECT 'info' FROM state
                       WHERE state.machine_id = entity.machine_id AND state.name = entity.state AND state.initial
-                        AND state.kind = '{kind}' AND state.phase = entity.phase AND entity.revision = 0
-                        AND NOT EXISTS (SELECT 1 FROM transition WHERE entity_id = entity.id AND kind = '{kind}')),
+                        AND state.kind = '{kind}' AND state.phase = entity.phase AND entity.revision = 0),
                     refuse_beginning('{kind}', entity.id, entity.machine_id, entity.state)),
            entity.reason, entity.actor, entity.metadata, entity.created_at, NULL
       FROM new_rows AS entity;
@@ -452,9 +460,9 @@ CREATE FUNCTION {kind}_moves() RETURNS trigger LANGUAGE plpgsql
 SET search_path FROM CURRENT SET enable_hashjoin = on SET enable_nestloop = off AS $$
 BEGIN
     PERFORM announce_moves();
-    INSERT INTO transition (tenant, kind, entity_id, run_id, machine_id, from_state, to_state, trigger, severity, reason, actor,
-                            metadata, at, seconds_in_state)
-    SELECT entity.tenant, '{kind}', entity.id, {run}, entity.machine_id, was.state, entity.state, entity.trigger,
+    INSERT INTO transition (tenant, kind, entity_id, revision, run_id, machine_id, from_state, to_state, trigger, severity, reason,
+                            actor, metadata, at, seconds_in_state)
+    SELECT entity.tenant, '{kind}', entity.id, entity.revision, {run}, entity.machine_id, was.state, entity.state, entity.trigger,
            coalesce((SELECT severity FROM rule
                       WHERE rule.machine_id = was.machine_id AND rule.from_state = was.state AND rule.to_state = entity.state
                         AND rule.trigger = entity.trigger AND rule.to_phase = entity.phase
@@ -514,15 +522,43 @@ CREATE TRIGGER {kind}_phase_follows_state AFTER UPDATE OF phase, outcome ON {kin
     EXECUTE FUNCTION {kind}_phase_follows_state();
 -- end
 
--- An attempt whose task was taken from it by hand is over.
-CREATE FUNCTION task_lost_by_hand() RETURNS trigger LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
+-- An attempt that ends is written down, whoever ended it. Where another one takes over in the same move, the task speaks of that one.
+CREATE FUNCTION attempts_end() RETURNS trigger LANGUAGE plpgsql
+SET search_path FROM CURRENT SET enable_hashjoin = on SET enable_nestloop = off AS $$
 BEGIN
-    UPDATE attempt SET ended_at = greatest(started_at, new.entered_at), ended_by = new.trigger
-     WHERE task_id = new.id AND epoch = old.current_attempt AND ended_at IS NULL;
+    INSERT INTO attempt (task_id, epoch, tenant, worker_id, started_at, ended_at, ended_by, resumed, session_id, cost_usd, error,
+                         exit_code, log_path)
+    SELECT was.id, was.current_attempt, was.tenant, was.worker_id, was.attempt_started_at,
+           greatest(task.entered_at, was.attempt_started_at), task.trigger, was.attempt_resumed,
+           CASE WHEN task.current_attempt IS NULL THEN task.session_id ELSE was.session_id END,
+           CASE WHEN task.current_attempt IS NULL THEN task.attempt_cost_usd ELSE was.attempt_cost_usd END,
+           CASE WHEN task.current_attempt IS NULL THEN task.attempt_error ELSE was.attempt_error END,
+           CASE WHEN task.current_attempt IS NULL THEN task.attempt_exit_code ELSE was.attempt_exit_code END,
+           CASE WHEN task.current_attempt IS NULL THEN task.attempt_log_path ELSE was.attempt_log_path END
+      FROM new_rows AS task JOIN old_rows AS was ON was.id = task.id
+     WHERE was.current_attempt IS NOT NULL AND task.current_attempt IS DISTINCT FROM was.current_attempt;
     RETURN NULL;
 END $$;
-CREATE TRIGGER task_lost_by_hand AFTER UPDATE ON task FOR EACH ROW
-    WHEN (old.current_attempt IS NOT NULL AND new.current_attempt IS NULL AND new.actor = 'sql') EXECUTE FUNCTION task_lost_by_hand();
+CREATE TRIGGER attempts_end AFTER UPDATE ON task REFERENCING OLD TABLE AS old_rows NEW TABLE AS new_rows
+    FOR EACH STATEMENT EXECUTE FUNCTION attempts_end();
+
+-- A worker that a task is given to is one of its tenant's. A foreign key would look, and lock, once for each row.
+CREATE FUNCTION tasks_get_their_worker() RETURNS trigger LANGUAGE plpgsql
+SET search_path FROM CURRENT SET enable_hashjoin = on SET enable_nestloop = off AS $$
+DECLARE
+    nobody text := (
+        SELECT given.worker_id
+          FROM (SELECT DISTINCT worker_id, tenant FROM new_rows WHERE worker_id IS NOT NULL) AS given
+         WHERE (SELECT true FROM worker WHERE worker.id = given.worker_id AND worker.tenant = given.tenant) IS NULL
+         LIMIT 1);
+BEGIN
+    IF nobody IS NOT NULL THEN
+        RAISE EXCEPTION 'pointsman: there is no worker % to give a task to', nobody;
+    END IF;
+    RETURN NULL;
+END $$;
+CREATE TRIGGER tasks_get_their_worker AFTER UPDATE ON task REFERENCING NEW TABLE AS new_rows
+    FOR EACH STATEMENT EXECUTE FUNCTION tasks_get_their_worker();
 
 -- Only a move gives a task to a worker, so that only states that need one have one.
 CREATE TRIGGER task_gets_its_worker_by_a_move BEFORE UPDATE OF worker_id ON task FOR EACH ROW
@@ -551,8 +587,7 @@ CREATE TRIGGER run_succeeds_with_its_tasks AFTER UPDATE ON run REFERENCING OLD T
 CREATE TRIGGER task_epoch_grows BEFORE UPDATE OF epoch ON task FOR EACH ROW WHEN (new.epoch < old.epoch)
     EXECUTE FUNCTION forbid('the epoch of a task only grows');
 
-CREATE TRIGGER attempt_ends_once BEFORE UPDATE ON attempt FOR EACH ROW WHEN (old.ended_at IS NOT NULL)
-    EXECUTE FUNCTION forbid('an attempt that has ended stays as it is');
+CREATE TRIGGER attempt_is_not_changed BEFORE UPDATE ON attempt EXECUTE FUNCTION forbid('an attempt that has ended stays as it is');
 
 -- What was written stays written.
 CREATE TRIGGER transition_is_not_changed BEFORE UPDATE ON transition EXECUTE FUNCTION forbid('the audit trail is not changed');
@@ -592,11 +627,14 @@ CREATE TRIGGER rule_comes_before_its_machine AFTER INSERT ON rule REFERENCING NE
 CREATE TRIGGER {kind}_is_not_deleted BEFORE DELETE OR TRUNCATE ON {kind} EXECUTE FUNCTION forbid('a {kind} is not deleted');
 -- end
 CREATE TRIGGER attempt_is_not_deleted BEFORE DELETE OR TRUNCATE ON attempt EXECUTE FUNCTION forbid('an attempt is not deleted');
-CREATE FUNCTION transition_goes_on() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE FUNCTION comes_by_law() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     IF pg_trigger_depth() < 2 THEN
-        RAISE EXCEPTION 'pointsman: the audit trail is written by the law, and by nobody else';
+        RAISE EXCEPTION 'pointsman: %', TG_ARGV[0];
     END IF;
     RETURN NULL;
 END $$;
-CREATE TRIGGER transition_goes_on BEFORE INSERT ON transition FOR EACH STATEMENT EXECUTE FUNCTION transition_goes_on();
+CREATE TRIGGER transition_goes_on BEFORE INSERT ON transition FOR EACH STATEMENT
+    EXECUTE FUNCTION comes_by_law('the audit trail is written by the law, and by nobody else');
+CREATE TRIGGER attempt_was_current BEFORE INSERT ON attempt FOR EACH STATEMENT
+    EXECUTE FUNCTION comes_by_law('attempts are written by the law, and by nobody else');

@@ -35,7 +35,7 @@ from pointsman.store.postgres.connections import (
     show,
 )
 from pointsman.store.postgres.listener import Listener
-from pointsman.store.postgres.values import in_sum, in_turns, to_json
+from pointsman.store.postgres.values import in_turns, to_json, update_of
 from pointsman.store.rows import (
     Attempt,
     Breaker,
@@ -386,6 +386,12 @@ class PostgresTransaction(PostgresReader):
             ((end,),) = self._connection.execute(STREAM_END).fetchall()
         return int(end)
 
+    def move(self, rows: Sequence[Entity], columns: Sequence[str]) -> None:
+        self._update(rows, columns, moved=1)
+
+    def update(self, rows: Sequence[Entity], columns: Sequence[str]) -> None:
+        self._update(rows, columns, moved=0)
+
     def list_machines(self) -> list[MachineRow]:
         return self._all(MachineRow, "list_machines")
 
@@ -430,12 +436,6 @@ class PostgresTransaction(PostgresReader):
     def insert_runs(self, runs: Sequence[Run]) -> None:
         self._write("insert_runs", runs)
 
-    def move_runs(self, runs: Sequence[Run]) -> None:
-        self._update("update_runs", runs, moved=1)
-
-    def update_runs(self, runs: Sequence[Run]) -> None:
-        self._update("update_runs", runs, moved=0)
-
     def list_allocatable_runs(self, limit: int) -> list[str]:
         return [run_id for (run_id,) in self._rows("list_allocatable_runs", limit=limit)]
 
@@ -477,13 +477,6 @@ class PostgresTransaction(PostgresReader):
     def insert_tasks(self, tasks: Sequence[Task]) -> None:
         self._write("insert_tasks", tasks)
 
-    def move_tasks(self, tasks: Sequence[Task]) -> None:
-        self._update("update_tasks", tasks, moved=1)
-        self._write("update_outputs", [task for task in tasks if task.output is None])
-
-    def update_tasks(self, tasks: Sequence[Task]) -> None:
-        self._update("update_tasks", tasks, moved=0)
-
     def insert_dependencies(self, dependencies: Sequence[Dependency]) -> None:
         self._write("insert_dependencies", dependencies)
 
@@ -503,31 +496,11 @@ class PostgresTransaction(PostgresReader):
     def assess_families(self, parent_ids: Collection[str]) -> list[Family]:
         return self._of(Family, "assess_families", parent_ids)
 
-    def insert_attempts(self, attempts: Sequence[Attempt]) -> None:
-        self._write("insert_attempts", attempts)
-
-    def end_attempts(self, attempts: Sequence[Attempt]) -> None:
-        first = {(attempt.task_id, attempt.epoch): attempt for attempt in reversed(attempts)}
-        self._write("end_attempts", list(first.values()))
-
-    def note_attempts(self, attempts: Sequence[Attempt]) -> None:
-        self._write("note_attempts", in_sum(attempts))
-
     def lock_workers(self, worker_ids: Collection[str]) -> list[Worker]:
         return self._of(Worker, "lock_workers", worker_ids)
 
     def insert_workers(self, workers: Sequence[Worker]) -> None:
         self._write("insert_workers", workers)
-
-    def move_workers(self, workers: Sequence[Worker]) -> None:
-        self._update("update_workers", workers, moved=1)
-
-    def update_workers(self, workers: Sequence[Worker]) -> None:
-        self._update("update_workers", workers, moved=0)
-
-    def touch_workers(self, worker_ids: Collection[str], now: datetime) -> None:
-        if worker_ids:
-            self._rows("touch_workers", ids=list(worker_ids), now=now)
 
     def count_held(self, worker_ids: Collection[str]) -> dict[str, int]:
         return dict(self._rows("count_held", ids=list(worker_ids))) if worker_ids else {}
@@ -553,12 +526,6 @@ class PostgresTransaction(PostgresReader):
     def insert_breakers(self, breakers: Sequence[Breaker]) -> None:
         self._write("insert_breakers", breakers)
 
-    def move_breakers(self, breakers: Sequence[Breaker]) -> None:
-        self._update("update_breakers", breakers, moved=1)
-
-    def update_breakers(self, breakers: Sequence[Breaker]) -> None:
-        self._update("update_breakers", breakers, moved=0)
-
     def set_timers(self, timers: Sequence[Timer]) -> None:
         # One statement sets a timer once; whoever sets it twice means the second.
         self._write("set_timers", list({(timer.entity_id, timer.purpose): timer for timer in timers}.values()))
@@ -577,10 +544,6 @@ class PostgresTransaction(PostgresReader):
     def recount_dependencies(self, task_ids: Collection[str]) -> None:
         if task_ids:
             self._rows("recount_dependencies", ids=list(task_ids))
-
-    def end_orphaned_attempts(self, task_ids: Collection[str], now: datetime) -> None:
-        if task_ids:
-            self._rows("end_orphaned_attempts", ids=list(task_ids), now=now)
 
     def insert_notices(self, notices: Sequence[Notice]) -> None:
         self._write("insert_notices", notices)
@@ -611,10 +574,11 @@ class PostgresTransaction(PostgresReader):
             with explained(self._url):
                 self._connection.execute(QUERIES[query], {"rows": to_json(rows)})
 
-    def _update(self, query: str, rows: Sequence[Entity], *, moved: int) -> None:
-        for turn in in_turns(rows) if rows else ():
+    def _update(self, rows: Sequence[Entity], columns: Sequence[str], *, moved: int) -> None:
+        for turn in in_turns(rows):
+            statement, values = update_of(turn, columns, moved=moved)
             with explained(self._url):
-                changed = self._connection.execute(QUERIES[query], {"rows": to_json(turn), "moved": moved}).rowcount
+                changed = self._connection.execute(statement, values).rowcount
             if changed != len(turn):
                 raise Conflict(f"{len(turn) - changed} of {', '.join(row.id for row in turn)} was changed by somebody else.")
 

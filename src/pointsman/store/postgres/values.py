@@ -1,28 +1,45 @@
-"""Rows to one parameter of JSON, and money back without the zeros that PostgreSQL fills it up with."""
+"""Rows to parameters, and money back without the zeros that PostgreSQL fills it up with."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Sequence
+from datetime import datetime
 from decimal import Decimal
-from typing import Any, TypeVar
+from functools import lru_cache
+from operator import attrgetter
+from typing import Any, get_args, get_type_hints
 
 import msgspec
-from msgspec.structs import replace
 from psycopg import Connection
 from psycopg.abc import Buffer
 from psycopg.adapt import Loader
 
-from pointsman.store.rows import Attempt, Entity
+from pointsman.store.rows import Entity
 
-Value = TypeVar("Value")
+_TYPES: dict[Any, str] = {
+    str: "text",
+    int: "integer",
+    bool: "boolean",
+    float: "double precision",
+    datetime: "timestamptz",
+    Decimal: "numeric",
+}
+_PLAIN = re.compile(r"(?!null$)[0-9A-Za-z_]+", re.IGNORECASE)
+"""Text that may stand in an array as it is."""
 
 
 class UsdLoader(Loader):
     """numeric(14, 6) comes as 1.500000 and is the amount 1.5, as it was stored."""
 
     def load(self, data: Buffer) -> Decimal:
-        text = bytes(data).decode()
-        return Decimal(text.rstrip("0").rstrip(".") if "." in text else text)
+        return _to_usd(bytes(data))
+
+
+@lru_cache(maxsize=4096)
+def _to_usd(data: bytes) -> Decimal:
+    text = data.decode()
+    return Decimal(text.rstrip("0").rstrip(".") if "." in text else text)
 
 
 def adapt(connection: Connection[Any]) -> None:
@@ -47,19 +64,63 @@ def in_turns(rows: Sequence[Entity]) -> Iterable[Sequence[Entity]]:
     return [list(turn.values()) for turn in turns]
 
 
-def in_sum(attempts: Iterable[Attempt]) -> list[Attempt]:
-    """Several notes of one attempt as one: costs add up, and what was said last holds."""
-    noted: dict[tuple[str, int], Attempt] = {}
-    for attempt in attempts:
-        key = (attempt.task_id, attempt.epoch)
-        if before := noted.get(key):
-            noted[key] = replace(
-                attempt,
-                cost_usd=before.cost_usd + attempt.cost_usd,
-                exit_code=before.exit_code if attempt.exit_code is None else attempt.exit_code,
-                session_id=attempt.session_id or before.session_id,
-                log_path=attempt.log_path or before.log_path,
-            )
+def update_of(rows: Sequence[Entity], columns: Sequence[str], *, moved: int) -> tuple[bytes, dict[str, Any]]:
+    """The statement that stores these columns of rows whose revision was `moved` less, and its parameters.
+
+    What all rows have in common is said once, which is nearly everything: rows of a batch have mostly made the same move.
+    """
+    names = ("id", "revision", *(column for column in columns if column != "revision"))
+    values: dict[str, Any] = {}
+    differing = []
+    for name, column in zip(names, zip(*map(attrgetter(*names), rows), strict=True), strict=True):
+        if name == "id" or column.count(column[0]) != len(column):
+            differing.append(name)
+            values[name] = to_array(column)
         else:
-            noted[key] = attempt
-    return list(noted.values())
+            values[name] = column[0]
+    return _write_update(type(rows[0]), tuple(columns), tuple(differing), moved), values
+
+
+@lru_cache(maxsize=4096)
+def _write_update(row_type: type[Entity], columns: tuple[str, ...], differing: tuple[str, ...], moved: int) -> bytes:
+    types = _find_types(row_type)
+    table = row_type.__name__.lower()
+    values = {name: f"new.{name}" if name in differing else f"%({name})s::{types[name]}" for name in (*columns, "revision")}
+    changes = ", ".join(f"{column} = {values[column]}" for column in columns)
+    arrays = ", ".join(f"%({name})s::{types[name]}[]" for name in differing)
+    if differing == ("id",):
+        source, which = "", f"{table}.id = ANY({arrays})"
+    else:
+        source, which = f" FROM unnest({arrays}) AS new ({', '.join(differing)})", f"{table}.id = new.id"
+    # Only names of columns and tables are put in here.
+    statement = f"UPDATE {table} SET {changes}{source} WHERE {which} AND {table}.revision = {values['revision']} - {moved}"  # noqa: S608
+    return statement.encode()
+
+
+@lru_cache
+def _find_types(row_type: type[Entity]) -> dict[str, str]:
+    return {
+        name: _TYPES[candidate]
+        for name, annotation in get_type_hints(row_type).items()
+        for candidate in (annotation, *get_args(annotation))
+        if candidate in _TYPES
+    }
+
+
+def to_array(values: Iterable[Any]) -> str:
+    """An array as PostgreSQL reads it."""
+    return "{" + ",".join(map(_to_element, values)) + "}"
+
+
+def _to_element(value: Any) -> str:
+    match value:
+        case None:
+            return "NULL"
+        case bool():
+            return "t" if value else "f"
+        case datetime():
+            return f'"{value.isoformat()}"'
+        case str():
+            return value if _PLAIN.fullmatch(value) else '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+        case _:
+            return str(value)

@@ -150,6 +150,13 @@ CREATE TABLE task (
     reserved_usd        INTEGER NOT NULL CHECK (reserved_usd >= 0),
     session_id          TEXT,
     keep_session        INTEGER NOT NULL CHECK (keep_session IN (0, 1)),
+    -- Of the attempt that holds it, or of the last one.
+    attempt_started_at  INTEGER,
+    attempt_resumed     INTEGER NOT NULL CHECK (attempt_resumed IN (0, 1)),
+    attempt_cost_usd    INTEGER NOT NULL CHECK (attempt_cost_usd >= 0),
+    attempt_error       TEXT,
+    attempt_exit_code   INTEGER,
+    attempt_log_path    TEXT,
     question            TEXT,
     answer              TEXT,
     comment             TEXT,
@@ -162,7 +169,8 @@ CREATE TABLE task (
     CHECK ((phase = 'done') = (completed_at IS NOT NULL)),
     CHECK ((phase = 'active') = (current_attempt IS NOT NULL)),
     CHECK (current_attempt = epoch),
-    CHECK (worker_id IS NULL OR phase = 'active'),
+    CHECK ((current_attempt IS NULL) = (worker_id IS NULL)),
+    CHECK (current_attempt IS NULL OR attempt_started_at IS NOT NULL),
     CHECK (lease_expired = 0 OR phase = 'active'),
     CHECK (available_at IS NULL OR phase IN ('held', 'queued')),
     CHECK (phase <> 'active' OR (open_dependencies = 0 AND is_gate = 0)),
@@ -179,6 +187,7 @@ CREATE INDEX task_claimable ON task (tenant, lane_id, priority DESC, id)
 CREATE INDEX task_allocated ON task (run_id, priority DESC, id)
     WHERE phase = 'queued' AND open_dependencies = 0 AND available_at IS NULL AND run_open = 1 AND is_gate = 0 AND allocated = 1;
 CREATE INDEX task_reclaimable ON task (tenant, lane_id) WHERE lease_expired = 1;
+CREATE INDEX task_held ON task (worker_id) WHERE worker_id IS NOT NULL;
 CREATE INDEX task_unfinished ON task (run_id, phase) WHERE outcome IS NULL OR outcome <> 'success';
 CREATE INDEX task_of_parent ON task (parent_task_id) WHERE parent_task_id IS NOT NULL;
 
@@ -188,7 +197,8 @@ CREATE VIEW task_in_brief AS
            started_at, completed_at, run_id, parent_task_id, depth, position, name, lane_id, priority, is_gate, critical,
            review_wanted, has_checks, allocated, run_open, open_dependencies, available_at, epoch, current_attempt, worker_id,
            lease_expired, attempt_count, max_attempts, retry_count, max_retries, reclaim_count, max_reclaims, policy, budget_usd,
-           cost_usd, reserved_usd, session_id, keep_session, question, answer, comment, error, cancel_requested_at
+           cost_usd, reserved_usd, session_id, keep_session, attempt_started_at, attempt_resumed, attempt_cost_usd, attempt_error,
+           attempt_exit_code, attempt_log_path, question, answer, comment, error, cancel_requested_at
       FROM task;
 
 CREATE TABLE dependency (
@@ -200,14 +210,15 @@ CREATE TABLE dependency (
 
 CREATE INDEX dependency_dependents ON dependency (depends_on_id);
 
+-- Attempts that are over, written by the law as they end; one that goes on is a matter of its task.
 CREATE TABLE attempt (
-    task_id    TEXT NOT NULL REFERENCES task,
+    task_id    TEXT NOT NULL,
     epoch      INTEGER NOT NULL CHECK (epoch > 0),
     tenant     TEXT NOT NULL,
-    worker_id  TEXT NOT NULL REFERENCES worker,
+    worker_id  TEXT NOT NULL,
     started_at INTEGER NOT NULL,
-    ended_at   INTEGER,
-    ended_by   TEXT,
+    ended_at   INTEGER NOT NULL,
+    ended_by   TEXT NOT NULL,
     error      TEXT,
     exit_code  INTEGER,
     cost_usd   INTEGER NOT NULL CHECK (cost_usd >= 0),
@@ -215,12 +226,8 @@ CREATE TABLE attempt (
     resumed    INTEGER NOT NULL CHECK (resumed IN (0, 1)),
     log_path   TEXT,
     PRIMARY KEY (task_id, epoch),
-    CHECK (ended_at >= started_at),
-    CHECK ((ended_at IS NULL) = (ended_by IS NULL))
+    CHECK (ended_at >= started_at)
 ) STRICT, WITHOUT ROWID;
-
-CREATE UNIQUE INDEX attempt_current ON attempt (task_id) WHERE ended_at IS NULL;
-CREATE INDEX attempt_under_way ON attempt (worker_id) WHERE ended_at IS NULL;
 
 CREATE TABLE worker (
     id                   TEXT PRIMARY KEY,
@@ -309,6 +316,7 @@ CREATE TABLE transition (
     tenant           TEXT NOT NULL,
     kind             TEXT NOT NULL,
     entity_id        TEXT NOT NULL,
+    revision         INTEGER NOT NULL,
     run_id           TEXT,
     machine_id       INTEGER NOT NULL,
     from_state       TEXT,
@@ -322,7 +330,7 @@ CREATE TABLE transition (
     seconds_in_state REAL
 ) STRICT;
 
-CREATE INDEX transition_of_entity ON transition (entity_id, position);
+CREATE UNIQUE INDEX transition_of_entity ON transition (entity_id, revision);
 
 -- What happened without moving anything: a state that lasts longer than it should.
 CREATE TABLE notice (
@@ -358,33 +366,39 @@ CREATE INDEX idempotency_key_expiry ON idempotency_key (expires_at);
 -- The messages of RAISE are constant, so that the shells that people have (3.40) can open the file.
 
 -- for each kind
---   run:     run = new.id
---   task:    run = new.run_id
---            needs = AND needs_worker = (new.worker_id IS NOT NULL) AND (needs_session = 0 OR new.session_id IS NOT NULL) AND (needs_dependencies = 0 OR new.open_dependencies = 0)
---            by_hand = AND needs_worker = 0 AND (needs_session = 0 OR new.session_id IS NOT NULL) AND (needs_dependencies = 0 OR new.open_dependencies = 0)
+--   run:     new_run = new.id
+--            its_run = entity.id
+--   task:    new_run = new.run_id
+--            its_run = entity.run_id
+--            needs = AND (needs_worker = 0 OR new.worker_id IS NOT NULL) AND (needs_session = 0 OR new.session_id IS NOT NULL) AND (needs_dependencies = 0 OR new.open_dependencies = 0) AND new.epoch >= old.epoch
+--            by_hand = AND needs_worker = 0 AND to_phase <> 'active' AND (needs_session = 0 OR new.session_id IS NOT NULL) AND (needs_dependencies = 0 OR new.open_dependencies = 0)
 --            clear = , current_attempt = NULL, worker_id = NULL, lease_expired = 0, reserved_usd = 0, available_at = NULL
---   worker:  run = new.run_id
+--            keeps = , worker_id, epoch
+--            kept = OR (new.worker_id IS NOT NULL AND new.worker_id IS NOT old.worker_id) OR new.epoch < old.epoch
+--   worker:  new_run = new.run_id
+--            its_run = entity.run_id
 --            clear = , run_id = CASE WHEN to_phase <> 'done' THEN run_id END
---   breaker: run = NULL
+--   breaker: new_run = NULL
+--            its_run = NULL
 --            clear = , probe_task_id = NULL
 -- do
 CREATE TRIGGER {kind}_begins AFTER INSERT ON {kind} BEGIN
-    INSERT INTO transition (tenant, kind, entity_id, run_id, machine_id, from_state, to_state, trigger, severity, reason, actor,
-                            metadata, at, seconds_in_state)
-    SELECT new.tenant, '{kind}', new.id, {run}, new.machine_id, NULL, new.state, 'create', 'info', new.reason, new.actor,
+    INSERT INTO transition (tenant, kind, entity_id, revision, run_id, machine_id, from_state, to_state, trigger, severity, reason,
+                            actor, metadata, at, seconds_in_state)
+    SELECT new.tenant, '{kind}', new.id, 0, {new_run}, new.machine_id, NULL, new.state, 'create', 'info', new.reason, new.actor,
            new.metadata, new.created_at, NULL
       FROM state
      WHERE machine_id = new.machine_id AND name = new.state AND initial = 1 AND kind = '{kind}' AND phase = new.phase
-       AND new.revision = 0 AND NOT EXISTS (SELECT 1 FROM transition WHERE entity_id = new.id AND kind = '{kind}');
+       AND new.revision = 0;
     SELECT RAISE(ABORT, 'pointsman: a {kind} begins once, in the initial state of a {kind} machine, and nowhere else') WHERE changes() = 0;
 END;
 
 CREATE TRIGGER {kind}_moves AFTER UPDATE OF revision ON {kind}
     WHEN new.revision <> old.revision AND (new.state <> old.state OR new.actor IS NOT 'sql') BEGIN
-    INSERT INTO transition (tenant, kind, entity_id, run_id, machine_id, from_state, to_state, trigger, severity, reason, actor,
-                            metadata, at, seconds_in_state)
-    SELECT new.tenant, '{kind}', new.id, {run}, new.machine_id, old.state, new.state, new.trigger, severity, new.reason, new.actor,
-           new.metadata, new.entered_at, (new.entered_at - old.entered_at) / 1e6
+    INSERT INTO transition (tenant, kind, entity_id, revision, run_id, machine_id, from_state, to_state, trigger, severity, reason,
+                            actor, metadata, at, seconds_in_state)
+    SELECT new.tenant, '{kind}', new.id, new.revision, {new_run}, new.machine_id, old.state, new.state, new.trigger, severity,
+           new.reason, new.actor, new.metadata, new.entered_at, (new.entered_at - old.entered_at) / 1e6
       FROM rule
      WHERE machine_id = old.machine_id AND from_state = old.state AND to_state = new.state AND trigger = new.trigger
        AND to_phase = new.phase AND to_outcome IS new.outcome AND new.revision = old.revision + 1
@@ -392,56 +406,53 @@ CREATE TRIGGER {kind}_moves AFTER UPDATE OF revision ON {kind}
     SELECT RAISE(ABORT, 'pointsman: no rule of its machine lets this {kind} move so') WHERE changes() = 0;
 END;
 
-CREATE TRIGGER {kind}_moved_by_hand AFTER UPDATE OF state ON {kind}
-    WHEN new.state <> old.state AND new.revision = old.revision BEGIN
-    INSERT INTO transition (tenant, kind, entity_id, run_id, machine_id, from_state, to_state, trigger, severity, reason, actor,
-                            metadata, at, seconds_in_state)
-    SELECT new.tenant, '{kind}', new.id, {run}, new.machine_id, old.state, new.state, trigger, severity,
-           CASE WHEN new.reason IS NOT old.reason THEN new.reason END, 'sql', NULL,
-           max(old.entered_at, CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER) * 1000),
-           (max(old.entered_at, CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER) * 1000) - old.entered_at) / 1e6
-      FROM rule
-     WHERE machine_id = old.machine_id AND from_state = old.state AND to_state = new.state
-       {by_hand}
-     ORDER BY trigger LIMIT 1;
-    SELECT RAISE(ABORT, 'pointsman: no rule of its machine lets this {kind} move so') WHERE changes() = 0;
+-- Whatever else is changed in what only moves may change. One trigger for all of it, because the engine pays for each, fired or not.
+CREATE TRIGGER {kind}_changed_by_hand AFTER UPDATE OF state, phase, outcome, revision{keeps} ON {kind}
+    WHEN new.revision = old.revision OR (new.state = old.state AND new.actor IS 'sql') BEGIN
+    SELECT RAISE(ABORT, 'pointsman: revision, phase, outcome, worker and epoch of a {kind} follow from its moves; change the state')
+     WHERE new.revision <> old.revision
+        OR (new.state = old.state AND (new.phase <> old.phase OR new.outcome IS NOT old.outcome {kept}));
     UPDATE {kind}
-       SET revision = new.revision + 1, phase = to_phase, outcome = to_outcome, trigger = moved.trigger, actor = 'sql', metadata = NULL,
-           entered_at = moved.at, reason = moved.reason,
+       SET revision = new.revision + 1, phase = to_phase, outcome = to_outcome, trigger = moved.cause, actor = 'sql', metadata = NULL,
+           entered_at = moved.at, reason = CASE WHEN new.reason IS NOT old.reason THEN new.reason END,
            started_at = CASE WHEN to_phase = 'active' THEN coalesce(started_at, moved.at) ELSE started_at END,
            completed_at = CASE WHEN to_phase = 'done' THEN moved.at END
            {clear}
-      FROM (SELECT trigger, at, reason FROM transition WHERE position = last_insert_rowid()) AS moved,
-           (SELECT to_phase, to_outcome, trigger AS cause FROM rule
-             WHERE machine_id = old.machine_id AND from_state = old.state AND to_state = new.state) AS rule
-     WHERE {kind}.id = new.id AND rule.cause = moved.trigger;
+      FROM (SELECT trigger AS cause, to_phase, to_outcome,
+                   max(old.entered_at, CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER) * 1000) AS at
+              FROM rule
+             WHERE machine_id = old.machine_id AND from_state = old.state AND to_state = new.state
+               {by_hand}
+             ORDER BY trigger LIMIT 1) AS moved
+     WHERE {kind}.id = new.id AND new.state <> old.state;
+    SELECT RAISE(ABORT, 'pointsman: no rule of its machine lets this {kind} move so') WHERE new.state <> old.state AND changes() = 0;
+    INSERT INTO transition (tenant, kind, entity_id, revision, run_id, machine_id, from_state, to_state, trigger, severity, reason,
+                            actor, metadata, at, seconds_in_state)
+    SELECT entity.tenant, '{kind}', entity.id, entity.revision, {its_run}, entity.machine_id, old.state, entity.state,
+           entity.trigger, severity, entity.reason, 'sql', NULL, entity.entered_at, (entity.entered_at - old.entered_at) / 1e6
+      FROM {kind} AS entity JOIN rule
+        ON rule.machine_id = entity.machine_id AND from_state = old.state AND to_state = entity.state AND rule.trigger = entity.trigger
+     WHERE entity.id = new.id AND new.state <> old.state;
 END;
 
 CREATE TRIGGER {kind}_keeps_its_machine BEFORE UPDATE OF id, machine_id, tenant ON {kind}
     WHEN new.id <> old.id OR new.machine_id <> old.machine_id OR new.tenant <> old.tenant BEGIN
     SELECT RAISE(ABORT, 'pointsman: a {kind} keeps its id, its machine and its tenant');
 END;
-
-CREATE TRIGGER {kind}_phase_follows_state AFTER UPDATE OF phase, outcome ON {kind}
-    WHEN (new.revision = old.revision OR (new.state = old.state AND new.actor IS 'sql'))
-     AND (new.phase <> old.phase OR new.outcome IS NOT old.outcome) BEGIN
-    SELECT RAISE(ABORT, 'pointsman: the phase of a {kind} follows from its state; change the state')
-     WHERE NOT EXISTS (SELECT 1 FROM state WHERE machine_id = new.machine_id AND name = new.state
-                          AND phase = new.phase AND outcome IS new.outcome);
-END;
 -- end
 
--- An attempt whose task was taken from it by hand is over.
-CREATE TRIGGER task_lost_by_hand AFTER UPDATE OF current_attempt ON task
-    WHEN old.current_attempt IS NOT NULL AND new.current_attempt IS NULL AND new.actor = 'sql' BEGIN
-    UPDATE attempt SET ended_at = max(started_at, new.entered_at), ended_by = new.trigger
-     WHERE task_id = new.id AND epoch = old.current_attempt AND ended_at IS NULL;
-END;
-
--- Only a move gives a task to a worker, so that only states that need one have one.
-CREATE TRIGGER task_gets_its_worker_by_a_move BEFORE UPDATE OF worker_id ON task
-    WHEN new.worker_id IS NOT NULL AND new.worker_id IS NOT old.worker_id AND new.revision = old.revision BEGIN
-    SELECT RAISE(ABORT, 'pointsman: a task gets its worker by a move, and not otherwise');
+-- An attempt that ends is written down, whoever ended it. Where another one takes over in the same move, the task speaks of that one.
+CREATE TRIGGER attempt_ends AFTER UPDATE OF current_attempt ON task
+    WHEN old.current_attempt IS NOT NULL AND new.current_attempt IS NOT old.current_attempt BEGIN
+    INSERT INTO attempt (task_id, epoch, tenant, worker_id, started_at, ended_at, ended_by, resumed, session_id, cost_usd, error,
+                         exit_code, log_path)
+    VALUES (old.id, old.current_attempt, old.tenant, old.worker_id, old.attempt_started_at,
+            max(new.entered_at, old.attempt_started_at), new.trigger, old.attempt_resumed,
+            CASE WHEN new.current_attempt IS NULL THEN new.session_id ELSE old.session_id END,
+            CASE WHEN new.current_attempt IS NULL THEN new.attempt_cost_usd ELSE old.attempt_cost_usd END,
+            CASE WHEN new.current_attempt IS NULL THEN new.attempt_error ELSE old.attempt_error END,
+            CASE WHEN new.current_attempt IS NULL THEN new.attempt_exit_code ELSE old.attempt_exit_code END,
+            CASE WHEN new.current_attempt IS NULL THEN new.attempt_log_path ELSE old.attempt_log_path END);
 END;
 
 -- A run that succeeded has only tasks that did.
@@ -451,12 +462,7 @@ CREATE TRIGGER run_succeeds_with_its_tasks AFTER UPDATE OF outcome ON run
      WHERE EXISTS (SELECT 1 FROM task WHERE run_id = new.id AND (outcome IS NULL OR outcome <> 'success'));
 END;
 
--- An epoch is spent once, and never given back.
-CREATE TRIGGER task_epoch_grows BEFORE UPDATE OF epoch ON task WHEN new.epoch < old.epoch BEGIN
-    SELECT RAISE(ABORT, 'pointsman: the epoch of a task only grows');
-END;
-
-CREATE TRIGGER attempt_ends_once BEFORE UPDATE ON attempt WHEN old.ended_at IS NOT NULL BEGIN
+CREATE TRIGGER attempt_is_not_changed BEFORE UPDATE ON attempt BEGIN
     SELECT RAISE(ABORT, 'pointsman: an attempt that has ended stays as it is');
 END;
 
@@ -500,7 +506,8 @@ CREATE TRIGGER rule_comes_before_its_machine BEFORE INSERT ON rule
     SELECT RAISE(ABORT, 'pointsman: no rule is added to a machine; load a new version');
 END;
 
--- What is, is not deleted; and nobody but the law writes the trail: each line goes on where the one before it ended.
+-- What is, is not deleted; and nobody but the law writes the trail: every revision up to the last has its line already, and a new one comes
+-- with its row.
 -- for each kind
 --   run:     law = yes
 --   task:    law = yes
@@ -514,12 +521,16 @@ END;
 CREATE TRIGGER attempt_is_not_deleted BEFORE DELETE ON attempt BEGIN
     SELECT RAISE(ABORT, 'pointsman: an attempt is not deleted');
 END;
+CREATE TRIGGER attempt_was_current BEFORE INSERT ON attempt
+    WHEN EXISTS (SELECT 1 FROM attempt WHERE task_id = new.task_id AND epoch = new.epoch)
+      OR NOT EXISTS (SELECT 1 FROM task WHERE id = new.task_id AND epoch >= new.epoch AND current_attempt IS NOT new.epoch) BEGIN
+    SELECT RAISE(ABORT, 'pointsman: attempts are written by the law, and by nobody else');
+END;
 CREATE TRIGGER transition_goes_on BEFORE INSERT ON transition
-    WHEN (SELECT to_state FROM transition WHERE entity_id = new.entity_id ORDER BY position DESC LIMIT 1) IS NOT new.from_state
-      OR CASE new.kind WHEN 'task' THEN (SELECT state FROM task WHERE id = new.entity_id)
-                       WHEN 'run' THEN (SELECT state FROM run WHERE id = new.entity_id)
-                       WHEN 'worker' THEN (SELECT state FROM worker WHERE id = new.entity_id)
-                       WHEN 'breaker' THEN (SELECT state FROM breaker WHERE id = new.entity_id) END IS NOT new.to_state
-      OR EXISTS (SELECT 1 FROM transition WHERE position = new.position) BEGIN
+    WHEN EXISTS (SELECT 1 FROM transition WHERE entity_id = new.entity_id AND revision = new.revision)
+      OR CASE new.kind WHEN 'task' THEN (SELECT revision FROM task WHERE id = new.entity_id)
+                       WHEN 'run' THEN (SELECT revision FROM run WHERE id = new.entity_id)
+                       WHEN 'worker' THEN (SELECT revision FROM worker WHERE id = new.entity_id)
+                       WHEN 'breaker' THEN (SELECT revision FROM breaker WHERE id = new.entity_id) END IS NOT new.revision BEGIN
     SELECT RAISE(ABORT, 'pointsman: the audit trail is written by the law, and by nobody else');
 END;

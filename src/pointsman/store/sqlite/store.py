@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from heapq import merge
@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import apsw
 import msgspec
-from msgspec import UNSET, Struct
+from msgspec import Struct
 
 from pointsman.errors import (
     Conflict,
@@ -47,12 +47,12 @@ from pointsman.store.rows import (
 )
 from pointsman.store.scripts import read_migrations, read_queries
 from pointsman.store.sqlite.bell import Bell
-from pointsman.store.sqlite.values import Decoder, Encoder, from_instant, to_instant
+from pointsman.store.sqlite.values import Decoder, Encoder, from_instant, to_instant, update_of
 from pointsman.world import Clock, Ids
 
 QUERIES = read_queries(__package__)
 _DECODERS: dict[tuple[str, int], Decoder[Any]] = {}
-_ENCODERS: dict[tuple[str, type[Struct], int], Encoder] = {}
+_ENCODERS: dict[tuple[str, type[Struct]], Encoder] = {}
 BUSY_TIMEOUT_SECONDS = 5.0
 Row = TypeVar("Row", bound=Struct)
 
@@ -355,6 +355,21 @@ class SqliteTransaction(SqliteReader):
             self._is_over = True
             self._store.end("ROLLBACK", News.NOTHING)
 
+    def move(self, rows: Sequence[Entity], columns: Sequence[str]) -> None:
+        """Every row that has really moved has left one line in the audit trail."""
+        before = self._value("last_position") or 0
+        statement, encoder = update_of(type(rows[0]), tuple(columns), moved=1)
+        self._run_many(statement, map(encoder, rows))
+        if (self._value("last_position") or 0) - before != len(rows):
+            raise Conflict("A row was moved by somebody else.")
+
+    def update(self, rows: Sequence[Entity], columns: Sequence[str]) -> None:
+        statement, encoder = update_of(type(rows[0]), tuple(columns), moved=0)
+        for row in rows:
+            self._run_many(statement, [encoder(row)])
+            if not self._connection.changes():
+                raise Conflict(f"{row.id} was moved by somebody else.")
+
     def list_machines(self) -> list[MachineRow]:
         return self._all(MachineRow, "list_machines")
 
@@ -392,12 +407,6 @@ class SqliteTransaction(SqliteReader):
 
     def insert_runs(self, runs: Sequence[Run]) -> None:
         self._write("insert_runs", runs)
-
-    def move_runs(self, runs: Sequence[Run]) -> None:
-        self._move("update_runs", runs)
-
-    def update_runs(self, runs: Sequence[Run]) -> None:
-        self._update("update_runs", runs)
 
     def list_allocatable_runs(self, limit: int) -> list[str]:
         return [run_id for (run_id,) in self._rows("list_allocatable_runs", limit=limit)]
@@ -439,13 +448,6 @@ class SqliteTransaction(SqliteReader):
     def insert_tasks(self, tasks: Sequence[Task]) -> None:
         self._write("insert_tasks", tasks)
 
-    def move_tasks(self, tasks: Sequence[Task]) -> None:
-        self._move("update_tasks", tasks)
-        self._write("update_outputs", [task for task in tasks if task.output is not UNSET])
-
-    def update_tasks(self, tasks: Sequence[Task]) -> None:
-        self._update("update_tasks", tasks)
-
     def insert_dependencies(self, dependencies: Sequence[Dependency]) -> None:
         self._write("insert_dependencies", dependencies)
 
@@ -466,29 +468,11 @@ class SqliteTransaction(SqliteReader):
     def assess_families(self, parent_ids: Collection[str]) -> list[Family]:
         return self._all(Family, "assess_families", ids=_json(parent_ids))
 
-    def insert_attempts(self, attempts: Sequence[Attempt]) -> None:
-        self._write("insert_attempts", attempts)
-
-    def end_attempts(self, attempts: Sequence[Attempt]) -> None:
-        self._write("end_attempts", attempts)
-
-    def note_attempts(self, attempts: Sequence[Attempt]) -> None:
-        self._write("note_attempts", attempts)
-
     def lock_workers(self, worker_ids: Collection[str]) -> list[Worker]:
         return self._all(Worker, "lock_workers", ids=_json(worker_ids))
 
     def insert_workers(self, workers: Sequence[Worker]) -> None:
         self._write("insert_workers", workers)
-
-    def move_workers(self, workers: Sequence[Worker]) -> None:
-        self._move("update_workers", workers)
-
-    def update_workers(self, workers: Sequence[Worker]) -> None:
-        self._update("update_workers", workers)
-
-    def touch_workers(self, worker_ids: Collection[str], now: datetime) -> None:
-        self._rows("touch_workers", ids=_json(worker_ids), now=from_instant(now))
 
     def count_held(self, worker_ids: Collection[str]) -> dict[str, int]:
         return dict(self._rows("count_held", ids=_json(worker_ids)))
@@ -514,12 +498,6 @@ class SqliteTransaction(SqliteReader):
     def insert_breakers(self, breakers: Sequence[Breaker]) -> None:
         self._write("insert_breakers", breakers)
 
-    def move_breakers(self, breakers: Sequence[Breaker]) -> None:
-        self._move("update_breakers", breakers)
-
-    def update_breakers(self, breakers: Sequence[Breaker]) -> None:
-        self._update("update_breakers", breakers)
-
     def set_timers(self, timers: Sequence[Timer]) -> None:
         self._write("set_timers", timers)
 
@@ -535,9 +513,6 @@ class SqliteTransaction(SqliteReader):
     def recount_dependencies(self, task_ids: Collection[str]) -> None:
         self._rows("recount_dependencies", ids=_json(task_ids))
 
-    def end_orphaned_attempts(self, task_ids: Collection[str], now: datetime) -> None:
-        self._rows("end_orphaned_attempts", ids=_json(task_ids), now=from_instant(now))
-
     def insert_notices(self, notices: Sequence[Notice]) -> None:
         self._write("insert_notices", notices)
 
@@ -550,13 +525,14 @@ class SqliteTransaction(SqliteReader):
     def purge_responses(self, now: datetime, limit: int) -> int:
         return len(self._rows("purge_responses", now=from_instant(now), limit=limit))
 
-    def _write(self, query: str, rows: Sequence[Struct], *, moved: int = 0) -> None:
+    def _write(self, query: str, rows: Sequence[Struct]) -> None:
+        if rows:
+            self._run_many(QUERIES[query], map(_encoder(query, type(rows[0])), rows))
+
+    def _run_many(self, statement: str, rows: Iterable[Sequence[Any]]) -> None:
         """One statement for each row; there is no network between, so nothing is gained by fewer."""
-        if not rows:
-            return
-        encoder = _encoder(query, type(rows[0]), moved)
         try:
-            self._connection.executemany(QUERIES[query], map(encoder, rows))
+            self._connection.executemany(statement, rows)
         except apsw.Error as error:
             raise explain(error, self._connection.filename) from error
 
@@ -566,24 +542,11 @@ class SqliteTransaction(SqliteReader):
         except apsw.Error as error:
             raise explain(error, self._connection.filename) from error
 
-    def _move(self, query: str, rows: Sequence[Entity]) -> None:
-        """Every row that has really moved has left one line in the audit trail."""
-        before = self._value("last_position") or 0
-        self._write(query, rows, moved=1)
-        if (self._value("last_position") or 0) - before != len(rows):
-            raise Conflict("A row was moved by somebody else.")
 
-    def _update(self, query: str, rows: Sequence[Entity]) -> None:
-        for row in rows:
-            self._bound(query, row)
-            if not self._connection.changes():
-                raise Conflict(f"{row.id} was moved by somebody else.")
-
-
-def _encoder(query: str, row_type: type[Struct], moved: int = 0) -> Encoder:
-    encoder = _ENCODERS.get((query, row_type, moved))
+def _encoder(query: str, row_type: type[Struct]) -> Encoder:
+    encoder = _ENCODERS.get((query, row_type))
     if encoder is None:
-        encoder = _ENCODERS[query, row_type, moved] = Encoder(QUERIES[query], row_type, {"moved": moved})
+        encoder = _ENCODERS[query, row_type] = Encoder(QUERIES[query], row_type)
     return encoder
 
 

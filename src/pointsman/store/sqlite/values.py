@@ -6,7 +6,7 @@ Both ways are prepared once for each query, because every row of every batch goe
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from functools import lru_cache
@@ -14,6 +14,8 @@ from operator import attrgetter
 from typing import Any, Generic, TypeVar, get_args, get_type_hints
 
 from msgspec import Struct
+
+from pointsman.store.rows import Entity
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -47,25 +49,29 @@ _TO: dict[type, Callable[[Any], Any]] = {datetime: to_instant, Decimal: to_usd, 
 
 
 class Encoder:
-    """What to bind to a query for a row: the columns that it names, in the order in which it first names them."""
+    """What to bind to a statement for a row: the columns that it names, in the order in which it first names them."""
 
-    def __init__(self, query: str, row_type: type[Struct], constants: Mapping[str, Any]) -> None:
-        names = tuple(dict.fromkeys(_PARAMETER.findall(query)))
-        columns = [name for name in names if name not in constants]
+    def __init__(self, statement: str, row_type: type[Struct]) -> None:
+        names = tuple(dict.fromkeys(_PARAMETER.findall(statement)))
         converters = _find_converters(row_type, _FROM)
-        self._get = attrgetter(*columns)
-        self._constants = tuple((index, constants[name]) for index, name in enumerate(names) if name in constants)
+        self._get = attrgetter(*names)
         self._converted = tuple((index, converters[name]) for index, name in enumerate(names) if name in converters)
 
     def __call__(self, row: Struct) -> Sequence[Any]:
         values = list(self._get(row))
-        for index, constant in self._constants:
-            values.insert(index, constant)
         for index, convert in self._converted:
             value = values[index]
             if value is not None:
                 values[index] = convert(value)
         return values
+
+
+@lru_cache(maxsize=4096)
+def update_of(row_type: type[Entity], columns: tuple[str, ...], *, moved: int) -> tuple[str, Encoder]:
+    """The statement that stores these columns of a row whose revision was `moved` less, and what to bind to it."""
+    changes = ", ".join(f"{column} = :{column}" for column in columns)
+    statement = f"UPDATE {row_type.__name__.lower()} SET {changes} WHERE id = :id AND revision = :revision - {moved}"  # noqa: S608
+    return statement, Encoder(statement, row_type)
 
 
 class Decoder(Generic[Row]):

@@ -173,7 +173,7 @@ CREATE TABLE task (
     available_at        timestamptz,
     epoch               integer NOT NULL CHECK (epoch >= 0),
     current_attempt     integer,
-    worker_id           text COLLATE "C" REFERENCES worker,
+    worker_id           text COLLATE "C",
     lease_expired       boolean NOT NULL,
     attempt_count       integer NOT NULL CHECK (attempt_count >= 0),
     max_attempts        integer,
@@ -187,6 +187,13 @@ CREATE TABLE task (
     reserved_usd        numeric(14, 6) NOT NULL CHECK (reserved_usd >= 0),
     session_id          text,
     keep_session        boolean NOT NULL,
+    -- Of the attempt that holds it, or of the last one.
+    attempt_started_at  timestamptz,
+    attempt_resumed     boolean NOT NULL,
+    attempt_cost_usd    numeric(14, 6) NOT NULL CHECK (attempt_cost_usd >= 0),
+    attempt_error       text,
+    attempt_exit_code   integer,
+    attempt_log_path    text,
     question            text,
     answer              text,
     comment             text,
@@ -199,7 +206,8 @@ CREATE TABLE task (
     CONSTRAINT task_done_is_completed CHECK ((phase = 'done') = (completed_at IS NOT NULL)),
     CONSTRAINT task_active_has_attempt CHECK ((phase = 'active') = (current_attempt IS NOT NULL)),
     CONSTRAINT task_attempt_is_latest CHECK (current_attempt = epoch),
-    CONSTRAINT task_worker_is_active CHECK (worker_id IS NULL OR phase = 'active'),
+    CONSTRAINT task_attempt_has_worker CHECK ((current_attempt IS NULL) = (worker_id IS NULL)),
+    CONSTRAINT task_attempt_has_begun CHECK (current_attempt IS NULL OR attempt_started_at IS NOT NULL),
     CONSTRAINT task_lost_lease_is_active CHECK (NOT lease_expired OR phase = 'active'),
     CONSTRAINT task_waits_before_it_runs CHECK (available_at IS NULL OR phase IN ('held', 'queued')),
     CONSTRAINT task_runs_when_free CHECK (phase <> 'active' OR (open_dependencies = 0 AND NOT is_gate)),
@@ -218,6 +226,7 @@ CREATE INDEX task_claimable ON task (tenant, lane_id, priority DESC, id)
 CREATE INDEX task_allocated ON task (run_id, priority DESC, id)
     WHERE phase = 'queued' AND open_dependencies = 0 AND available_at IS NULL AND run_open AND NOT is_gate AND allocated;
 CREATE INDEX task_reclaimable ON task (tenant, lane_id) WHERE lease_expired;
+CREATE INDEX task_held ON task (worker_id) WHERE worker_id IS NOT NULL;
 CREATE INDEX task_unfinished ON task (run_id, phase) WHERE outcome IS NULL OR outcome <> 'success';
 CREATE INDEX task_of_parent ON task (parent_task_id) WHERE parent_task_id IS NOT NULL;
 
@@ -227,7 +236,8 @@ CREATE VIEW task_in_brief AS
            started_at, completed_at, run_id, parent_task_id, depth, position, name, lane_id, priority, is_gate, critical,
            review_wanted, has_checks, allocated, run_open, open_dependencies, available_at, epoch, current_attempt, worker_id,
            lease_expired, attempt_count, max_attempts, retry_count, max_retries, reclaim_count, max_reclaims, policy, budget_usd,
-           cost_usd, reserved_usd, session_id, keep_session, question, answer, comment, error, cancel_requested_at
+           cost_usd, reserved_usd, session_id, keep_session, attempt_started_at, attempt_resumed, attempt_cost_usd, attempt_error,
+           attempt_exit_code, attempt_log_path, question, answer, comment, error, cancel_requested_at
       FROM task;
 
 CREATE TABLE dependency (
@@ -239,14 +249,16 @@ CREATE TABLE dependency (
 
 CREATE INDEX dependency_dependents ON dependency (depends_on_id);
 
+-- Attempts that are over, written by the law as they end; one that goes on is a matter of its task. The law sees to it that task and
+-- worker exist: foreign keys would lock both for every row.
 CREATE TABLE attempt (
-    task_id    text COLLATE "C" NOT NULL REFERENCES task,
+    task_id    text COLLATE "C" NOT NULL,
     epoch      integer NOT NULL CHECK (epoch > 0),
     tenant     text COLLATE "C" NOT NULL,
-    worker_id  text COLLATE "C" NOT NULL REFERENCES worker,
+    worker_id  text COLLATE "C" NOT NULL,
     started_at timestamptz NOT NULL,
-    ended_at   timestamptz,
-    ended_by   text,
+    ended_at   timestamptz NOT NULL,
+    ended_by   text NOT NULL,
     error      text,
     exit_code  integer,
     cost_usd   numeric(14, 6) NOT NULL CHECK (cost_usd >= 0),
@@ -254,12 +266,8 @@ CREATE TABLE attempt (
     resumed    boolean NOT NULL,
     log_path   text,
     PRIMARY KEY (task_id, epoch),
-    CONSTRAINT attempt_ends_after_start CHECK (ended_at >= started_at),
-    CONSTRAINT attempt_ends_by_something CHECK ((ended_at IS NULL) = (ended_by IS NULL))
-) WITH (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.02, autovacuum_analyze_scale_factor = 0.02);
-
-CREATE UNIQUE INDEX attempt_current ON attempt (task_id) WHERE ended_at IS NULL;
-CREATE INDEX attempt_under_way ON attempt (worker_id) WHERE ended_at IS NULL;
+    CONSTRAINT attempt_ends_after_start CHECK (ended_at >= started_at)
+);
 
 CREATE TABLE breaker (
     id                text COLLATE "C" PRIMARY KEY,
@@ -311,6 +319,7 @@ CREATE TABLE transition (
     tenant           text COLLATE "C" NOT NULL,
     kind             text NOT NULL,
     entity_id        text COLLATE "C" NOT NULL,
+    revision         integer NOT NULL,
     run_id           text COLLATE "C",
     machine_id       integer NOT NULL,
     from_state       text COLLATE "C",
@@ -324,7 +333,7 @@ CREATE TABLE transition (
     seconds_in_state double precision
 );
 
-CREATE INDEX transition_of_entity ON transition (entity_id, position);
+CREATE UNIQUE INDEX transition_of_entity ON transition (entity_id, revision);
 
 -- Several transactions write at once, so a small position may be committed after a large one. Whoever is about to write says so first,
 -- with a shared advisory lock that carries the last position given out by then: all of its own will be larger. The lock lasts as long as

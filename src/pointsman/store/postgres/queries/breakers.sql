@@ -22,16 +22,3 @@ SELECT id, tenant, machine_id, state, phase, outcome, revision, trigger, reason,
        actor text, metadata text, entered_at timestamptz, created_at timestamptz, started_at timestamptz, completed_at timestamptz,
        tool text, failure_count integer, failure_threshold integer, success_count integer, success_threshold integer,
        cooldown_seconds double precision, retry_at timestamptz, probe_task_id text)
-
--- name: update_breakers
-UPDATE breaker
-   SET state = new.state, phase = new.phase, outcome = new.outcome, revision = new.revision, trigger = new.trigger,
-       reason = new.reason, actor = new.actor, metadata = new.metadata, entered_at = new.entered_at, started_at = new.started_at,
-       completed_at = new.completed_at, failure_count = new.failure_count, failure_threshold = new.failure_threshold,
-       success_count = new.success_count, success_threshold = new.success_threshold, cooldown_seconds = new.cooldown_seconds,
-       retry_at = new.retry_at, probe_task_id = new.probe_task_id
-  FROM json_to_recordset(%(rows)s) AS new (
-       id text, state text, phase text, outcome text, revision integer, trigger text, reason text, actor text, metadata text,
-       entered_at timestamptz, started_at timestamptz, completed_at timestamptz, failure_count integer, failure_threshold integer,
-       success_count integer, success_threshold integer, cooldown_seconds double precision, retry_at timestamptz, probe_task_id text)
- WHERE breaker.id = new.id AND breaker.revision = new.revision - %(moved)s

@@ -16,15 +16,6 @@ SELECT 'task' AS kind, id, 'open_dependencies is ' || open_dependencies || ', bu
           FROM task WHERE outcome IS NULL OR outcome <> 'success') AS counted
  WHERE open_dependencies <> recount
 UNION ALL
-SELECT 'task', task.id, 'its attempt ' || task.current_attempt || ' is not under way'
-  FROM task
- WHERE task.current_attempt IS NOT NULL
-   AND NOT EXISTS (SELECT 1 FROM attempt WHERE task_id = task.id AND epoch = task.current_attempt AND ended_at IS NULL)
-UNION ALL
-SELECT 'task', attempt.task_id, 'attempt ' || attempt.epoch || ' is under way, but the task does not hold it'
-  FROM attempt JOIN task ON task.id = attempt.task_id
- WHERE attempt.ended_at IS NULL AND task.current_attempt IS DISTINCT FROM attempt.epoch
-UNION ALL
 SELECT 'run', run.id, 'it has ended, but its task ' || task.name || ' is still running'
   FROM run JOIN task ON task.run_id = run.id
  WHERE run.outcome = 'success' AND task.phase = 'active'
@@ -52,18 +43,17 @@ SELECT 'breaker', breaker.id, 'its probe ' || task.name || ' is not running'
  WHERE task.phase <> 'active'
 UNION ALL
 SELECT DISTINCT 'worker', worker.id, 'it has ended, but still holds tasks'
-  FROM attempt JOIN worker ON worker.id = attempt.worker_id JOIN task ON task.id = attempt.task_id
- WHERE attempt.ended_at IS NULL AND worker.phase = 'done' AND NOT task.lease_expired
+  FROM task JOIN worker ON worker.id = task.worker_id
+ WHERE worker.phase = 'done' AND NOT task.lease_expired
 UNION ALL
--- Positions of one entity are in order, because whoever moves it holds its row. One probe of transition_of_entity each: the writer asks
--- this, too, and it never hashes.
+-- One probe of transition_of_entity each: the writer asks this, too, and it never hashes.
 SELECT kind, id, 'it is ' || state || ', but its audit trail ends in ' || coalesce(last_state, 'nothing')
   FROM (SELECT 'run' AS kind, id, state FROM run
         UNION ALL SELECT 'task', id, state FROM task
         UNION ALL SELECT 'worker', id, state FROM worker
         UNION ALL SELECT 'breaker', id, state FROM breaker) AS entity
   LEFT JOIN LATERAL (SELECT to_state AS last_state FROM transition
-                      WHERE entity_id = entity.id ORDER BY position DESC LIMIT 1) AS trail ON true
+                      WHERE entity_id = entity.id ORDER BY revision DESC LIMIT 1) AS trail ON true
  WHERE last_state IS DISTINCT FROM state
 
 -- name: list_stalled_runs
@@ -91,11 +81,6 @@ UPDATE task
    SET open_dependencies = (SELECT count(*) FROM dependency JOIN task AS other ON other.id = dependency.depends_on_id
                              WHERE dependency.task_id = task.id AND (other.outcome IS NULL OR other.outcome <> 'success'))
  WHERE id = ANY(%(ids)s) AND phase IN ('held', 'queued')
-
--- name: end_orphaned_attempts
-UPDATE attempt SET ended_at = greatest(started_at, %(now)s), ended_by = 'repair'
- WHERE ended_at IS NULL AND task_id = ANY(%(ids)s)
-   AND NOT EXISTS (SELECT 1 FROM task WHERE task.id = attempt.task_id AND task.current_attempt = attempt.epoch)
 
 -- name: find_tool
 -- One row, whether there is such a lane or not.

@@ -11,7 +11,7 @@ SELECT * FROM transition
  ORDER BY position LIMIT %(limit)s
 
 -- name: list_history
-SELECT * FROM transition WHERE entity_id = %(entity_id)s AND tenant = %(tenant)s ORDER BY position
+SELECT * FROM transition WHERE entity_id = %(entity_id)s AND tenant = %(tenant)s ORDER BY revision
 
 -- name: last_position
 SELECT max(position) FROM transition WHERE position <= %(end)s

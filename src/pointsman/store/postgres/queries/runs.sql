@@ -27,18 +27,6 @@ SELECT id, tenant, machine_id, state, phase, outcome, revision, trigger, reason,
        has_checks boolean, retry_count integer, max_retries integer, policy text, budget_usd numeric, spent_usd numeric,
        promised_usd numeric, reserved_usd numeric, error text, payload text, output text)
 
--- name: update_runs
-UPDATE run
-   SET state = new.state, phase = new.phase, outcome = new.outcome, revision = new.revision, trigger = new.trigger,
-       reason = new.reason, actor = new.actor, metadata = new.metadata, entered_at = new.entered_at, started_at = new.started_at,
-       completed_at = new.completed_at, missing_tasks = new.missing_tasks, retry_count = new.retry_count, budget_usd = new.budget_usd,
-       spent_usd = new.spent_usd, promised_usd = new.promised_usd, reserved_usd = new.reserved_usd, error = new.error, output = new.output
-  FROM json_to_recordset(%(rows)s) AS new (
-       id text, state text, phase text, outcome text, revision integer, trigger text, reason text, actor text, metadata text,
-       entered_at timestamptz, started_at timestamptz, completed_at timestamptz, missing_tasks integer, retry_count integer,
-       budget_usd numeric, spent_usd numeric, promised_usd numeric, reserved_usd numeric, error text, output text)
- WHERE run.id = new.id AND run.revision = new.revision - %(moved)s
-
 -- name: list_allocatable_runs
 SELECT id FROM run
  WHERE allocates AND phase IN ('queued', 'active')

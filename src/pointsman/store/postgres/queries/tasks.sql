@@ -67,13 +67,14 @@ INSERT INTO task (id, tenant, machine_id, state, phase, outcome, revision, trigg
                   started_at, completed_at, run_id, parent_task_id, depth, position, name, lane_id, priority, is_gate, critical,
                   review_wanted, has_checks, allocated, run_open, open_dependencies, available_at, epoch, current_attempt, worker_id,
                   lease_expired, attempt_count, max_attempts, retry_count, max_retries, reclaim_count, max_reclaims, policy,
-                  budget_usd, cost_usd, reserved_usd, session_id, keep_session, question, answer, comment, error,
-                  cancel_requested_at, payload)
+                  budget_usd, cost_usd, reserved_usd, session_id, keep_session, attempt_started_at, attempt_resumed, attempt_cost_usd,
+                  attempt_error, attempt_exit_code, attempt_log_path, question, answer, comment, error, cancel_requested_at, payload)
 SELECT id, tenant, machine_id, state, phase, outcome, revision, trigger, reason, actor, metadata, entered_at, created_at,
        started_at, completed_at, run_id, parent_task_id, depth, position, name, lane_id, priority, is_gate, critical,
        review_wanted, has_checks, allocated, run_open, open_dependencies, available_at, epoch, current_attempt, worker_id,
        lease_expired, attempt_count, max_attempts, retry_count, max_retries, reclaim_count, max_reclaims, policy,
-       budget_usd, cost_usd, reserved_usd, session_id, keep_session, question, answer, comment, error,
+       budget_usd, cost_usd, reserved_usd, session_id, keep_session, attempt_started_at, attempt_resumed, attempt_cost_usd, attempt_error,
+       attempt_exit_code, attempt_log_path, question, answer, comment, error,
        cancel_requested_at, payload
   FROM json_to_recordset(%(rows)s) AS new (
        id text, tenant text, machine_id integer, state text, phase text, outcome text, revision integer, trigger text, reason text,
@@ -83,32 +84,9 @@ SELECT id, tenant, machine_id, state, phase, outcome, revision, trigger, reason,
        open_dependencies integer, available_at timestamptz, epoch integer, current_attempt integer, worker_id text,
        lease_expired boolean, attempt_count integer, max_attempts integer, retry_count integer, max_retries integer,
        reclaim_count integer, max_reclaims integer, policy text, budget_usd numeric, cost_usd numeric, reserved_usd numeric,
-       session_id text, keep_session boolean, question text, answer text, comment text, error text,
+       session_id text, keep_session boolean, attempt_started_at timestamptz, attempt_resumed boolean,
+       attempt_cost_usd numeric, attempt_error text, attempt_exit_code integer, attempt_log_path text, question text, answer text, comment text, error text,
        cancel_requested_at timestamptz, payload text)
-
--- name: update_tasks
--- `open_dependencies` and `run_open` are counted by queries of their own, and payload is not touched. A move brings its output along: every
--- UPDATE of PostgreSQL writes a whole new row, so a second one only for the output would cost as much again.
-UPDATE task
-   SET state = new.state, phase = new.phase, outcome = new.outcome, revision = new.revision, trigger = new.trigger,
-       reason = new.reason, actor = new.actor, metadata = new.metadata, entered_at = new.entered_at, started_at = new.started_at,
-       completed_at = new.completed_at, available_at = new.available_at, epoch = new.epoch, current_attempt = new.current_attempt,
-       worker_id = new.worker_id, lease_expired = new.lease_expired, attempt_count = new.attempt_count, retry_count = new.retry_count,
-       reclaim_count = new.reclaim_count, budget_usd = new.budget_usd, cost_usd = new.cost_usd, reserved_usd = new.reserved_usd,
-       session_id = new.session_id, keep_session = new.keep_session, question = new.question, answer = new.answer,
-       comment = new.comment, error = new.error, cancel_requested_at = new.cancel_requested_at,
-       output = CASE WHEN %(moved)s = 1 THEN coalesce(new.output, task.output) ELSE task.output END
-  FROM json_to_recordset(%(rows)s) AS new (
-       id text, state text, phase text, outcome text, revision integer, trigger text, reason text, actor text, metadata text,
-       entered_at timestamptz, started_at timestamptz, completed_at timestamptz, available_at timestamptz, epoch integer,
-       current_attempt integer, worker_id text, lease_expired boolean, attempt_count integer, retry_count integer,
-       reclaim_count integer, budget_usd numeric, cost_usd numeric, reserved_usd numeric, session_id text, keep_session boolean,
-       question text, answer text, comment text, error text, cancel_requested_at timestamptz, output text)
- WHERE task.id = new.id AND task.revision = new.revision - %(moved)s
-
--- name: update_outputs
--- Only for an output that is taken away: in a row of JSON, NULL and nothing are the same.
-UPDATE task SET output = new.output FROM json_to_recordset(%(rows)s) AS new (id text, output text) WHERE task.id = new.id
 
 -- name: insert_dependencies
 INSERT INTO dependency (task_id, depends_on_id)
@@ -141,34 +119,15 @@ SELECT parent_task_id,
  WHERE parent_task_id = ANY(%(ids)s)
  GROUP BY parent_task_id
 
--- name: insert_attempts
-INSERT INTO attempt (task_id, epoch, tenant, worker_id, started_at, ended_at, ended_by, error, exit_code, cost_usd, session_id, resumed,
-                     log_path)
-SELECT task_id, epoch, tenant, worker_id, started_at, ended_at, ended_by, error, exit_code, cost_usd, session_id, resumed, log_path
-  FROM json_to_recordset(%(rows)s) AS new (
-       task_id text, epoch integer, tenant text, worker_id text, started_at timestamptz, ended_at timestamptz, ended_by text,
-       error text, exit_code integer, cost_usd numeric, session_id text, resumed boolean, log_path text)
-
--- name: end_attempts
-UPDATE attempt
-   SET ended_at = new.ended_at, ended_by = new.ended_by, error = new.error, exit_code = coalesce(new.exit_code, attempt.exit_code),
-       cost_usd = attempt.cost_usd + new.cost_usd, session_id = coalesce(new.session_id, attempt.session_id),
-       log_path = coalesce(new.log_path, attempt.log_path)
-  FROM json_to_recordset(%(rows)s) AS new (
-       task_id text, epoch integer, ended_at timestamptz, ended_by text, error text, exit_code integer, cost_usd numeric,
-       session_id text, log_path text)
- WHERE attempt.task_id = new.task_id AND attempt.epoch = new.epoch AND attempt.ended_at IS NULL
-
--- name: note_attempts
-UPDATE attempt
-   SET cost_usd = attempt.cost_usd + new.cost_usd, exit_code = coalesce(new.exit_code, attempt.exit_code),
-       session_id = coalesce(new.session_id, attempt.session_id), log_path = coalesce(new.log_path, attempt.log_path)
-  FROM json_to_recordset(%(rows)s) AS new (
-       task_id text, epoch integer, exit_code integer, cost_usd numeric, session_id text, log_path text)
- WHERE attempt.task_id = new.task_id AND attempt.epoch = new.epoch AND attempt.ended_at IS NULL
-
 -- name: list_attempts
-SELECT * FROM attempt WHERE task_id = %(task_id)s AND tenant = %(tenant)s ORDER BY epoch
+-- Those that are over, and the one that its task is at.
+SELECT task_id, epoch, tenant, worker_id, started_at, ended_at, ended_by, error, exit_code, cost_usd, session_id, resumed, log_path
+  FROM attempt WHERE task_id = %(task_id)s AND tenant = %(tenant)s
+UNION ALL
+SELECT id, epoch, tenant, worker_id, attempt_started_at, NULL, NULL, attempt_error, attempt_exit_code, attempt_cost_usd, session_id,
+       attempt_resumed, attempt_log_path
+  FROM task WHERE id = %(task_id)s AND tenant = %(tenant)s AND current_attempt IS NOT NULL
+ ORDER BY 2
 
 -- name: find_doomed
 SELECT DISTINCT dependency.task_id

@@ -148,6 +148,13 @@ CREATE TABLE task (
     reserved_usd        INTEGER NOT NULL CHECK (reserved_usd >= 0),
     session_id          TEXT,
     keep_session        INTEGER NOT NULL CHECK (keep_session IN (0, 1)),
+    -- Of the attempt that holds it, or of the last one.
+    attempt_started_at  INTEGER,
+    attempt_resumed     INTEGER NOT NULL CHECK (attempt_resumed IN (0, 1)),
+    attempt_cost_usd    INTEGER NOT NULL CHECK (attempt_cost_usd >= 0),
+    attempt_error       TEXT,
+    attempt_exit_code   INTEGER,
+    attempt_log_path    TEXT,
     question            TEXT,
     answer              TEXT,
     comment             TEXT,
@@ -160,7 +167,8 @@ CREATE TABLE task (
     CHECK ((phase = 'done') = (completed_at IS NOT NULL)),
     CHECK ((phase = 'active') = (current_attempt IS NOT NULL)),
     CHECK (current_attempt = epoch),
-    CHECK (worker_id IS NULL OR phase = 'active'),
+    CHECK ((current_attempt IS NULL) = (worker_id IS NULL)),
+    CHECK (current_attempt IS NULL OR attempt_started_at IS NOT NULL),
     CHECK (lease_expired = 0 OR phase = 'active'),
     CHECK (available_at IS NULL OR phase IN ('held', 'queued')),
     CHECK (phase <> 'active' OR (open_dependencies = 0 AND is_gate = 0)),
@@ -177,6 +185,7 @@ CREATE INDEX task_claimable ON task (tenant, lane_id, priority DESC, id)
 CREATE INDEX task_allocated ON task (run_id, priority DESC, id)
     WHERE phase = 'queued' AND open_dependencies = 0 AND available_at IS NULL AND run_open = 1 AND is_gate = 0 AND allocated = 1;
 CREATE INDEX task_reclaimable ON task (tenant, lane_id) WHERE lease_expired = 1;
+CREATE INDEX task_held ON task (worker_id) WHERE worker_id IS NOT NULL;
 CREATE INDEX task_unfinished ON task (run_id, phase) WHERE outcome IS NULL OR outcome <> 'success';
 CREATE INDEX task_of_parent ON task (parent_task_id) WHERE parent_task_id IS NOT NULL;
 
@@ -186,7 +195,8 @@ CREATE VIEW task_in_brief AS
            started_at, completed_at, run_id, parent_task_id, depth, position, name, lane_id, priority, is_gate, critical,
            review_wanted, has_checks, allocated, run_open, open_dependencies, available_at, epoch, current_attempt, worker_id,
            lease_expired, attempt_count, max_attempts, retry_count, max_retries, reclaim_count, max_reclaims, policy, budget_usd,
-           cost_usd, reserved_usd, session_id, keep_session, question, answer, comment, error, cancel_requested_at
+           cost_usd, reserved_usd, session_id, keep_session, attempt_started_at, attempt_resumed, attempt_cost_usd, attempt_error,
+           attempt_exit_code, attempt_log_path, question, answer, comment, error, cancel_requested_at
       FROM task;
 
 CREATE TABLE dependency (
@@ -198,14 +208,15 @@ CREATE TABLE dependency (
 
 CREATE INDEX dependency_dependents ON dependency (depends_on_id);
 
+-- Attempts that are over, written by the law as they end; one that goes on is a matter of its task.
 CREATE TABLE attempt (
-    task_id    TEXT NOT NULL REFERENCES task,
+    task_id    TEXT NOT NULL,
     epoch      INTEGER NOT NULL CHECK (epoch > 0),
     tenant     TEXT NOT NULL,
-    worker_id  TEXT NOT NULL REFERENCES worker,
+    worker_id  TEXT NOT NULL,
     started_at INTEGER NOT NULL,
-    ended_at   INTEGER,
-    ended_by   TEXT,
+    ended_at   INTEGER NOT NULL,
+    ended_by   TEXT NOT NULL,
     error      TEXT,
     exit_code  INTEGER,
     cost_usd   INTEGER NOT NULL CHECK (cost_usd >= 0),
@@ -213,12 +224,8 @@ CREATE TABLE attempt (
     resumed    INTEGER NOT NULL CHECK (resumed IN (0, 1)),
     log_path   TEXT,
     PRIMARY KEY (task_id, epoch),
-    CHECK (ended_at >= started_at),
-    CHECK ((ended_at IS NULL) = (ended_by IS NULL))
+    CHECK (ended_at >= started_at)
 ) STRICT, WITHOUT ROWID;
-
-CREATE UNIQUE INDEX attempt_current ON attempt (task_id) WHERE ended_at IS NULL;
-CREATE INDEX attempt_under_way ON attempt (worker_id) WHERE ended_at IS NULL;
 
 CREATE TABLE worker (
     id                   TEXT PRIMARY KEY,
@@ -307,6 +314,7 @@ CREATE TABLE transition (
     tenant           TEXT NOT NULL,
     kind             TEXT NOT NULL,
     entity_id        TEXT NOT NULL,
+    revision         INTEGER NOT NULL,
     run_id           TEXT,
     machine_id       INTEGER NOT NULL,
     from_state       TEXT,
@@ -320,7 +328,7 @@ CREATE TABLE transition (
     seconds_in_state REAL
 ) STRICT;
 
-CREATE INDEX transition_of_entity ON transition (entity_id, position);
+CREATE UNIQUE INDEX transition_of_entity ON transition (entity_id, revision);
 
 -- What happened without moving anything: a state that lasts longer than it should.
 CREATE TABLE notice (

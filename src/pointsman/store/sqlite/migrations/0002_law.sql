@@ -6,33 +6,39 @@
 -- The messages of RAISE are constant, so that the shells that people have (3.40) can open the file.
 
 -- for each kind
---   run:     run = new.id
---   task:    run = new.run_id
---            needs = AND needs_worker = (new.worker_id IS NOT NULL) AND (needs_session = 0 OR new.session_id IS NOT NULL) AND (needs_dependencies = 0 OR new.open_dependencies = 0)
---            by_hand = AND needs_worker = 0 AND (needs_session = 0 OR new.session_id IS NOT NULL) AND (needs_dependencies = 0 OR new.open_dependencies = 0)
+--   run:     new_run = new.id
+--            its_run = entity.id
+--   task:    new_run = new.run_id
+--            its_run = entity.run_id
+--            needs = AND (needs_worker = 0 OR new.worker_id IS NOT NULL) AND (needs_session = 0 OR new.session_id IS NOT NULL) AND (needs_dependencies = 0 OR new.open_dependencies = 0) AND new.epoch >= old.epoch
+--            by_hand = AND needs_worker = 0 AND to_phase <> 'active' AND (needs_session = 0 OR new.session_id IS NOT NULL) AND (needs_dependencies = 0 OR new.open_dependencies = 0)
 --            clear = , current_attempt = NULL, worker_id = NULL, lease_expired = 0, reserved_usd = 0, available_at = NULL
---   worker:  run = new.run_id
+--            keeps = , worker_id, epoch
+--            kept = OR (new.worker_id IS NOT NULL AND new.worker_id IS NOT old.worker_id) OR new.epoch < old.epoch
+--   worker:  new_run = new.run_id
+--            its_run = entity.run_id
 --            clear = , run_id = CASE WHEN to_phase <> 'done' THEN run_id END
---   breaker: run = NULL
+--   breaker: new_run = NULL
+--            its_run = NULL
 --            clear = , probe_task_id = NULL
 -- do
 CREATE TRIGGER {kind}_begins AFTER INSERT ON {kind} BEGIN
-    INSERT INTO transition (tenant, kind, entity_id, run_id, machine_id, from_state, to_state, trigger, severity, reason, actor,
-                            metadata, at, seconds_in_state)
-    SELECT new.tenant, '{kind}', new.id, {run}, new.machine_id, NULL, new.state, 'create', 'info', new.reason, new.actor,
+    INSERT INTO transition (tenant, kind, entity_id, revision, run_id, machine_id, from_state, to_state, trigger, severity, reason,
+                            actor, metadata, at, seconds_in_state)
+    SELECT new.tenant, '{kind}', new.id, 0, {new_run}, new.machine_id, NULL, new.state, 'create', 'info', new.reason, new.actor,
            new.metadata, new.created_at, NULL
       FROM state
      WHERE machine_id = new.machine_id AND name = new.state AND initial = 1 AND kind = '{kind}' AND phase = new.phase
-       AND new.revision = 0 AND NOT EXISTS (SELECT 1 FROM transition WHERE entity_id = new.id AND kind = '{kind}');
+       AND new.revision = 0;
     SELECT RAISE(ABORT, 'pointsman: a {kind} begins once, in the initial state of a {kind} machine, and nowhere else') WHERE changes() = 0;
 END;
 
 CREATE TRIGGER {kind}_moves AFTER UPDATE OF revision ON {kind}
     WHEN new.revision <> old.revision AND (new.state <> old.state OR new.actor IS NOT 'sql') BEGIN
-    INSERT INTO transition (tenant, kind, entity_id, run_id, machine_id, from_state, to_state, trigger, severity, reason, actor,
-                            metadata, at, seconds_in_state)
-    SELECT new.tenant, '{kind}', new.id, {run}, new.machine_id, old.state, new.state, new.trigger, severity, new.reason, new.actor,
-           new.metadata, new.entered_at, (new.entered_at - old.entered_at) / 1e6
+    INSERT INTO transition (tenant, kind, entity_id, revision, run_id, machine_id, from_state, to_state, trigger, severity, reason,
+                            actor, metadata, at, seconds_in_state)
+    SELECT new.tenant, '{kind}', new.id, new.revision, {new_run}, new.machine_id, old.state, new.state, new.trigger, severity,
+           new.reason, new.actor, new.metadata, new.entered_at, (new.entered_at - old.entered_at) / 1e6
       FROM rule
      WHERE machine_id = old.machine_id AND from_state = old.state AND to_state = new.state AND trigger = new.trigger
        AND to_phase = new.phase AND to_outcome IS new.outcome AND new.revision = old.revision + 1
@@ -40,56 +46,53 @@ CREATE TRIGGER {kind}_moves AFTER UPDATE OF revision ON {kind}
     SELECT RAISE(ABORT, 'pointsman: no rule of its machine lets this {kind} move so') WHERE changes() = 0;
 END;
 
-CREATE TRIGGER {kind}_moved_by_hand AFTER UPDATE OF state ON {kind}
-    WHEN new.state <> old.state AND new.revision = old.revision BEGIN
-    INSERT INTO transition (tenant, kind, entity_id, run_id, machine_id, from_state, to_state, trigger, severity, reason, actor,
-                            metadata, at, seconds_in_state)
-    SELECT new.tenant, '{kind}', new.id, {run}, new.machine_id, old.state, new.state, trigger, severity,
-           CASE WHEN new.reason IS NOT old.reason THEN new.reason END, 'sql', NULL,
-           max(old.entered_at, CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER) * 1000),
-           (max(old.entered_at, CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER) * 1000) - old.entered_at) / 1e6
-      FROM rule
-     WHERE machine_id = old.machine_id AND from_state = old.state AND to_state = new.state
-       {by_hand}
-     ORDER BY trigger LIMIT 1;
-    SELECT RAISE(ABORT, 'pointsman: no rule of its machine lets this {kind} move so') WHERE changes() = 0;
+-- Whatever else is changed in what only moves may change. One trigger for all of it, because the engine pays for each, fired or not.
+CREATE TRIGGER {kind}_changed_by_hand AFTER UPDATE OF state, phase, outcome, revision{keeps} ON {kind}
+    WHEN new.revision = old.revision OR (new.state = old.state AND new.actor IS 'sql') BEGIN
+    SELECT RAISE(ABORT, 'pointsman: revision, phase, outcome, worker and epoch of a {kind} follow from its moves; change the state')
+     WHERE new.revision <> old.revision
+        OR (new.state = old.state AND (new.phase <> old.phase OR new.outcome IS NOT old.outcome {kept}));
     UPDATE {kind}
-       SET revision = new.revision + 1, phase = to_phase, outcome = to_outcome, trigger = moved.trigger, actor = 'sql', metadata = NULL,
-           entered_at = moved.at, reason = moved.reason,
+       SET revision = new.revision + 1, phase = to_phase, outcome = to_outcome, trigger = moved.cause, actor = 'sql', metadata = NULL,
+           entered_at = moved.at, reason = CASE WHEN new.reason IS NOT old.reason THEN new.reason END,
            started_at = CASE WHEN to_phase = 'active' THEN coalesce(started_at, moved.at) ELSE started_at END,
            completed_at = CASE WHEN to_phase = 'done' THEN moved.at END
            {clear}
-      FROM (SELECT trigger, at, reason FROM transition WHERE position = last_insert_rowid()) AS moved,
-           (SELECT to_phase, to_outcome, trigger AS cause FROM rule
-             WHERE machine_id = old.machine_id AND from_state = old.state AND to_state = new.state) AS rule
-     WHERE {kind}.id = new.id AND rule.cause = moved.trigger;
+      FROM (SELECT trigger AS cause, to_phase, to_outcome,
+                   max(old.entered_at, CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER) * 1000) AS at
+              FROM rule
+             WHERE machine_id = old.machine_id AND from_state = old.state AND to_state = new.state
+               {by_hand}
+             ORDER BY trigger LIMIT 1) AS moved
+     WHERE {kind}.id = new.id AND new.state <> old.state;
+    SELECT RAISE(ABORT, 'pointsman: no rule of its machine lets this {kind} move so') WHERE new.state <> old.state AND changes() = 0;
+    INSERT INTO transition (tenant, kind, entity_id, revision, run_id, machine_id, from_state, to_state, trigger, severity, reason,
+                            actor, metadata, at, seconds_in_state)
+    SELECT entity.tenant, '{kind}', entity.id, entity.revision, {its_run}, entity.machine_id, old.state, entity.state,
+           entity.trigger, severity, entity.reason, 'sql', NULL, entity.entered_at, (entity.entered_at - old.entered_at) / 1e6
+      FROM {kind} AS entity JOIN rule
+        ON rule.machine_id = entity.machine_id AND from_state = old.state AND to_state = entity.state AND rule.trigger = entity.trigger
+     WHERE entity.id = new.id AND new.state <> old.state;
 END;
 
 CREATE TRIGGER {kind}_keeps_its_machine BEFORE UPDATE OF id, machine_id, tenant ON {kind}
     WHEN new.id <> old.id OR new.machine_id <> old.machine_id OR new.tenant <> old.tenant BEGIN
     SELECT RAISE(ABORT, 'pointsman: a {kind} keeps its id, its machine and its tenant');
 END;
-
-CREATE TRIGGER {kind}_phase_follows_state AFTER UPDATE OF phase, outcome ON {kind}
-    WHEN (new.revision = old.revision OR (new.state = old.state AND new.actor IS 'sql'))
-     AND (new.phase <> old.phase OR new.outcome IS NOT old.outcome) BEGIN
-    SELECT RAISE(ABORT, 'pointsman: the phase of a {kind} follows from its state; change the state')
-     WHERE NOT EXISTS (SELECT 1 FROM state WHERE machine_id = new.machine_id AND name = new.state
-                          AND phase = new.phase AND outcome IS new.outcome);
-END;
 -- end
 
--- An attempt whose task was taken from it by hand is over.
-CREATE TRIGGER task_lost_by_hand AFTER UPDATE OF current_attempt ON task
-    WHEN old.current_attempt IS NOT NULL AND new.current_attempt IS NULL AND new.actor = 'sql' BEGIN
-    UPDATE attempt SET ended_at = max(started_at, new.entered_at), ended_by = new.trigger
-     WHERE task_id = new.id AND epoch = old.current_attempt AND ended_at IS NULL;
-END;
-
--- Only a move gives a task to a worker, so that only states that need one have one.
-CREATE TRIGGER task_gets_its_worker_by_a_move BEFORE UPDATE OF worker_id ON task
-    WHEN new.worker_id IS NOT NULL AND new.worker_id IS NOT old.worker_id AND new.revision = old.revision BEGIN
-    SELECT RAISE(ABORT, 'pointsman: a task gets its worker by a move, and not otherwise');
+-- An attempt that ends is written down, whoever ended it. Where another one takes over in the same move, the task speaks of that one.
+CREATE TRIGGER attempt_ends AFTER UPDATE OF current_attempt ON task
+    WHEN old.current_attempt IS NOT NULL AND new.current_attempt IS NOT old.current_attempt BEGIN
+    INSERT INTO attempt (task_id, epoch, tenant, worker_id, started_at, ended_at, ended_by, resumed, session_id, cost_usd, error,
+                         exit_code, log_path)
+    VALUES (old.id, old.current_attempt, old.tenant, old.worker_id, old.attempt_started_at,
+            max(new.entered_at, old.attempt_started_at), new.trigger, old.attempt_resumed,
+            CASE WHEN new.current_attempt IS NULL THEN new.session_id ELSE old.session_id END,
+            CASE WHEN new.current_attempt IS NULL THEN new.attempt_cost_usd ELSE old.attempt_cost_usd END,
+            CASE WHEN new.current_attempt IS NULL THEN new.attempt_error ELSE old.attempt_error END,
+            CASE WHEN new.current_attempt IS NULL THEN new.attempt_exit_code ELSE old.attempt_exit_code END,
+            CASE WHEN new.current_attempt IS NULL THEN new.attempt_log_path ELSE old.attempt_log_path END);
 END;
 
 -- A run that succeeded has only tasks that did.
@@ -99,12 +102,7 @@ CREATE TRIGGER run_succeeds_with_its_tasks AFTER UPDATE OF outcome ON run
      WHERE EXISTS (SELECT 1 FROM task WHERE run_id = new.id AND (outcome IS NULL OR outcome <> 'success'));
 END;
 
--- An epoch is spent once, and never given back.
-CREATE TRIGGER task_epoch_grows BEFORE UPDATE OF epoch ON task WHEN new.epoch < old.epoch BEGIN
-    SELECT RAISE(ABORT, 'pointsman: the epoch of a task only grows');
-END;
-
-CREATE TRIGGER attempt_ends_once BEFORE UPDATE ON attempt WHEN old.ended_at IS NOT NULL BEGIN
+CREATE TRIGGER attempt_is_not_changed BEFORE UPDATE ON attempt BEGIN
     SELECT RAISE(ABORT, 'pointsman: an attempt that has ended stays as it is');
 END;
 
@@ -148,7 +146,8 @@ CREATE TRIGGER rule_comes_before_its_machine BEFORE INSERT ON rule
     SELECT RAISE(ABORT, 'pointsman: no rule is added to a machine; load a new version');
 END;
 
--- What is, is not deleted; and nobody but the law writes the trail: each line goes on where the one before it ended.
+-- What is, is not deleted; and nobody but the law writes the trail: every revision up to the last has its line already, and a new one comes
+-- with its row.
 -- for each kind
 --   run:     law = yes
 --   task:    law = yes
@@ -162,12 +161,16 @@ END;
 CREATE TRIGGER attempt_is_not_deleted BEFORE DELETE ON attempt BEGIN
     SELECT RAISE(ABORT, 'pointsman: an attempt is not deleted');
 END;
+CREATE TRIGGER attempt_was_current BEFORE INSERT ON attempt
+    WHEN EXISTS (SELECT 1 FROM attempt WHERE task_id = new.task_id AND epoch = new.epoch)
+      OR NOT EXISTS (SELECT 1 FROM task WHERE id = new.task_id AND epoch >= new.epoch AND current_attempt IS NOT new.epoch) BEGIN
+    SELECT RAISE(ABORT, 'pointsman: attempts are written by the law, and by nobody else');
+END;
 CREATE TRIGGER transition_goes_on BEFORE INSERT ON transition
-    WHEN (SELECT to_state FROM transition WHERE entity_id = new.entity_id ORDER BY position DESC LIMIT 1) IS NOT new.from_state
-      OR CASE new.kind WHEN 'task' THEN (SELECT state FROM task WHERE id = new.entity_id)
-                       WHEN 'run' THEN (SELECT state FROM run WHERE id = new.entity_id)
-                       WHEN 'worker' THEN (SELECT state FROM worker WHERE id = new.entity_id)
-                       WHEN 'breaker' THEN (SELECT state FROM breaker WHERE id = new.entity_id) END IS NOT new.to_state
-      OR EXISTS (SELECT 1 FROM transition WHERE position = new.position) BEGIN
+    WHEN EXISTS (SELECT 1 FROM transition WHERE entity_id = new.entity_id AND revision = new.revision)
+      OR CASE new.kind WHEN 'task' THEN (SELECT revision FROM task WHERE id = new.entity_id)
+                       WHEN 'run' THEN (SELECT revision FROM run WHERE id = new.entity_id)
+                       WHEN 'worker' THEN (SELECT revision FROM worker WHERE id = new.entity_id)
+                       WHEN 'breaker' THEN (SELECT revision FROM breaker WHERE id = new.entity_id) END IS NOT new.revision BEGIN
     SELECT RAISE(ABORT, 'pointsman: the audit trail is written by the law, and by nobody else');
 END;

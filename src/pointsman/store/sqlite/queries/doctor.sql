@@ -16,15 +16,6 @@ SELECT 'task' AS kind, id, 'open_dependencies is ' || open_dependencies || ', bu
           FROM task WHERE outcome IS NULL OR outcome <> 'success')
  WHERE open_dependencies <> recount
 UNION ALL
-SELECT 'task', task.id, 'its attempt ' || task.current_attempt || ' is not under way'
-  FROM task
- WHERE task.current_attempt IS NOT NULL
-   AND NOT EXISTS (SELECT 1 FROM attempt WHERE task_id = task.id AND epoch = task.current_attempt AND ended_at IS NULL)
-UNION ALL
-SELECT 'task', attempt.task_id, 'attempt ' || attempt.epoch || ' is under way, but the task does not hold it'
-  FROM attempt JOIN task ON task.id = attempt.task_id
- WHERE attempt.ended_at IS NULL AND task.current_attempt IS NOT attempt.epoch
-UNION ALL
 SELECT 'run', run.id, 'it has ended, but its task ' || task.name || ' is still running'
   FROM run JOIN task ON task.run_id = run.id
  WHERE run.outcome = 'success' AND task.phase = 'active'
@@ -52,15 +43,15 @@ SELECT 'breaker', breaker.id, 'its probe ' || task.name || ' is not running'
  WHERE task.phase <> 'active'
 UNION ALL
 SELECT DISTINCT 'worker', worker.id, 'it has ended, but still holds tasks'
-  FROM attempt JOIN worker ON worker.id = attempt.worker_id JOIN task ON task.id = attempt.task_id
- WHERE attempt.ended_at IS NULL AND worker.phase = 'done' AND task.lease_expired = 0
+  FROM task JOIN worker ON worker.id = task.worker_id
+ WHERE worker.phase = 'done' AND task.lease_expired = 0
 UNION ALL
 SELECT kind, id, 'it is ' || state || ', but its audit trail ends in ' || coalesce(last_state, 'nothing')
   FROM (SELECT 'run' AS kind, id, state FROM run
         UNION ALL SELECT 'task', id, state FROM task
         UNION ALL SELECT 'worker', id, state FROM worker
         UNION ALL SELECT 'breaker', id, state FROM breaker) AS entity
-  LEFT JOIN (SELECT entity_id, to_state AS last_state, max(position) FROM transition GROUP BY entity_id) AS trail
+  LEFT JOIN (SELECT entity_id, to_state AS last_state, max(revision) FROM transition GROUP BY entity_id) AS trail
          ON trail.entity_id = entity.id
  WHERE last_state IS NOT state
 
@@ -89,11 +80,6 @@ UPDATE task
    SET open_dependencies = (SELECT count(*) FROM dependency JOIN task AS other ON other.id = dependency.depends_on_id
                              WHERE dependency.task_id = task.id AND (other.outcome IS NULL OR other.outcome <> 'success'))
  WHERE id IN (SELECT value FROM json_each(:ids)) AND phase IN ('held', 'queued')
-
--- name: end_orphaned_attempts
-UPDATE attempt SET ended_at = max(started_at, :now), ended_by = 'repair'
- WHERE ended_at IS NULL AND task_id IN (SELECT value FROM json_each(:ids))
-   AND NOT EXISTS (SELECT 1 FROM task WHERE task.id = attempt.task_id AND task.current_attempt = attempt.epoch)
 
 -- name: find_tool
 -- One row, whether there is such a lane or not.

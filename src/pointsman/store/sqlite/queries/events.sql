@@ -11,7 +11,7 @@ SELECT * FROM transition
  ORDER BY position LIMIT :limit
 
 -- name: list_history
-SELECT * FROM transition WHERE entity_id = :entity_id AND tenant = :tenant ORDER BY position
+SELECT * FROM transition WHERE entity_id = :entity_id AND tenant = :tenant ORDER BY revision
 
 -- name: last_position
 SELECT max(position) FROM transition

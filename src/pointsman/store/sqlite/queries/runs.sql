@@ -21,14 +21,6 @@ VALUES (:id, :tenant, :machine_id, :state, :phase, :outcome, :revision, :trigger
         :started_at, :completed_at, :name, :lifecycle, :parent_run_id, :depth, :worker_count, :allocates, :missing_tasks, :has_checks,
         :retry_count, :max_retries, :policy, :budget_usd, :spent_usd, :promised_usd, :reserved_usd, :error, :payload, :output)
 
--- name: update_runs
-UPDATE run
-   SET state = :state, phase = :phase, outcome = :outcome, revision = :revision, trigger = :trigger, reason = :reason, actor = :actor,
-       metadata = :metadata, entered_at = :entered_at, started_at = :started_at, completed_at = :completed_at,
-       missing_tasks = :missing_tasks, retry_count = :retry_count, budget_usd = :budget_usd, spent_usd = :spent_usd,
-       promised_usd = :promised_usd, reserved_usd = :reserved_usd, error = :error, output = :output
- WHERE id = :id AND revision = :revision - :moved
-
 -- name: list_allocatable_runs
 SELECT id FROM run
  WHERE allocates = 1 AND phase IN ('queued', 'active')

@@ -47,29 +47,14 @@ INSERT INTO task (id, tenant, machine_id, state, phase, outcome, revision, trigg
                   started_at, completed_at, run_id, parent_task_id, depth, position, name, lane_id, priority, is_gate, critical,
                   review_wanted, has_checks, allocated, run_open, open_dependencies, available_at, epoch, current_attempt, worker_id,
                   lease_expired, attempt_count, max_attempts, retry_count, max_retries, reclaim_count, max_reclaims, policy,
-                  budget_usd, cost_usd, reserved_usd, session_id, keep_session, question, answer, comment, error,
-                  cancel_requested_at, payload)
+                  budget_usd, cost_usd, reserved_usd, session_id, keep_session, attempt_started_at, attempt_resumed, attempt_cost_usd,
+                  attempt_error, attempt_exit_code, attempt_log_path, question, answer, comment, error, cancel_requested_at, payload)
 VALUES (:id, :tenant, :machine_id, :state, :phase, :outcome, :revision, :trigger, :reason, :actor, :metadata, :entered_at, :created_at,
         :started_at, :completed_at, :run_id, :parent_task_id, :depth, :position, :name, :lane_id, :priority, :is_gate, :critical,
         :review_wanted, :has_checks, :allocated, :run_open, :open_dependencies, :available_at, :epoch, :current_attempt, :worker_id,
         :lease_expired, :attempt_count, :max_attempts, :retry_count, :max_retries, :reclaim_count, :max_reclaims, :policy,
-        :budget_usd, :cost_usd, :reserved_usd, :session_id, :keep_session, :question, :answer, :comment, :error,
-        :cancel_requested_at, :payload)
-
--- name: update_tasks
--- `open_dependencies` and `run_open` are counted by queries of their own, and payload and output are not touched.
-UPDATE task
-   SET state = :state, phase = :phase, outcome = :outcome, revision = :revision, trigger = :trigger, reason = :reason, actor = :actor,
-       metadata = :metadata, entered_at = :entered_at, started_at = :started_at, completed_at = :completed_at,
-       available_at = :available_at, epoch = :epoch, current_attempt = :current_attempt, worker_id = :worker_id,
-       lease_expired = :lease_expired, attempt_count = :attempt_count, retry_count = :retry_count, reclaim_count = :reclaim_count,
-       budget_usd = :budget_usd, cost_usd = :cost_usd, reserved_usd = :reserved_usd, session_id = :session_id,
-       keep_session = :keep_session, question = :question, answer = :answer, comment = :comment, error = :error,
-       cancel_requested_at = :cancel_requested_at
- WHERE id = :id AND revision = :revision - :moved
-
--- name: update_outputs
-UPDATE task SET output = :output WHERE id = :id
+        :budget_usd, :cost_usd, :reserved_usd, :session_id, :keep_session, :attempt_started_at, :attempt_resumed, :attempt_cost_usd,
+        :attempt_error, :attempt_exit_code, :attempt_log_path, :question, :answer, :comment, :error, :cancel_requested_at, :payload)
 
 -- name: insert_dependencies
 INSERT INTO dependency (task_id, depends_on_id) VALUES (:task_id, :depends_on_id)
@@ -98,25 +83,15 @@ SELECT parent_task_id,
  WHERE parent_task_id IN (SELECT value FROM json_each(:ids))
  GROUP BY parent_task_id
 
--- name: insert_attempts
-INSERT INTO attempt (task_id, epoch, tenant, worker_id, started_at, ended_at, ended_by, error, exit_code, cost_usd, session_id, resumed,
-                     log_path)
-VALUES (:task_id, :epoch, :tenant, :worker_id, :started_at, :ended_at, :ended_by, :error, :exit_code, :cost_usd, :session_id, :resumed,
-        :log_path)
-
--- name: end_attempts
-UPDATE attempt
-   SET ended_at = :ended_at, ended_by = :ended_by, error = :error, exit_code = coalesce(:exit_code, exit_code), cost_usd = cost_usd + :cost_usd,
-       session_id = coalesce(:session_id, session_id), log_path = coalesce(:log_path, log_path)
- WHERE task_id = :task_id AND epoch = :epoch AND ended_at IS NULL
-
--- name: note_attempts
-UPDATE attempt
-   SET cost_usd = cost_usd + :cost_usd, exit_code = coalesce(:exit_code, exit_code), session_id = coalesce(:session_id, session_id), log_path = coalesce(:log_path, log_path)
- WHERE task_id = :task_id AND epoch = :epoch AND ended_at IS NULL
-
 -- name: list_attempts
-SELECT * FROM attempt WHERE task_id = :task_id AND tenant = :tenant ORDER BY epoch
+-- Those that are over, and the one that its task is at.
+SELECT task_id, epoch, tenant, worker_id, started_at, ended_at, ended_by, error, exit_code, cost_usd, session_id, resumed, log_path
+  FROM attempt WHERE task_id = :task_id AND tenant = :tenant
+UNION ALL
+SELECT id, epoch, tenant, worker_id, attempt_started_at, NULL, NULL, attempt_error, attempt_exit_code, attempt_cost_usd, session_id,
+       attempt_resumed, attempt_log_path
+  FROM task WHERE id = :task_id AND tenant = :tenant AND current_attempt IS NOT NULL
+ ORDER BY 2
 
 -- name: find_doomed
 SELECT DISTINCT dependency.task_id

@@ -15,29 +15,11 @@ VALUES (:id, :tenant, :machine_id, :state, :phase, :outcome, :revision, :trigger
         :started_at, :completed_at, :name, :lifecycle, :capabilities, :max_concurrent_tasks, :lease_seconds, :heartbeat_at, :missing,
         :run_id, :drain_wanted, :pause_wanted, :error)
 
--- name: update_workers
-UPDATE worker
-   SET state = :state, phase = :phase, outcome = :outcome, revision = :revision, trigger = :trigger, reason = :reason, actor = :actor,
-       metadata = :metadata, entered_at = :entered_at, started_at = :started_at, completed_at = :completed_at,
-       capabilities = :capabilities, max_concurrent_tasks = :max_concurrent_tasks, heartbeat_at = :heartbeat_at, missing = :missing,
-       run_id = :run_id, drain_wanted = :drain_wanted, pause_wanted = :pause_wanted, error = :error
- WHERE id = :id AND revision = :revision - :moved
-
--- name: touch_workers
-UPDATE worker SET heartbeat_at = :now WHERE id IN (SELECT value FROM json_each(:ids)) AND heartbeat_at < :now
-
 -- name: count_held
--- Whatever is under way, also where a state needs no worker: somebody runs the checks.
-SELECT attempt.worker_id, count(*)
-  FROM attempt JOIN task ON task.id = attempt.task_id
- WHERE attempt.ended_at IS NULL AND attempt.worker_id IN (SELECT value FROM json_each(:ids)) AND task.lease_expired = 0
- GROUP BY attempt.worker_id
+SELECT worker_id, count(*) FROM task WHERE worker_id IN (SELECT value FROM json_each(:ids)) AND lease_expired = 0 GROUP BY worker_id
 
 -- name: find_held_tasks
-SELECT attempt.worker_id, attempt.task_id, task.run_id
-  FROM attempt JOIN task ON task.id = attempt.task_id
- WHERE attempt.ended_at IS NULL AND attempt.worker_id IN (SELECT value FROM json_each(:ids))
- ORDER BY attempt.task_id
+SELECT worker_id, id, run_id FROM task WHERE worker_id IN (SELECT value FROM json_each(:ids)) ORDER BY id
 
 -- name: find_silent_workers
 SELECT id FROM worker
@@ -50,7 +32,7 @@ SELECT CAST(min(heartbeat_at + lease_seconds * 1e6) AS INTEGER) FROM worker WHER
 -- name: find_free_workers
 SELECT id FROM worker
  WHERE tenant = :tenant AND phase IN ('queued', 'active') AND missing = 0 AND run_id IS NULL
-   AND NOT EXISTS (SELECT 1 FROM attempt WHERE attempt.worker_id = worker.id AND attempt.ended_at IS NULL)
+   AND NOT EXISTS (SELECT 1 FROM task WHERE task.worker_id = worker.id)
  ORDER BY id LIMIT :limit
 
 -- name: find_run_workers
