@@ -58,7 +58,13 @@ def _load(work: Work, commands: Sequence[Command[Any]]) -> None:
     for tenant in sorted({task.tenant for task in work.tasks.rows.values()}):
         tools = {work.tool_of(task) for task in work.tasks.rows.values() if task.tenant == tenant}
         work.load_breakers(tenant, sorted(tool for tool in tools if tool))
-    work.load_families(sorted({task_id for each in needs for task_id in each.families}))
+    with_children = {task_id for each in needs for task_id in each.families if _has_children(work, task_id)}
+    work.load_families(sorted(with_children))
+
+
+def _has_children(work: Work, task_id: str) -> bool:
+    task = work.tasks.rows.get(task_id)
+    return task is not None and task.has_children
 
 
 def _decide_all(work: Work, commands: Sequence[Command[Any]]) -> list[Any]:

@@ -48,8 +48,8 @@ def spend(work: Work, task: Task, cost: Decimal) -> None:
 
 def settle(work: Work, task: Task, cost: Decimal) -> None:
     """Count the last cost of an attempt, and give back what it had reserved."""
-    task.cost_usd += cost
     if cost or task.reserved_usd:
+        task.cost_usd += cost
         _book(work, task, cost, reserved=ZERO_USD)
 
 

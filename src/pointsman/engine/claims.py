@@ -68,10 +68,7 @@ def claim(work: Work, worker: Worker, limit: int) -> list[Task]:
 
 def describe(work: Work, claimed: list[Task]) -> list[Claim]:
     """What a worker needs to know of the tasks that it got."""
-    if not claimed:
-        return []
-    payloads = work.transaction.select_payloads([task.id for task in claimed])
-    return [_describe_one(work, task, payloads[task.id]) for task in claimed]
+    return [_describe_one(work, task) for task in claimed]
 
 
 def _find_candidates(work: Work, worker: Worker, room: int) -> list[Task]:
@@ -93,6 +90,8 @@ def _find_candidates(work: Work, worker: Worker, room: int) -> list[Task]:
             found = work.transaction.select_claimable(worker.tenant, lane_ids, room)
     work.tasks.hold(found)
     work.load(run_ids={task.run_id for task in found})
+    for task in found:
+        work.tasks.rows[task.id].payload = task.payload  # it may have been in hand already, and in brief
     return [work.tasks.rows[task.id] for task in found]
 
 
@@ -164,14 +163,15 @@ def _always_checked(work: Work, task: Task) -> bool:
     return any("run_checks" in move.effects and not move.guards for move in moves)
 
 
-def _describe_one(work: Work, task: Task, payload: str) -> Claim:
+def _describe_one(work: Work, task: Task) -> Claim:
+    assert isinstance(task.payload, str), "whoever claims reads the payload"
     seconds = read_policy(task.policy).timeout_seconds
     return Claim(
         task_id=task.id,
         epoch=task.epoch,
         run_id=task.run_id,
         name=task.name,
-        payload=msgspec.json.decode(payload),
+        payload=msgspec.json.decode(task.payload),
         tool=work.lane(task).tool,
         attempt_count=task.attempt_count,
         has_checks=task.has_checks or _always_checked(work, task),

@@ -49,8 +49,7 @@ def repair(work: Work, diagnoses: Sequence[Diagnosis]) -> None:
     found = {kind: [each.entity_id for each in diagnoses if each.kind == kind] for kind in Kind}
     held = work.transaction.find_held_tasks(found[Kind.WORKER]) if found[Kind.WORKER] else []
     task_ids = found[Kind.TASK] + [task_id for _, task_id, _ in held]
-    run_ids = set(found[Kind.RUN]) | (work.transaction.find_run_ids(task_ids) if task_ids else set())
-    work.load(run_ids=run_ids)
+    work.runs.hold(work.transaction.lock_runs(found[Kind.RUN], of_tasks=task_ids))
     work.load_workers(found[Kind.WORKER])
     _repair_tasks(work, found[Kind.TASK])
     for worker_id in found[Kind.WORKER]:
@@ -59,7 +58,7 @@ def repair(work: Work, diagnoses: Sequence[Diagnosis]) -> None:
         _repair_run(work, work.runs.rows[run_id])
     if found[Kind.BREAKER]:
         _repair_breakers(work, found[Kind.BREAKER])
-    work.unsettled_runs |= work.runs.rows.keys() & run_ids
+    work.unsettled_runs |= work.runs.rows.keys()
 
 
 def _repair_tasks(work: Work, task_ids: Sequence[str]) -> None:

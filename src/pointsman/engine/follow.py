@@ -27,7 +27,7 @@ def settle(work: Work, *, claims_follow: bool = False) -> None:
             _tell_parents(work)
         elif work.behind:
             _stop_doomed(work)
-        elif work.unsettled_runs:
+        elif work.unsettled_runs and not (claims_follow and runs.may_wait(work)):
             runs.settle(work)
         elif claims_follow:
             break

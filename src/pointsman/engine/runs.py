@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -87,13 +88,25 @@ def try_send(
 
 def settle(work: Work) -> None:
     """Let every run in which something happened follow its tasks."""
-    unsettled = [run_id for run_id in sorted(work.unsettled_runs) if work.runs.rows[run_id].phase != Phase.DONE]
+    busy = {task.run_id for task in work.tasks.rows.values() if task.phase == Phase.ACTIVE}
+    unsettled = [run_id for run_id in sorted(work.unsettled_runs) if _may_follow(work, work.runs.rows[run_id], busy)]
     work.unsettled_runs = set()
     if not unsettled:
         return
     work.flush()
     for situation in work.transaction.assess_runs(unsettled):
         _settle_one(work, work.runs.rows[situation.run_id], situation)
+
+
+def may_wait(work: Work) -> bool:
+    """Whether all that could follow can as well be looked at after the claims, which often leave nothing to follow."""
+    return not work.struck_runs and all(work.runs.rows[run_id].phase == Phase.ACTIVE for run_id in work.unsettled_runs)
+
+
+def _may_follow(work: Work, run: Run, busy: Set[str]) -> bool:
+    """A run that is under way goes on as long as one of its tasks does, unless another one has failed."""
+    goes_on = run.phase == Phase.ACTIVE and run.id in busy and run.id not in work.struck_runs
+    return run.phase != Phase.DONE and not goes_on
 
 
 def _settle_one(work: Work, run: Run, situation: Situation) -> None:

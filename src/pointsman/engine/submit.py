@@ -337,8 +337,9 @@ def add_tasks(
 
 
 def _is_open_dependency(work: Work, task_id: str) -> bool:
+    """One that has succeeded in this very commit is open until its dependents are freed, which is still to come."""
     row = work.tasks.rows.get(task_id)
-    return row is None or row.outcome != "success"
+    return row is None or row.outcome != "success" or task_id in work.succeeded
 
 
 def _build_task(

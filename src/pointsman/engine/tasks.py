@@ -237,6 +237,8 @@ def _take(work: Work, task: Task, transition: Transition, cause: Cause, report: 
         else:
             note_attempt(work, task, report)
             _set_limits(work, task, policy)
+        if "worker" not in state.needs:
+            task.worker_id = None
     for effect in transition.effects:
         _apply(task, effect, report)
     if "schedule_retry" in transition.effects:
@@ -269,12 +271,12 @@ def _begin_attempt(work: Work, task: Task, policy: Policy, report: Report) -> No
     if not resumed:
         task.session_id = None
     task.keep_session = False
-    task.worker_id = report.worker.id
+    task.worker_id = task.attempt_worker_id = report.worker.id
     task.attempt_started_at = task.entered_at
     task.attempt_resumed = resumed
     task.attempt_cost_usd = ZERO_USD
     task.attempt_error = task.attempt_exit_code = task.attempt_log_path = None
-    work.reviewed_workers.add(report.worker.id)
+    work.change_held(report.worker.id, 1)
     _set_limits(work, task, policy)
 
 
@@ -288,10 +290,10 @@ def _set_limits(work: Work, task: Task, policy: Policy) -> None:
 
 def _end_attempt(work: Work, task: Task, report: Report) -> None:
     """What is known of the attempt now; the law writes it down with the move that ends it."""
-    assert task.worker_id
+    assert task.attempt_worker_id
     _note(task, report)
     task.attempt_error = report.error
-    work.reviewed_workers.add(task.worker_id)
+    work.change_held(task.attempt_worker_id, 0 if task.lease_expired else -1)
     budgets.settle(work, task, report.cost_usd)
     breakers.free_probe(work, task)
     task.current_attempt = None
@@ -310,7 +312,8 @@ def note_attempt(work: Work, task: Task, report: Report) -> None:
 
 def _note(task: Task, report: Report) -> None:
     task.session_id = report.session_id or task.session_id
-    task.attempt_cost_usd += report.cost_usd
+    if report.cost_usd:
+        task.attempt_cost_usd += report.cost_usd
     if report.exit_code is not None:
         task.attempt_exit_code = report.exit_code
     task.attempt_log_path = report.log_path or task.attempt_log_path

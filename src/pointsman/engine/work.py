@@ -7,7 +7,7 @@ Rows are changed in place. A row that moves twice is written twice, in order, be
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Sequence, Set
 from copy import copy
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -122,7 +122,7 @@ class Work:
     """What one transaction has in hand."""
 
     def __init__(
-        self, transaction: Transaction, machines: Machines, world: World, lanes: Mapping[int, Lane], tenants: Set[str]
+        self, transaction: Transaction, machines: Machines, world: World, lanes: dict[int, Lane], tenants: Set[str]
     ) -> None:
         self.transaction = transaction
         self.now: datetime = transaction.now()
@@ -135,7 +135,6 @@ class Work:
         self.lanes = lanes
         """Known to be committed, and shared."""
         self.new_lanes: dict[int, Lane] = {}
-        self._listed_tenants: set[str] = set()
         self._tenants = tenants
         self.new_tenants: set[str] = set()
         self.families: dict[str, Family] = {}
@@ -160,6 +159,7 @@ class Work:
         self.lost: dict[str, list[str]] = {}
         """By worker: tasks that it has lost and that nobody has taken over yet."""
         self.allocation_wanted = False
+        self._held: dict[str, int] = {}
 
     def ensure_tenant(self, tenant: str) -> None:
         """Whoever gets something of its own for the first time is written down."""
@@ -172,11 +172,9 @@ class Work:
     def load(self, *, task_ids: Collection[str] = (), run_ids: Collection[str] = ()) -> None:
         """Lock the runs of these tasks, and these runs, and read both; unknown ids are simply not there afterwards."""
         task_ids = self.tasks.missing(task_ids)
-        wanted = set(run_ids)
-        if task_ids:
-            wanted |= self.transaction.find_run_ids(task_ids)
-        if run_ids := self.runs.missing(wanted):
-            self.runs.hold(self.transaction.lock_runs(sorted(run_ids)))
+        run_ids = self.runs.missing(run_ids)
+        if run_ids or task_ids:
+            self.runs.hold(self.transaction.lock_runs(sorted(run_ids), of_tasks=task_ids))
         if task_ids:
             self.tasks.hold(self.transaction.select_tasks(task_ids))
 
@@ -195,8 +193,25 @@ class Work:
             for family in self.transaction.assess_families(parent_ids):
                 self.families[family.parent_task_id] = family
 
+    def count_held(self, worker_ids: Collection[str]) -> dict[str, int]:
+        """How many tasks these workers hold; asked of the database once, and counted here from then on."""
+        if missing := [worker_id for worker_id in worker_ids if worker_id not in self._held]:
+            self.flush()
+            held = self.transaction.count_held(missing)
+            self._held |= {worker_id: held.get(worker_id, 0) for worker_id in missing}
+        return {worker_id: self._held[worker_id] for worker_id in worker_ids}
+
+    def change_held(self, worker_id: str, change: int) -> None:
+        """A worker got a task, or lost one."""
+        if worker_id in self._held:
+            self._held[worker_id] += change
+        self.reviewed_workers.add(worker_id)
+
     def add_child(self, parent_id: str) -> None:
         """A task has one more subtask, which whoever completes it in the same commit has to know."""
+        parent = self.tasks.rows[parent_id]
+        parent.has_children = True
+        self.tasks.change(parent)
         family = self.families.get(parent_id)
         self.families[parent_id] = Family(parent_task_id=parent_id, open=(family.open if family else 0) + 1, failed=False)
 
@@ -216,16 +231,17 @@ class Work:
         return self.lane(task).tool
 
     def lanes_of(self, tenant: str) -> list[Lane]:
-        """Every lane of a tenant. Others may have added some: this looks once in a transaction."""
-        if tenant not in self._listed_tenants:
-            self._listed_tenants.add(tenant)
-            self.new_lanes |= {lane.id: lane for lane in self.transaction.list_lanes(tenant)}
-        return [lane for lane in self.new_lanes.values() if lane.tenant == tenant]
+        """Every lane of a tenant. None is ever taken away; when others have added some, there are more than are known."""
+        known = self.lanes | self.new_lanes
+        if len(known) != self.transaction.count_lanes():
+            known |= {lane.id: lane for lane in self.transaction.list_lanes()}
+            self.new_lanes = known
+        return [lane for lane in known.values() if lane.tenant == tenant]
 
     def lane(self, task: Task) -> Lane:
         lane = self.lanes.get(task.lane_id) or self.new_lanes.get(task.lane_id)
         if lane is None:
-            self.new_lanes |= {lane.id: lane for lane in self.transaction.list_lanes(task.tenant)}
+            self.new_lanes |= {lane.id: lane for lane in self.transaction.list_lanes()}
             lane = self.new_lanes[task.lane_id]
         return lane
 

@@ -16,6 +16,8 @@ from pointsman.store.rows import Run, Task, Worker
 
 EXPIRES_AFTER_LEASES = 10
 """A worker that has been silent for that many leases is not waited for any longer."""
+FRESH_LEASES = 0.05
+"""A sign of life that is younger than this share of a lease need not be renewed."""
 AVAILABLE = (Phase.QUEUED.value, Phase.ACTIVE.value)
 
 
@@ -39,8 +41,7 @@ def facts_of(work: Work, worker: Worker, *, held: int | None = None, retryable: 
 
 
 def count_held(work: Work, worker: Worker) -> int:
-    work.flush()
-    return work.transaction.count_held([worker.id]).get(worker.id, 0)
+    return work.count_held([worker.id])[worker.id]
 
 
 def send(work: Work, worker: Worker, signal: str, cause: Cause, *, retryable: bool = False, error: str | None = None) -> None:
@@ -102,12 +103,9 @@ def review(work: Work) -> None:
     work.reviewed_workers = set()
     if not reviewed:
         return
-    work.flush()
     work.load_workers(reviewed)
-    held = work.transaction.count_held(reviewed)
-    for worker_id in reviewed:
+    for worker_id, holds in work.count_held(reviewed).items():
         worker = work.workers.rows[worker_id]
-        holds = held.get(worker_id, 0)
         if holds and worker.phase == Phase.QUEUED:
             # The guard asks for room before the task that it has just been given.
             try_send(work, worker, "assign", Cause(), held=holds - 1)
@@ -128,9 +126,11 @@ def _free(work: Work, worker: Worker) -> None:
 
 
 def heard_of(work: Work, worker: Worker) -> None:
-    """A sign of life."""
-    worker.heartbeat_at = max(work.now, worker.heartbeat_at)
-    work.workers.change(worker)
+    """A sign of life; written down when the last one is no longer fresh, because every claim and every heartbeat is one."""
+    fresh_until = worker.heartbeat_at + timedelta(seconds=worker.lease_seconds * FRESH_LEASES)
+    if worker.missing or work.now >= fresh_until:
+        worker.heartbeat_at = max(work.now, worker.heartbeat_at)
+        work.workers.change(worker)
     if worker.missing:
         worker.missing = False
         work.drop_timers(worker)
@@ -182,9 +182,9 @@ def lose_lease(work: Work, task: Task, cause: Cause) -> None:
         task.lease_expired = True
         task.reclaim_count += 1
         work.tasks.change(task)
-        assert task.worker_id
-        work.lost.setdefault(task.worker_id, []).append(task.id)
-        work.reviewed_workers.add(task.worker_id)
+        assert task.attempt_worker_id
+        work.lost.setdefault(task.attempt_worker_id, []).append(task.id)
+        work.change_held(task.attempt_worker_id, -1)
         work.news |= News.TASKS
     elif tasks.try_send(work, task, "lease_lost", cause, tasks.Report(error=error)) is None and task.outcome is None:
         task.reclaim_count = min(task.reclaim_count + 1, task.max_reclaims)

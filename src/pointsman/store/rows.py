@@ -91,6 +91,7 @@ class Run(Entity, kw_only=True):
 class Task(Entity, kw_only=True):
     CHANGING = (
         *Entity.CHANGING,
+        "has_children",
         "available_at",
         "epoch",
         "current_attempt",
@@ -104,6 +105,7 @@ class Task(Entity, kw_only=True):
         "reserved_usd",
         "session_id",
         "keep_session",
+        "attempt_worker_id",
         "attempt_started_at",
         "attempt_resumed",
         "attempt_cost_usd",
@@ -128,6 +130,8 @@ class Task(Entity, kw_only=True):
     critical: bool = True
     review_wanted: bool = False
     has_checks: bool = False
+    has_children: bool = False
+    """It has subtasks."""
     allocated: bool = False
     """Only the workers that its run was given may claim it."""
     run_open: bool = False
@@ -139,7 +143,7 @@ class Task(Entity, kw_only=True):
     current_attempt: int | None = None
     """The epoch of the attempt that holds it."""
     worker_id: str | None = None
-    """Whose attempt that is."""
+    """Who works on it, in states that need somebody."""
     lease_expired: bool = False
     """Its attempt is lost, and the next claim may take it over where it stands."""
     attempt_count: int = 0
@@ -155,8 +159,9 @@ class Task(Entity, kw_only=True):
     session_id: str | None = None
     keep_session: bool = False
     """The next attempt continues `session_id`."""
+    attempt_worker_id: str | None = None
+    """Whose attempt it is, checks and all; this and what follows is said of the attempt that holds it, or of the last one."""
     attempt_started_at: datetime | None = None
-    """This and what follows is said of the attempt that holds it, or of the last one."""
     attempt_resumed: bool = False
     """It continued the session of the attempt before it."""
     attempt_cost_usd: Decimal = ZERO_USD

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import copy
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, ClassVar
@@ -12,7 +13,7 @@ from pointsman.engine.command import Needs, Request
 from pointsman.engine.people import check_person, check_worker
 from pointsman.engine.tasks import Report
 from pointsman.engine.work import Cause, Work
-from pointsman.errors import LeaseLost
+from pointsman.errors import LeaseLost, PointsmanError, StoreError
 from pointsman.kernel.machine import Kind, Phase
 from pointsman.store.rows import ZERO_USD, Task
 
@@ -58,6 +59,33 @@ class SignalAttempt:
         elif self.signal == "fail" and not self.report.usage_limit_until:
             breakers.failed(work, task)
         return True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SignalAttempts:
+    """A worker reports about several attempts at once; each is accepted or refused on its own."""
+
+    answer_type: ClassVar[Any] = list
+    tenant: str
+    request: None = None
+    reports: tuple[SignalAttempt, ...]
+
+    @property
+    def needs(self) -> Needs:
+        task_ids = tuple(report.task_id for report in self.reports)
+        return Needs(task_ids=task_ids, families=task_ids)
+
+    def decide(self, work: Work) -> Callable[[], list[Task | PointsmanError]]:
+        answers = [self._decide_one(work, report) for report in self.reports]
+        return lambda: [answer if isinstance(answer, PointsmanError) else copy(answer()) for answer in answers]
+
+    def _decide_one(self, work: Work, report: SignalAttempt) -> Callable[[], Task] | PointsmanError:
+        try:
+            return report.decide(work)
+        except StoreError:
+            raise
+        except PointsmanError as error:
+            return error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

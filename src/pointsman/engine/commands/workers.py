@@ -175,7 +175,7 @@ class GiveUpTasks:
             task = work.tasks.rows.get(task_id)
             if task is None or task.tenant != self.tenant or task.current_attempt != epoch:
                 continue
-            if task.worker_id == self.worker_id:
+            if task.attempt_worker_id == self.worker_id:
                 workers.lose_lease(work, task, Cause(reason="its worker never got to know of it"))
                 given_up += 1
         return lambda: given_up

@@ -169,6 +169,7 @@ CREATE TABLE task (
     critical            boolean NOT NULL,
     review_wanted       boolean NOT NULL,
     has_checks          boolean NOT NULL,
+    has_children        boolean NOT NULL,
     allocated           boolean NOT NULL,
     run_open            boolean NOT NULL,
     open_dependencies   integer NOT NULL CHECK (open_dependencies >= 0),
@@ -190,6 +191,7 @@ CREATE TABLE task (
     session_id          text,
     keep_session        boolean NOT NULL,
     -- Of the attempt that holds it, or of the last one.
+    attempt_worker_id   text COLLATE "C",
     attempt_started_at  timestamptz,
     attempt_resumed     boolean NOT NULL,
     attempt_cost_usd    numeric(14, 6) NOT NULL CHECK (attempt_cost_usd >= 0),
@@ -208,8 +210,9 @@ CREATE TABLE task (
     CONSTRAINT task_done_is_completed CHECK ((phase = 'done') = (completed_at IS NOT NULL)),
     CONSTRAINT task_active_has_attempt CHECK ((phase = 'active') = (current_attempt IS NOT NULL)),
     CONSTRAINT task_attempt_is_latest CHECK (current_attempt = epoch),
-    CONSTRAINT task_attempt_has_worker CHECK ((current_attempt IS NULL) = (worker_id IS NULL)),
-    CONSTRAINT task_attempt_has_begun CHECK (current_attempt IS NULL OR attempt_started_at IS NOT NULL),
+    CONSTRAINT task_worker_is_active CHECK (worker_id IS NULL OR phase = 'active'),
+    CONSTRAINT task_attempt_has_begun
+        CHECK (current_attempt IS NULL OR (attempt_worker_id IS NOT NULL AND attempt_started_at IS NOT NULL)),
     CONSTRAINT task_lost_lease_is_active CHECK (NOT lease_expired OR phase = 'active'),
     CONSTRAINT task_waits_before_it_runs CHECK (available_at IS NULL OR phase IN ('held', 'queued')),
     CONSTRAINT task_runs_when_free CHECK (phase <> 'active' OR (open_dependencies = 0 AND NOT is_gate)),
@@ -228,18 +231,28 @@ CREATE INDEX task_claimable ON task (tenant, lane_id, priority DESC, id)
 CREATE INDEX task_allocated ON task (run_id, priority DESC, id)
     WHERE phase = 'queued' AND open_dependencies = 0 AND available_at IS NULL AND run_open AND NOT is_gate AND allocated;
 CREATE INDEX task_reclaimable ON task (tenant, lane_id) WHERE lease_expired;
-CREATE INDEX task_held ON task (worker_id) WHERE worker_id IS NOT NULL;
+CREATE INDEX task_held ON task (attempt_worker_id) WHERE current_attempt IS NOT NULL;
 CREATE INDEX task_unfinished ON task (run_id, phase) WHERE outcome IS NULL OR outcome <> 'success';
 CREATE INDEX task_of_parent ON task (parent_task_id) WHERE parent_task_id IS NOT NULL;
 
--- A task without what can be large; every query but one reads this.
+-- A task without what can be large.
 CREATE VIEW task_in_brief AS
     SELECT id, tenant, machine_id, state, phase, outcome, revision, trigger, reason, actor, metadata, entered_at, created_at,
            started_at, completed_at, run_id, parent_task_id, depth, position, name, lane_id, priority, is_gate, critical,
-           review_wanted, has_checks, allocated, run_open, open_dependencies, available_at, epoch, current_attempt, worker_id,
+           review_wanted, has_checks, has_children, allocated, run_open, open_dependencies, available_at, epoch, current_attempt, worker_id,
            lease_expired, attempt_count, max_attempts, retry_count, max_retries, reclaim_count, max_reclaims, policy, budget_usd,
-           cost_usd, reserved_usd, session_id, keep_session, attempt_started_at, attempt_resumed, attempt_cost_usd, attempt_error,
+           cost_usd, reserved_usd, session_id, keep_session, attempt_worker_id, attempt_started_at, attempt_resumed, attempt_cost_usd, attempt_error,
            attempt_exit_code, attempt_log_path, question, answer, comment, error, cancel_requested_at
+      FROM task;
+
+-- The same for whoever is to do it.
+CREATE VIEW task_to_claim AS
+    SELECT id, tenant, machine_id, state, phase, outcome, revision, trigger, reason, actor, metadata, entered_at, created_at,
+           started_at, completed_at, run_id, parent_task_id, depth, position, name, lane_id, priority, is_gate, critical,
+           review_wanted, has_checks, has_children, allocated, run_open, open_dependencies, available_at, epoch, current_attempt, worker_id,
+           lease_expired, attempt_count, max_attempts, retry_count, max_retries, reclaim_count, max_reclaims, policy, budget_usd,
+           cost_usd, reserved_usd, session_id, keep_session, attempt_worker_id, attempt_started_at, attempt_resumed, attempt_cost_usd, attempt_error,
+           attempt_exit_code, attempt_log_path, question, answer, comment, error, cancel_requested_at, payload
       FROM task;
 
 CREATE TABLE dependency (
@@ -430,7 +443,7 @@ END $$;
 -- for each kind
 --   run:     run = entity.id
 --   task:    run = entity.run_id
---            needs = AND (NOT needs_worker OR entity.worker_id IS NOT NULL) AND entity.epoch >= was.epoch AND (NOT needs_session OR entity.session_id IS NOT NULL) AND (NOT needs_dependencies OR entity.open_dependencies = 0)
+--            needs = AND needs_worker = (entity.worker_id IS NOT NULL) AND entity.epoch >= was.epoch AND (NOT needs_session OR entity.session_id IS NOT NULL) AND (NOT needs_dependencies OR entity.open_dependencies = 0)
 --            by_hand = AND NOT needs_worker AND to_phase <> 'active' AND (NOT needs_session OR new.session_id IS NOT NULL) AND (NOT needs_dependencies OR new.open_dependencies = 0)
 --            clear = new.current_attempt := NULL; new.worker_id := NULL; new.lease_expired := false; new.reserved_usd := 0; new.available_at := NULL;
 --   worker:  run = entity.run_id
@@ -528,7 +541,7 @@ SET search_path FROM CURRENT SET enable_hashjoin = on SET enable_nestloop = off 
 BEGIN
     INSERT INTO attempt (task_id, epoch, tenant, worker_id, started_at, ended_at, ended_by, resumed, session_id, cost_usd, error,
                          exit_code, log_path)
-    SELECT was.id, was.current_attempt, was.tenant, was.worker_id, was.attempt_started_at,
+    SELECT was.id, was.current_attempt, was.tenant, was.attempt_worker_id, was.attempt_started_at,
            greatest(task.entered_at, was.attempt_started_at), task.trigger, was.attempt_resumed,
            CASE WHEN task.current_attempt IS NULL THEN task.session_id ELSE was.session_id END,
            CASE WHEN task.current_attempt IS NULL THEN task.attempt_cost_usd ELSE was.attempt_cost_usd END,
@@ -548,7 +561,7 @@ SET search_path FROM CURRENT SET enable_hashjoin = on SET enable_nestloop = off 
 DECLARE
     nobody text := (
         SELECT given.worker_id
-          FROM (SELECT DISTINCT worker_id, tenant FROM new_rows WHERE worker_id IS NOT NULL) AS given
+          FROM (SELECT DISTINCT attempt_worker_id AS worker_id, tenant FROM new_rows WHERE current_attempt IS NOT NULL) AS given
          WHERE (SELECT true FROM worker WHERE worker.id = given.worker_id AND worker.tenant = given.tenant) IS NULL
          LIMIT 1);
 BEGIN

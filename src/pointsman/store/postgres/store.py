@@ -13,7 +13,6 @@ import psycopg
 from msgspec import Struct
 from msgspec.structs import asdict, replace
 from psycopg.pq import TransactionStatus
-from psycopg.rows import kwargs_row
 
 from pointsman.errors import (
     Conflict,
@@ -35,7 +34,7 @@ from pointsman.store.postgres.connections import (
     show,
 )
 from pointsman.store.postgres.listener import Listener
-from pointsman.store.postgres.values import in_turns, to_json, update_of
+from pointsman.store.postgres.values import in_turns, make_row, to_array, to_json, update_of
 from pointsman.store.rows import (
     Attempt,
     Breaker,
@@ -349,7 +348,8 @@ class PostgresReader:
     def _all(self, row_type: type[Row], query: str, **values: Any) -> list[Row]:
         with explained(self._url):
             try:
-                return self._connection.cursor(row_factory=kwargs_row(row_type)).execute(QUERIES[query], values).fetchall()
+                cursor = self._connection.cursor(binary=True, row_factory=make_row(row_type))
+                return cursor.execute(QUERIES[query], values).fetchall()
             except psycopg.DataError:
                 if any("\0" in value for value in values.values() if isinstance(value, str)):
                     return []  # PostgreSQL stores no such text, so there is none to be found
@@ -416,8 +416,11 @@ class PostgresTransaction(PostgresReader):
         self._write("insert_machine", [row])
         return row
 
-    def list_lanes(self, tenant: str) -> list[Lane]:
-        return self._all(Lane, "list_lanes", tenant=tenant)
+    def count_lanes(self) -> int:
+        return int(self._value("count_lanes"))
+
+    def list_lanes(self) -> list[Lane]:
+        return self._all(Lane, "list_lanes")
 
     def insert_lane(self, tenant: str, tool: str | None, capabilities: str, *, fails_fast: bool) -> Lane:
         lane = {"tenant": tenant, "tool": tool, "capabilities": capabilities, "fails_fast": fails_fast}
@@ -427,11 +430,8 @@ class PostgresTransaction(PostgresReader):
     def ensure_tenant(self, tenant: str, now: datetime) -> None:
         self._rows("ensure_tenant", id=tenant, now=now)
 
-    def find_run_ids(self, task_ids: Collection[str]) -> set[str]:
-        return set(self._column("find_run_ids", task_ids))
-
-    def lock_runs(self, run_ids: Collection[str]) -> list[Run]:
-        return self._of(Run, "lock_runs", run_ids)
+    def lock_runs(self, run_ids: Collection[str], of_tasks: Collection[str] = ()) -> list[Run]:
+        return self._all(Run, "lock_runs", ids=to_array(run_ids), task_ids=to_array(of_tasks)) if run_ids or of_tasks else []
 
     def insert_runs(self, runs: Sequence[Run]) -> None:
         self._write("insert_runs", runs)
@@ -444,22 +444,19 @@ class PostgresTransaction(PostgresReader):
 
     def open_runs(self, run_ids: Collection[str], *, is_open: bool) -> None:
         if run_ids:
-            self._rows("open_runs", ids=list(run_ids), is_open=is_open)
+            self._rows("open_runs", ids=to_array(run_ids), is_open=is_open)
 
     def select_tasks(self, task_ids: Collection[str]) -> list[Task]:
         return self._of(Task, "select_tasks", task_ids)
 
-    def select_payloads(self, task_ids: Collection[str]) -> dict[str, str]:
-        return dict(self._rows("select_payloads", ids=list(task_ids))) if task_ids else {}
-
     def select_run_tasks(self, run_id: str, phases: Collection[str]) -> list[Task]:
-        return self._all(Task, "select_run_tasks", run_id=run_id, phases=list(phases))
+        return self._all(Task, "select_run_tasks", run_id=run_id, phases=to_array(phases))
 
     def find_task_names(self, run_id: str) -> dict[str, str]:
         return dict(self._rows("find_task_names", run_id=run_id))
 
     def select_claimable(self, tenant: str, lane_ids: Sequence[int], limit: int) -> list[Task]:
-        locked = self._rows("select_claimable", tenant=tenant, lane_ids=list(lane_ids), limit=limit)
+        locked = self._rows("select_claimable", tenant=tenant, lane_ids=to_array(lane_ids), limit=limit)
         return [task for task in self._in_order(locked) if _may_begin(task) and not task.allocated]
 
     def select_allocated(self, run_id: str, limit: int) -> list[Task]:
@@ -467,11 +464,11 @@ class PostgresTransaction(PostgresReader):
         return [task for task in self._in_order(locked) if _may_begin(task) and task.allocated]
 
     def select_reclaimable(self, tenant: str, lane_ids: Sequence[int], limit: int) -> list[Task]:
-        locked = self._rows("select_reclaimable", tenant=tenant, lane_ids=list(lane_ids), limit=limit)
+        locked = self._rows("select_reclaimable", tenant=tenant, lane_ids=to_array(lane_ids), limit=limit)
         return [task for task in self._in_order(locked) if task.lease_expired and task.run_open]
 
     def find_claimable_runs(self, tenant: str, lane_ids: Sequence[int], limit: int) -> list[str]:
-        rows = self._rows("find_claimable_runs", tenant=tenant, lane_ids=list(lane_ids), limit=limit)
+        rows = self._rows("find_claimable_runs", tenant=tenant, lane_ids=to_array(lane_ids), limit=limit)
         return [run_id for (run_id,) in rows]
 
     def insert_tasks(self, tasks: Sequence[Task]) -> None:
@@ -481,7 +478,7 @@ class PostgresTransaction(PostgresReader):
         self._write("insert_dependencies", dependencies)
 
     def release_dependents(self, task_ids: Collection[str]) -> list[str]:
-        waiting = self._rows("count_dependents", ids=list(task_ids)) if task_ids else []
+        waiting = self._rows("count_dependents", ids=to_array(task_ids)) if task_ids else []
         if not waiting:
             return []
         rows = to_json([{"id": task_id, "released": released} for task_id, released in waiting])
@@ -503,10 +500,10 @@ class PostgresTransaction(PostgresReader):
         self._write("insert_workers", workers)
 
     def count_held(self, worker_ids: Collection[str]) -> dict[str, int]:
-        return dict(self._rows("count_held", ids=list(worker_ids))) if worker_ids else {}
+        return dict(self._rows("count_held", ids=to_array(worker_ids))) if worker_ids else {}
 
     def find_held_tasks(self, worker_ids: Collection[str]) -> list[tuple[str, str, str]]:
-        return self._rows("find_held_tasks", ids=list(worker_ids)) if worker_ids else []
+        return self._rows("find_held_tasks", ids=to_array(worker_ids)) if worker_ids else []
 
     def find_silent_workers(self, now: datetime, limit: int) -> list[str]:
         return [name for (name,) in self._rows("find_silent_workers", now=now, limit=limit)]
@@ -518,7 +515,7 @@ class PostgresTransaction(PostgresReader):
         return self._column("find_run_workers", run_ids)
 
     def lock_breakers(self, tenant: str, tools: Collection[str]) -> list[Breaker]:
-        return self._all(Breaker, "lock_breakers", tenant=tenant, tools=list(tools)) if tools else []
+        return self._all(Breaker, "lock_breakers", tenant=tenant, tools=to_array(tools)) if tools else []
 
     def list_tripped_tools(self, tenant: str) -> list[str]:
         return [tool for (tool,) in self._rows("list_tripped_tools", tenant=tenant)]
@@ -532,7 +529,7 @@ class PostgresTransaction(PostgresReader):
 
     def drop_timers(self, entity_ids: Collection[str]) -> None:
         if entity_ids:
-            self._rows("drop_timers", ids=list(entity_ids))
+            self._rows("drop_timers", ids=to_array(entity_ids))
 
     def find_due_timers(self, now: datetime, limit: int) -> list[Timer]:
         return self._all(Timer, "find_due_timers", now=now, limit=limit)
@@ -543,7 +540,7 @@ class PostgresTransaction(PostgresReader):
 
     def recount_dependencies(self, task_ids: Collection[str]) -> None:
         if task_ids:
-            self._rows("recount_dependencies", ids=list(task_ids))
+            self._rows("recount_dependencies", ids=to_array(task_ids))
 
     def insert_notices(self, notices: Sequence[Notice]) -> None:
         self._write("insert_notices", notices)
@@ -558,14 +555,14 @@ class PostgresTransaction(PostgresReader):
         return len(self._rows("purge_responses", now=now, limit=limit))
 
     def _of(self, row_type: type[Row], query: str, ids: Collection[str]) -> list[Row]:
-        return self._all(row_type, query, ids=list(ids)) if ids else []
+        return self._all(row_type, query, ids=to_array(ids)) if ids else []
 
     def _column(self, query: str, ids: Collection[str]) -> list[str]:
-        return [value for (value,) in self._rows(query, ids=list(ids))] if ids else []
+        return [value for (value,) in self._rows(query, ids=to_array(ids))] if ids else []
 
     def _in_order(self, ids: Sequence[tuple[str]]) -> Iterator[Task]:
         """Tasks as they are now that their runs are locked, in the order in which they were found."""
-        tasks = {task.id: task for task in self.select_tasks([task_id for (task_id,) in ids])}
+        tasks = {task.id: task for task in self._of(Task, "select_to_claim", [task_id for (task_id,) in ids])}
         return (tasks[task_id] for (task_id,) in ids)
 
     def _write(self, query: str, rows: Sequence[Struct]) -> None:

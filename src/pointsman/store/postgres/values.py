@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from datetime import datetime
 from decimal import Decimal
 from functools import lru_cache
 from operator import attrgetter
-from typing import Any, get_args, get_type_hints
+from typing import Any, ClassVar, TypeVar, get_args, get_type_hints
 
 import msgspec
-from psycopg import Connection
+from msgspec import Struct
+from psycopg import Connection, Cursor
 from psycopg.abc import Buffer
 from psycopg.adapt import Loader
+from psycopg.types.numeric import NumericBinaryLoader
 
 from pointsman.store.rows import Entity
 
+Row = TypeVar("Row", bound=Struct)
+MOST_KNOWN_AMOUNTS = 4096
 _TYPES: dict[Any, str] = {
     str: "text",
     int: "integer",
@@ -42,8 +46,43 @@ def _to_usd(data: bytes) -> Decimal:
     return Decimal(text.rstrip("0").rstrip(".") if "." in text else text)
 
 
+class UsdBinaryLoader(NumericBinaryLoader):
+    """The same for rows, which come in binary."""
+
+    _known: ClassVar[dict[bytes, Decimal]] = {}
+
+    def load(self, data: Buffer) -> Decimal:
+        key = bytes(data)
+        amount = self._known.get(key)
+        if amount is None:
+            amount = _to_usd(str(super().load(data)).encode())
+            if len(self._known) < MOST_KNOWN_AMOUNTS:
+                self._known[key] = amount
+        return amount
+
+
 def adapt(connection: Connection[Any]) -> None:
     connection.adapters.register_loader("numeric", UsdLoader)
+    connection.adapters.register_loader("numeric", UsdBinaryLoader)
+
+
+_MAKERS: dict[tuple[type[Struct], tuple[str, ...]], Callable[[Sequence[Any]], Any]] = {}
+
+
+def make_row(row_type: type[Row]) -> Callable[[Cursor[Any]], Callable[[Sequence[Any]], Row]]:
+    """Rows from what a query returns; columns that a newer version has added are left out."""
+
+    def prepare(cursor: Cursor[Any]) -> Callable[[Sequence[Any]], Row]:
+        columns = tuple(column.name for column in cursor.description or ())
+        maker = _MAKERS.get((row_type, columns))
+        if maker is None:
+            known = [(index, name) for index, name in enumerate(columns) if name in row_type.__struct_fields__]
+            # Written out as one expression, this is twice as quick as a dictionary; only names of columns go into it.
+            source = f"lambda row: row_type({', '.join(f'{name}=row[{index}]' for index, name in known)})"
+            maker = _MAKERS[row_type, columns] = eval(source, {"row_type": row_type})  # noqa: S307
+        return maker
+
+    return prepare
 
 
 def to_json(rows: Collection[Any]) -> str:

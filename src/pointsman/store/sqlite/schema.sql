@@ -47,13 +47,15 @@ CREATE TABLE rule (
     FOREIGN KEY (machine_id, to_state) REFERENCES state
 ) STRICT, WITHOUT ROWID;
 
+-- Which phases and outcomes there are is said where states are: the law lets no row have another one than its state. (A list in a CHECK is
+-- made anew for every row that is written.)
 CREATE TABLE run (
     id            TEXT PRIMARY KEY,
     tenant        TEXT NOT NULL REFERENCES tenant,
     machine_id    INTEGER NOT NULL REFERENCES machine,
     state         TEXT NOT NULL,
-    phase         TEXT NOT NULL CHECK (phase IN ('held', 'queued', 'active', 'done')),
-    outcome       TEXT CHECK (outcome IN ('success', 'failure', 'canceled')),
+    phase         TEXT NOT NULL,
+    outcome       TEXT,
     revision      INTEGER NOT NULL DEFAULT 0,
     trigger       TEXT NOT NULL DEFAULT 'create',
     reason        TEXT,
@@ -108,8 +110,8 @@ CREATE TABLE task (
     tenant              TEXT NOT NULL REFERENCES tenant,
     machine_id          INTEGER NOT NULL REFERENCES machine,
     state               TEXT NOT NULL,
-    phase               TEXT NOT NULL CHECK (phase IN ('held', 'queued', 'active', 'done')),
-    outcome             TEXT CHECK (outcome IN ('success', 'failure', 'canceled')),
+    phase               TEXT NOT NULL,
+    outcome             TEXT,
     revision            INTEGER NOT NULL DEFAULT 0,
     trigger             TEXT NOT NULL DEFAULT 'create',
     reason              TEXT,
@@ -130,6 +132,7 @@ CREATE TABLE task (
     critical            INTEGER NOT NULL CHECK (critical IN (0, 1)),
     review_wanted       INTEGER NOT NULL CHECK (review_wanted IN (0, 1)),
     has_checks          INTEGER NOT NULL CHECK (has_checks IN (0, 1)),
+    has_children        INTEGER NOT NULL CHECK (has_children IN (0, 1)),
     allocated           INTEGER NOT NULL CHECK (allocated IN (0, 1)),
     run_open            INTEGER NOT NULL CHECK (run_open IN (0, 1)),
     open_dependencies   INTEGER NOT NULL CHECK (open_dependencies >= 0),
@@ -151,6 +154,7 @@ CREATE TABLE task (
     session_id          TEXT,
     keep_session        INTEGER NOT NULL CHECK (keep_session IN (0, 1)),
     -- Of the attempt that holds it, or of the last one.
+    attempt_worker_id   TEXT REFERENCES worker,
     attempt_started_at  INTEGER,
     attempt_resumed     INTEGER NOT NULL CHECK (attempt_resumed IN (0, 1)),
     attempt_cost_usd    INTEGER NOT NULL CHECK (attempt_cost_usd >= 0),
@@ -169,8 +173,8 @@ CREATE TABLE task (
     CHECK ((phase = 'done') = (completed_at IS NOT NULL)),
     CHECK ((phase = 'active') = (current_attempt IS NOT NULL)),
     CHECK (current_attempt = epoch),
-    CHECK ((current_attempt IS NULL) = (worker_id IS NULL)),
-    CHECK (current_attempt IS NULL OR attempt_started_at IS NOT NULL),
+    CHECK (worker_id IS NULL OR phase = 'active'),
+    CHECK (current_attempt IS NULL OR (attempt_worker_id IS NOT NULL AND attempt_started_at IS NOT NULL)),
     CHECK (lease_expired = 0 OR phase = 'active'),
     CHECK (available_at IS NULL OR phase IN ('held', 'queued')),
     CHECK (phase <> 'active' OR (open_dependencies = 0 AND is_gate = 0)),
@@ -187,18 +191,28 @@ CREATE INDEX task_claimable ON task (tenant, lane_id, priority DESC, id)
 CREATE INDEX task_allocated ON task (run_id, priority DESC, id)
     WHERE phase = 'queued' AND open_dependencies = 0 AND available_at IS NULL AND run_open = 1 AND is_gate = 0 AND allocated = 1;
 CREATE INDEX task_reclaimable ON task (tenant, lane_id) WHERE lease_expired = 1;
-CREATE INDEX task_held ON task (worker_id) WHERE worker_id IS NOT NULL;
+CREATE INDEX task_held ON task (attempt_worker_id) WHERE current_attempt IS NOT NULL;
 CREATE INDEX task_unfinished ON task (run_id, phase) WHERE outcome IS NULL OR outcome <> 'success';
 CREATE INDEX task_of_parent ON task (parent_task_id) WHERE parent_task_id IS NOT NULL;
 
--- A task without what can be large; every query but one reads this.
+-- A task without what can be large.
 CREATE VIEW task_in_brief AS
     SELECT id, tenant, machine_id, state, phase, outcome, revision, trigger, reason, actor, metadata, entered_at, created_at,
            started_at, completed_at, run_id, parent_task_id, depth, position, name, lane_id, priority, is_gate, critical,
-           review_wanted, has_checks, allocated, run_open, open_dependencies, available_at, epoch, current_attempt, worker_id,
+           review_wanted, has_checks, has_children, allocated, run_open, open_dependencies, available_at, epoch, current_attempt, worker_id,
            lease_expired, attempt_count, max_attempts, retry_count, max_retries, reclaim_count, max_reclaims, policy, budget_usd,
-           cost_usd, reserved_usd, session_id, keep_session, attempt_started_at, attempt_resumed, attempt_cost_usd, attempt_error,
+           cost_usd, reserved_usd, session_id, keep_session, attempt_worker_id, attempt_started_at, attempt_resumed, attempt_cost_usd, attempt_error,
            attempt_exit_code, attempt_log_path, question, answer, comment, error, cancel_requested_at
+      FROM task;
+
+-- The same for whoever is to do it.
+CREATE VIEW task_to_claim AS
+    SELECT id, tenant, machine_id, state, phase, outcome, revision, trigger, reason, actor, metadata, entered_at, created_at,
+           started_at, completed_at, run_id, parent_task_id, depth, position, name, lane_id, priority, is_gate, critical,
+           review_wanted, has_checks, has_children, allocated, run_open, open_dependencies, available_at, epoch, current_attempt, worker_id,
+           lease_expired, attempt_count, max_attempts, retry_count, max_retries, reclaim_count, max_reclaims, policy, budget_usd,
+           cost_usd, reserved_usd, session_id, keep_session, attempt_worker_id, attempt_started_at, attempt_resumed, attempt_cost_usd, attempt_error,
+           attempt_exit_code, attempt_log_path, question, answer, comment, error, cancel_requested_at, payload
       FROM task;
 
 CREATE TABLE dependency (
@@ -234,8 +248,8 @@ CREATE TABLE worker (
     tenant               TEXT NOT NULL REFERENCES tenant,
     machine_id           INTEGER NOT NULL REFERENCES machine,
     state                TEXT NOT NULL,
-    phase                TEXT NOT NULL CHECK (phase IN ('held', 'queued', 'active', 'done')),
-    outcome              TEXT CHECK (outcome IN ('success', 'failure', 'canceled')),
+    phase                TEXT NOT NULL,
+    outcome              TEXT,
     revision             INTEGER NOT NULL DEFAULT 0,
     trigger              TEXT NOT NULL DEFAULT 'create',
     reason               TEXT,
@@ -271,8 +285,8 @@ CREATE TABLE breaker (
     tenant            TEXT NOT NULL REFERENCES tenant,
     machine_id        INTEGER NOT NULL REFERENCES machine,
     state             TEXT NOT NULL,
-    phase             TEXT NOT NULL CHECK (phase IN ('held', 'queued', 'active', 'done')),
-    outcome           TEXT CHECK (outcome IN ('success', 'failure', 'canceled')),
+    phase             TEXT NOT NULL,
+    outcome           TEXT,
     revision          INTEGER NOT NULL DEFAULT 0,
     trigger           TEXT NOT NULL DEFAULT 'create',
     reason            TEXT,
@@ -363,18 +377,19 @@ CREATE INDEX idempotency_key_expiry ON idempotency_key (expires_at);
 -- Whoever knows the law bumps `revision` with each move and says `trigger`, `reason`, `actor`, `metadata` and `entered_at`. A change of
 -- `state` alone was typed by hand: when a rule allows it, it is audited all the same, and what follows from the state is put right here,
 -- the revision too. That correction moves nothing itself, which is how the triggers tell it: the state stays, and the actor is 'sql'.
--- The messages of RAISE are constant, so that the shells that people have (3.40) can open the file.
+-- The messages of RAISE are constant, so that the shells that people have (3.40) can open the file. Lines are written with VALUES: an
+-- INSERT … SELECT into a table that has triggers itself takes the way round a temporary table, for every row.
 
 -- for each kind
 --   run:     new_run = new.id
 --            its_run = entity.id
 --   task:    new_run = new.run_id
 --            its_run = entity.run_id
---            needs = AND (needs_worker = 0 OR new.worker_id IS NOT NULL) AND (needs_session = 0 OR new.session_id IS NOT NULL) AND (needs_dependencies = 0 OR new.open_dependencies = 0) AND new.epoch >= old.epoch
+--            needs = AND needs_worker = (new.worker_id IS NOT NULL) AND (needs_session = 0 OR new.session_id IS NOT NULL) AND (needs_dependencies = 0 OR new.open_dependencies = 0) AND new.epoch >= old.epoch
 --            by_hand = AND needs_worker = 0 AND to_phase <> 'active' AND (needs_session = 0 OR new.session_id IS NOT NULL) AND (needs_dependencies = 0 OR new.open_dependencies = 0)
 --            clear = , current_attempt = NULL, worker_id = NULL, lease_expired = 0, reserved_usd = 0, available_at = NULL
---            keeps = , worker_id, epoch
---            kept = OR (new.worker_id IS NOT NULL AND new.worker_id IS NOT old.worker_id) OR new.epoch < old.epoch
+--            keeps = , worker_id, attempt_worker_id, epoch
+--            kept = OR (new.worker_id IS NOT NULL AND new.worker_id IS NOT old.worker_id) OR new.attempt_worker_id IS NOT old.attempt_worker_id OR new.epoch < old.epoch
 --   worker:  new_run = new.run_id
 --            its_run = entity.run_id
 --            clear = , run_id = CASE WHEN to_phase <> 'done' THEN run_id END
@@ -385,25 +400,25 @@ CREATE INDEX idempotency_key_expiry ON idempotency_key (expires_at);
 CREATE TRIGGER {kind}_begins AFTER INSERT ON {kind} BEGIN
     INSERT INTO transition (tenant, kind, entity_id, revision, run_id, machine_id, from_state, to_state, trigger, severity, reason,
                             actor, metadata, at, seconds_in_state)
-    SELECT new.tenant, '{kind}', new.id, 0, {new_run}, new.machine_id, NULL, new.state, 'create', 'info', new.reason, new.actor,
-           new.metadata, new.created_at, NULL
-      FROM state
-     WHERE machine_id = new.machine_id AND name = new.state AND initial = 1 AND kind = '{kind}' AND phase = new.phase
-       AND new.revision = 0;
-    SELECT RAISE(ABORT, 'pointsman: a {kind} begins once, in the initial state of a {kind} machine, and nowhere else') WHERE changes() = 0;
+    VALUES (new.tenant, '{kind}', new.id, 0, {new_run}, new.machine_id, NULL, new.state, 'create',
+            coalesce((SELECT 'info' FROM state
+                       WHERE machine_id = new.machine_id AND name = new.state AND initial = 1 AND kind = '{kind}' AND phase = new.phase
+                         AND new.revision = 0),
+                     RAISE(ABORT, 'pointsman: a {kind} begins once, in the initial state of a {kind} machine, and nowhere else')),
+            new.reason, new.actor, new.metadata, new.created_at, NULL);
 END;
 
 CREATE TRIGGER {kind}_moves AFTER UPDATE OF revision ON {kind}
     WHEN new.revision <> old.revision AND (new.state <> old.state OR new.actor IS NOT 'sql') BEGIN
     INSERT INTO transition (tenant, kind, entity_id, revision, run_id, machine_id, from_state, to_state, trigger, severity, reason,
                             actor, metadata, at, seconds_in_state)
-    SELECT new.tenant, '{kind}', new.id, new.revision, {new_run}, new.machine_id, old.state, new.state, new.trigger, severity,
-           new.reason, new.actor, new.metadata, new.entered_at, (new.entered_at - old.entered_at) / 1e6
-      FROM rule
-     WHERE machine_id = old.machine_id AND from_state = old.state AND to_state = new.state AND trigger = new.trigger
-       AND to_phase = new.phase AND to_outcome IS new.outcome AND new.revision = old.revision + 1
-       {needs};
-    SELECT RAISE(ABORT, 'pointsman: no rule of its machine lets this {kind} move so') WHERE changes() = 0;
+    VALUES (new.tenant, '{kind}', new.id, new.revision, {new_run}, new.machine_id, old.state, new.state, new.trigger,
+            coalesce((SELECT severity FROM rule
+                       WHERE machine_id = old.machine_id AND from_state = old.state AND to_state = new.state AND trigger = new.trigger
+                         AND to_phase = new.phase AND to_outcome IS new.outcome AND new.revision = old.revision + 1
+                         {needs}),
+                     RAISE(ABORT, 'pointsman: no rule of its machine lets this {kind} move so')),
+            new.reason, new.actor, new.metadata, new.entered_at, (new.entered_at - old.entered_at) / 1e6);
 END;
 
 -- Whatever else is changed in what only moves may change. One trigger for all of it, because the engine pays for each, fired or not.
@@ -446,7 +461,7 @@ CREATE TRIGGER attempt_ends AFTER UPDATE OF current_attempt ON task
     WHEN old.current_attempt IS NOT NULL AND new.current_attempt IS NOT old.current_attempt BEGIN
     INSERT INTO attempt (task_id, epoch, tenant, worker_id, started_at, ended_at, ended_by, resumed, session_id, cost_usd, error,
                          exit_code, log_path)
-    VALUES (old.id, old.current_attempt, old.tenant, old.worker_id, old.attempt_started_at,
+    VALUES (old.id, old.current_attempt, old.tenant, old.attempt_worker_id, old.attempt_started_at,
             max(new.entered_at, old.attempt_started_at), new.trigger, old.attempt_resumed,
             CASE WHEN new.current_attempt IS NULL THEN new.session_id ELSE old.session_id END,
             CASE WHEN new.current_attempt IS NULL THEN new.attempt_cost_usd ELSE old.attempt_cost_usd END,

@@ -47,13 +47,23 @@ from pointsman.store.rows import (
 )
 from pointsman.store.scripts import read_migrations, read_queries
 from pointsman.store.sqlite.bell import Bell
-from pointsman.store.sqlite.values import Decoder, Encoder, from_instant, to_instant, update_of
+from pointsman.store.sqlite.values import (
+    Decoder,
+    Encoder,
+    compile_decoder,
+    compile_encoder,
+    from_instant,
+    to_instant,
+    update_of,
+)
 from pointsman.world import Clock, Ids
 
 QUERIES = read_queries(__package__)
 _DECODERS: dict[tuple[str, int], Decoder[Any]] = {}
 _ENCODERS: dict[tuple[str, type[Struct]], Encoder] = {}
 BUSY_TIMEOUT_SECONDS = 5.0
+CACHE_KIB = 65_536
+CHECKPOINT_PAGES = 4_000
 Row = TypeVar("Row", bound=Struct)
 
 
@@ -149,6 +159,9 @@ class SqliteStore:
                 self._check_owner(connection)
                 connection.execute("PRAGMA journal_mode = WAL").fetchall()
                 connection.execute("PRAGMA synchronous = FULL")
+                # What is worked on stays in memory; a page that changes often is copied to the file once for many changes.
+                connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
+                connection.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}").fetchall()
         return connection
 
     def _check_owner(self, connection: apsw.Connection) -> None:
@@ -321,7 +334,7 @@ class SqliteReader:
         try:
             cursor = self._connection.execute(QUERIES[query], values)
             decoder = _decoder(query, row_type, cursor.get_description())
-            return [decoder(row) for row in cursor]
+            return list(map(decoder, cursor))
         except apsw.ExecutionCompleteError:  # no rows, so there is nothing to describe
             return []
         except apsw.Error as error:
@@ -388,8 +401,11 @@ class SqliteTransaction(SqliteReader):
         self._write("insert_machine", [row])
         return row
 
-    def list_lanes(self, tenant: str) -> list[Lane]:
-        return self._all(Lane, "list_lanes", tenant=tenant)
+    def count_lanes(self) -> int:
+        return int(self._value("count_lanes"))
+
+    def list_lanes(self) -> list[Lane]:
+        return self._all(Lane, "list_lanes")
 
     def insert_lane(self, tenant: str, tool: str | None, capabilities: str, *, fails_fast: bool) -> Lane:
         described = {"tenant": tenant, "tool": tool, "capabilities": capabilities, "fails_fast": fails_fast}
@@ -399,11 +415,8 @@ class SqliteTransaction(SqliteReader):
     def ensure_tenant(self, tenant: str, now: datetime) -> None:
         self._rows("ensure_tenant", id=tenant, now=from_instant(now))
 
-    def find_run_ids(self, task_ids: Collection[str]) -> set[str]:
-        return {run_id for (run_id,) in self._rows("find_run_ids", ids=_json(task_ids))}
-
-    def lock_runs(self, run_ids: Collection[str]) -> list[Run]:
-        return self._all(Run, "lock_runs", ids=_json(run_ids))
+    def lock_runs(self, run_ids: Collection[str], of_tasks: Collection[str] = ()) -> list[Run]:
+        return self._all(Run, "lock_runs", ids=_json(run_ids), task_ids=_json(of_tasks))
 
     def insert_runs(self, runs: Sequence[Run]) -> None:
         self._write("insert_runs", runs)
@@ -419,9 +432,6 @@ class SqliteTransaction(SqliteReader):
 
     def select_tasks(self, task_ids: Collection[str]) -> list[Task]:
         return self._all(Task, "select_tasks", ids=_json(task_ids))
-
-    def select_payloads(self, task_ids: Collection[str]) -> dict[str, str]:
-        return dict(self._rows("select_payloads", ids=_json(task_ids)))
 
     def select_run_tasks(self, run_id: str, phases: Collection[str]) -> list[Task]:
         return self._all(Task, "select_run_tasks", run_id=run_id, phases=_json(phases))
@@ -546,7 +556,7 @@ class SqliteTransaction(SqliteReader):
 def _encoder(query: str, row_type: type[Struct]) -> Encoder:
     encoder = _ENCODERS.get((query, row_type))
     if encoder is None:
-        encoder = _ENCODERS[query, row_type] = Encoder(QUERIES[query], row_type)
+        encoder = _ENCODERS[query, row_type] = compile_encoder(QUERIES[query], row_type)
     return encoder
 
 
@@ -554,7 +564,7 @@ def _decoder(query: str, row_type: type[Row], description: Sequence[Sequence[Any
     """Kept by the number of columns, too: another process may add one by a migration."""
     decoder = _DECODERS.get((query, len(description)))
     if decoder is None:
-        decoder = _DECODERS[query, len(description)] = Decoder(row_type, [column[0] for column in description])
+        decoder = _DECODERS[query, len(description)] = compile_decoder(row_type, [column[0] for column in description])
     return decoder
 
 

@@ -10,12 +10,11 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from functools import lru_cache
-from operator import attrgetter
-from typing import Any, Generic, TypeVar, get_args, get_type_hints
+from typing import Any, TypeVar, get_args, get_type_hints
 
 from msgspec import Struct
 
-from pointsman.store.rows import Entity
+from pointsman.store.rows import ZERO_USD, Entity
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -30,6 +29,7 @@ def from_instant(instant: datetime) -> int:
     return (instant - EPOCH) // _MICROSECOND
 
 
+@lru_cache(maxsize=4096)
 def to_instant(microseconds: int) -> datetime:
     return EPOCH + timedelta(microseconds=microseconds)
 
@@ -41,29 +41,60 @@ def from_usd(amount: Decimal) -> int:
 
 @lru_cache(maxsize=4096)
 def to_usd(millionths: int) -> Decimal:
-    return millionths / _MILLION
+    return millionths / _MILLION if millionths else ZERO_USD
 
 
-_FROM: dict[type, Callable[[Any], Any]] = {datetime: from_instant, Decimal: from_usd}
-_TO: dict[type, Callable[[Any], Any]] = {datetime: to_instant, Decimal: to_usd, bool: bool}
+_FROM = {datetime: "from_instant", Decimal: "from_usd"}
+_TO = {datetime: "to_instant", Decimal: "to_usd"}
+
+Encoder = Callable[[Struct], Sequence[Any]]
+Decoder = Callable[[Sequence[Any]], Row]
 
 
-class Encoder:
+def compile_encoder(statement: str, row_type: type[Struct]) -> Encoder:
     """What to bind to a statement for a row: the columns that it names, in the order in which it first names them."""
+    names = dict.fromkeys(_PARAMETER.findall(statement))
+    types = _find_types(row_type)
+    values = [_convert(f"row.{name}", _FROM.get(types[name])) for name in names]
+    return _compile(f"lambda row: ({', '.join(values)},)", row_type)
 
-    def __init__(self, statement: str, row_type: type[Struct]) -> None:
-        names = tuple(dict.fromkeys(_PARAMETER.findall(statement)))
-        converters = _find_converters(row_type, _FROM)
-        self._get = attrgetter(*names)
-        self._converted = tuple((index, converters[name]) for index, name in enumerate(names) if name in converters)
 
-    def __call__(self, row: Struct) -> Sequence[Any]:
-        values = list(self._get(row))
-        for index, convert in self._converted:
-            value = values[index]
-            if value is not None:
-                values[index] = convert(value)
-        return values
+def compile_decoder(row_type: type[Row], columns: Sequence[str]) -> Decoder[Row]:
+    """A row from what a query returns; columns that a newer version has added are left out."""
+    types = _find_types(row_type)
+    values = [
+        f"{name}=" + (f"row[{index}] == 1" if types[name] is bool else _convert(f"row[{index}]", _TO.get(types[name])))
+        for index, name in enumerate(columns)
+        if name in types
+    ]
+    return _compile(f"lambda row: row_type({', '.join(values)})", row_type)
+
+
+def _convert(value: str, function: str | None) -> str:
+    return f"None if {value} is None else {function}({value})" if function else value
+
+
+def _compile(source: str, row_type: type[Struct]) -> Callable[[Any], Any]:
+    """Written out as one expression, this is three times as quick as a loop; only names of columns and functions go into it."""
+    names = {
+        "row_type": row_type,
+        "from_instant": from_instant,
+        "to_instant": to_instant,
+        "from_usd": from_usd,
+        "to_usd": to_usd,
+    }
+    compiled: Callable[[Any], Any] = eval(source, names)  # noqa: S307
+    return compiled
+
+
+@lru_cache
+def _find_types(row_type: type[Struct]) -> dict[str, type]:
+    """By field: the type of its values, None aside."""
+    return {
+        name: next(candidate for candidate in (annotation, *get_args(annotation)) if isinstance(candidate, type))
+        for name, annotation in get_type_hints(row_type).items()
+        if name in row_type.__struct_fields__
+    }
 
 
 @lru_cache(maxsize=4096)
@@ -71,36 +102,4 @@ def update_of(row_type: type[Entity], columns: tuple[str, ...], *, moved: int) -
     """The statement that stores these columns of a row whose revision was `moved` less, and what to bind to it."""
     changes = ", ".join(f"{column} = :{column}" for column in columns)
     statement = f"UPDATE {row_type.__name__.lower()} SET {changes} WHERE id = :id AND revision = :revision - {moved}"  # noqa: S608
-    return statement, Encoder(statement, row_type)
-
-
-class Decoder(Generic[Row]):
-    """Rows from what a query returns; columns that a newer version has added are left out."""
-
-    def __init__(self, row_type: type[Row], columns: Sequence[str]) -> None:
-        converters = _find_converters(row_type, _TO)
-        known = set(row_type.__struct_fields__)
-        self._row_type = row_type
-        self._names = tuple(columns)
-        self._unknown = tuple(name for name in columns if name not in known)
-        self._converted = tuple((index, converters[name]) for index, name in enumerate(columns) if name in converters)
-
-    def __call__(self, row: Sequence[Any]) -> Row:
-        values = list(row)
-        for index, convert in self._converted:
-            value = values[index]
-            if value is not None:
-                values[index] = convert(value)
-        fields = dict(zip(self._names, values, strict=True))
-        for name in self._unknown:
-            del fields[name]
-        return self._row_type(**fields)
-
-
-def _find_converters(row_type: type[Struct], converters: dict[type, Callable[[Any], Any]]) -> dict[str, Callable[[Any], Any]]:
-    return {
-        name: converters[candidate]
-        for name, annotation in get_type_hints(row_type).items()
-        for candidate in (annotation, *get_args(annotation))
-        if isinstance(candidate, type) and candidate in converters
-    }
+    return statement, compile_encoder(statement, row_type)

@@ -37,7 +37,7 @@ END $$;
 -- for each kind
 --   run:     run = entity.id
 --   task:    run = entity.run_id
---            needs = AND (NOT needs_worker OR entity.worker_id IS NOT NULL) AND entity.epoch >= was.epoch AND (NOT needs_session OR entity.session_id IS NOT NULL) AND (NOT needs_dependencies OR entity.open_dependencies = 0)
+--            needs = AND needs_worker = (entity.worker_id IS NOT NULL) AND entity.epoch >= was.epoch AND (NOT needs_session OR entity.session_id IS NOT NULL) AND (NOT needs_dependencies OR entity.open_dependencies = 0)
 --            by_hand = AND NOT needs_worker AND to_phase <> 'active' AND (NOT needs_session OR new.session_id IS NOT NULL) AND (NOT needs_dependencies OR new.open_dependencies = 0)
 --            clear = new.current_attempt := NULL; new.worker_id := NULL; new.lease_expired := false; new.reserved_usd := 0; new.available_at := NULL;
 --   worker:  run = entity.run_id
@@ -135,7 +135,7 @@ SET search_path FROM CURRENT SET enable_hashjoin = on SET enable_nestloop = off 
 BEGIN
     INSERT INTO attempt (task_id, epoch, tenant, worker_id, started_at, ended_at, ended_by, resumed, session_id, cost_usd, error,
                          exit_code, log_path)
-    SELECT was.id, was.current_attempt, was.tenant, was.worker_id, was.attempt_started_at,
+    SELECT was.id, was.current_attempt, was.tenant, was.attempt_worker_id, was.attempt_started_at,
            greatest(task.entered_at, was.attempt_started_at), task.trigger, was.attempt_resumed,
            CASE WHEN task.current_attempt IS NULL THEN task.session_id ELSE was.session_id END,
            CASE WHEN task.current_attempt IS NULL THEN task.attempt_cost_usd ELSE was.attempt_cost_usd END,
@@ -155,7 +155,7 @@ SET search_path FROM CURRENT SET enable_hashjoin = on SET enable_nestloop = off 
 DECLARE
     nobody text := (
         SELECT given.worker_id
-          FROM (SELECT DISTINCT worker_id, tenant FROM new_rows WHERE worker_id IS NOT NULL) AS given
+          FROM (SELECT DISTINCT attempt_worker_id AS worker_id, tenant FROM new_rows WHERE current_attempt IS NOT NULL) AS given
          WHERE (SELECT true FROM worker WHERE worker.id = given.worker_id AND worker.tenant = given.tenant) IS NULL
          LIMIT 1);
 BEGIN

@@ -6,12 +6,11 @@ SELECT * FROM run
  WHERE tenant = %(tenant)s AND (%(phase)s::text IS NULL OR phase = %(phase)s::text) AND (%(after)s::text IS NULL OR id < %(after)s::text)
  ORDER BY id DESC LIMIT %(limit)s
 
--- name: find_run_ids
-SELECT DISTINCT run_id FROM task WHERE id = ANY(%(ids)s)
-
 -- name: lock_runs
 -- In the order of their ids, so that two who lock several never wait for each other. Foreign keys still may refer to a locked run.
-SELECT * FROM run WHERE id = ANY(%(ids)s) ORDER BY id FOR NO KEY UPDATE
+SELECT * FROM run
+ WHERE id = ANY(ARRAY(SELECT unnest(%(ids)s::text[]) UNION SELECT run_id FROM task WHERE task.id = ANY(%(task_ids)s)))
+ ORDER BY id FOR NO KEY UPDATE
 
 -- name: insert_runs
 INSERT INTO run (id, tenant, machine_id, state, phase, outcome, revision, trigger, reason, actor, metadata, entered_at, created_at,

@@ -7,8 +7,8 @@ SELECT * FROM task WHERE run_id = %(run_id)s AND tenant = %(tenant)s ORDER BY po
 -- name: select_tasks
 SELECT * FROM task_in_brief WHERE id = ANY(%(ids)s) ORDER BY id
 
--- name: select_payloads
-SELECT id, payload FROM task WHERE id = ANY(%(ids)s)
+-- name: select_to_claim
+SELECT * FROM task_to_claim WHERE id = ANY(%(ids)s)
 
 -- name: select_run_tasks
 SELECT * FROM task_in_brief
@@ -65,26 +65,26 @@ SELECT DISTINCT first.run_id
 -- name: insert_tasks
 INSERT INTO task (id, tenant, machine_id, state, phase, outcome, revision, trigger, reason, actor, metadata, entered_at, created_at,
                   started_at, completed_at, run_id, parent_task_id, depth, position, name, lane_id, priority, is_gate, critical,
-                  review_wanted, has_checks, allocated, run_open, open_dependencies, available_at, epoch, current_attempt, worker_id,
+                  review_wanted, has_checks, has_children, allocated, run_open, open_dependencies, available_at, epoch, current_attempt, worker_id,
                   lease_expired, attempt_count, max_attempts, retry_count, max_retries, reclaim_count, max_reclaims, policy,
-                  budget_usd, cost_usd, reserved_usd, session_id, keep_session, attempt_started_at, attempt_resumed, attempt_cost_usd,
+                  budget_usd, cost_usd, reserved_usd, session_id, keep_session, attempt_worker_id, attempt_started_at, attempt_resumed, attempt_cost_usd,
                   attempt_error, attempt_exit_code, attempt_log_path, question, answer, comment, error, cancel_requested_at, payload)
 SELECT id, tenant, machine_id, state, phase, outcome, revision, trigger, reason, actor, metadata, entered_at, created_at,
        started_at, completed_at, run_id, parent_task_id, depth, position, name, lane_id, priority, is_gate, critical,
-       review_wanted, has_checks, allocated, run_open, open_dependencies, available_at, epoch, current_attempt, worker_id,
+       review_wanted, has_checks, has_children, allocated, run_open, open_dependencies, available_at, epoch, current_attempt, worker_id,
        lease_expired, attempt_count, max_attempts, retry_count, max_retries, reclaim_count, max_reclaims, policy,
-       budget_usd, cost_usd, reserved_usd, session_id, keep_session, attempt_started_at, attempt_resumed, attempt_cost_usd, attempt_error,
+       budget_usd, cost_usd, reserved_usd, session_id, keep_session, attempt_worker_id, attempt_started_at, attempt_resumed, attempt_cost_usd, attempt_error,
        attempt_exit_code, attempt_log_path, question, answer, comment, error,
        cancel_requested_at, payload
   FROM json_to_recordset(%(rows)s) AS new (
        id text, tenant text, machine_id integer, state text, phase text, outcome text, revision integer, trigger text, reason text,
        actor text, metadata text, entered_at timestamptz, created_at timestamptz, started_at timestamptz, completed_at timestamptz,
        run_id text, parent_task_id text, depth integer, position integer, name text, lane_id integer, priority integer,
-       is_gate boolean, critical boolean, review_wanted boolean, has_checks boolean, allocated boolean, run_open boolean,
+       is_gate boolean, critical boolean, review_wanted boolean, has_checks boolean, has_children boolean, allocated boolean, run_open boolean,
        open_dependencies integer, available_at timestamptz, epoch integer, current_attempt integer, worker_id text,
        lease_expired boolean, attempt_count integer, max_attempts integer, retry_count integer, max_retries integer,
        reclaim_count integer, max_reclaims integer, policy text, budget_usd numeric, cost_usd numeric, reserved_usd numeric,
-       session_id text, keep_session boolean, attempt_started_at timestamptz, attempt_resumed boolean,
+       session_id text, keep_session boolean, attempt_worker_id text, attempt_started_at timestamptz, attempt_resumed boolean,
        attempt_cost_usd numeric, attempt_error text, attempt_exit_code integer, attempt_log_path text, question text, answer text, comment text, error text,
        cancel_requested_at timestamptz, payload text)
 
@@ -124,7 +124,7 @@ SELECT parent_task_id,
 SELECT task_id, epoch, tenant, worker_id, started_at, ended_at, ended_by, error, exit_code, cost_usd, session_id, resumed, log_path
   FROM attempt WHERE task_id = %(task_id)s AND tenant = %(tenant)s
 UNION ALL
-SELECT id, epoch, tenant, worker_id, attempt_started_at, NULL, NULL, attempt_error, attempt_exit_code, attempt_cost_usd, session_id,
+SELECT id, epoch, tenant, attempt_worker_id, attempt_started_at, NULL, NULL, attempt_error, attempt_exit_code, attempt_cost_usd, session_id,
        attempt_resumed, attempt_log_path
   FROM task WHERE id = %(task_id)s AND tenant = %(tenant)s AND current_attempt IS NOT NULL
  ORDER BY 2

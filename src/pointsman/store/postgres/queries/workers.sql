@@ -21,10 +21,14 @@ SELECT id, tenant, machine_id, state, phase, outcome, revision, trigger, reason,
        heartbeat_at timestamptz, missing boolean, run_id text, drain_wanted boolean, pause_wanted boolean, error text)
 
 -- name: count_held
-SELECT worker_id, count(*) FROM task WHERE worker_id = ANY(%(ids)s) AND NOT lease_expired GROUP BY worker_id
+SELECT attempt_worker_id, count(*) FROM task
+ WHERE attempt_worker_id = ANY(%(ids)s) AND current_attempt IS NOT NULL AND NOT lease_expired
+ GROUP BY attempt_worker_id
 
 -- name: find_held_tasks
-SELECT worker_id, id, run_id FROM task WHERE worker_id = ANY(%(ids)s) ORDER BY id
+SELECT attempt_worker_id, id, run_id FROM task
+ WHERE attempt_worker_id = ANY(%(ids)s) AND current_attempt IS NOT NULL
+ ORDER BY id
 
 -- name: find_silent_workers
 SELECT id FROM worker
@@ -37,7 +41,7 @@ SELECT min(heartbeat_at + make_interval(secs => lease_seconds)) FROM worker WHER
 -- name: find_free_workers
 SELECT id FROM worker
  WHERE tenant = %(tenant)s AND phase IN ('queued', 'active') AND NOT missing AND run_id IS NULL
-   AND NOT EXISTS (SELECT 1 FROM task WHERE task.worker_id = worker.id)
+   AND NOT EXISTS (SELECT 1 FROM task WHERE attempt_worker_id = worker.id AND current_attempt IS NOT NULL)
  ORDER BY id LIMIT %(limit)s
 
 -- name: find_run_workers

@@ -45,13 +45,15 @@ CREATE TABLE rule (
     FOREIGN KEY (machine_id, to_state) REFERENCES state
 ) STRICT, WITHOUT ROWID;
 
+-- Which phases and outcomes there are is said where states are: the law lets no row have another one than its state. (A list in a CHECK is
+-- made anew for every row that is written.)
 CREATE TABLE run (
     id            TEXT PRIMARY KEY,
     tenant        TEXT NOT NULL REFERENCES tenant,
     machine_id    INTEGER NOT NULL REFERENCES machine,
     state         TEXT NOT NULL,
-    phase         TEXT NOT NULL CHECK (phase IN ('held', 'queued', 'active', 'done')),
-    outcome       TEXT CHECK (outcome IN ('success', 'failure', 'canceled')),
+    phase         TEXT NOT NULL,
+    outcome       TEXT,
     revision      INTEGER NOT NULL DEFAULT 0,
     trigger       TEXT NOT NULL DEFAULT 'create',
     reason        TEXT,
@@ -106,8 +108,8 @@ CREATE TABLE task (
     tenant              TEXT NOT NULL REFERENCES tenant,
     machine_id          INTEGER NOT NULL REFERENCES machine,
     state               TEXT NOT NULL,
-    phase               TEXT NOT NULL CHECK (phase IN ('held', 'queued', 'active', 'done')),
-    outcome             TEXT CHECK (outcome IN ('success', 'failure', 'canceled')),
+    phase               TEXT NOT NULL,
+    outcome             TEXT,
     revision            INTEGER NOT NULL DEFAULT 0,
     trigger             TEXT NOT NULL DEFAULT 'create',
     reason              TEXT,
@@ -128,6 +130,7 @@ CREATE TABLE task (
     critical            INTEGER NOT NULL CHECK (critical IN (0, 1)),
     review_wanted       INTEGER NOT NULL CHECK (review_wanted IN (0, 1)),
     has_checks          INTEGER NOT NULL CHECK (has_checks IN (0, 1)),
+    has_children        INTEGER NOT NULL CHECK (has_children IN (0, 1)),
     allocated           INTEGER NOT NULL CHECK (allocated IN (0, 1)),
     run_open            INTEGER NOT NULL CHECK (run_open IN (0, 1)),
     open_dependencies   INTEGER NOT NULL CHECK (open_dependencies >= 0),
@@ -149,6 +152,7 @@ CREATE TABLE task (
     session_id          TEXT,
     keep_session        INTEGER NOT NULL CHECK (keep_session IN (0, 1)),
     -- Of the attempt that holds it, or of the last one.
+    attempt_worker_id   TEXT REFERENCES worker,
     attempt_started_at  INTEGER,
     attempt_resumed     INTEGER NOT NULL CHECK (attempt_resumed IN (0, 1)),
     attempt_cost_usd    INTEGER NOT NULL CHECK (attempt_cost_usd >= 0),
@@ -167,8 +171,8 @@ CREATE TABLE task (
     CHECK ((phase = 'done') = (completed_at IS NOT NULL)),
     CHECK ((phase = 'active') = (current_attempt IS NOT NULL)),
     CHECK (current_attempt = epoch),
-    CHECK ((current_attempt IS NULL) = (worker_id IS NULL)),
-    CHECK (current_attempt IS NULL OR attempt_started_at IS NOT NULL),
+    CHECK (worker_id IS NULL OR phase = 'active'),
+    CHECK (current_attempt IS NULL OR (attempt_worker_id IS NOT NULL AND attempt_started_at IS NOT NULL)),
     CHECK (lease_expired = 0 OR phase = 'active'),
     CHECK (available_at IS NULL OR phase IN ('held', 'queued')),
     CHECK (phase <> 'active' OR (open_dependencies = 0 AND is_gate = 0)),
@@ -185,18 +189,28 @@ CREATE INDEX task_claimable ON task (tenant, lane_id, priority DESC, id)
 CREATE INDEX task_allocated ON task (run_id, priority DESC, id)
     WHERE phase = 'queued' AND open_dependencies = 0 AND available_at IS NULL AND run_open = 1 AND is_gate = 0 AND allocated = 1;
 CREATE INDEX task_reclaimable ON task (tenant, lane_id) WHERE lease_expired = 1;
-CREATE INDEX task_held ON task (worker_id) WHERE worker_id IS NOT NULL;
+CREATE INDEX task_held ON task (attempt_worker_id) WHERE current_attempt IS NOT NULL;
 CREATE INDEX task_unfinished ON task (run_id, phase) WHERE outcome IS NULL OR outcome <> 'success';
 CREATE INDEX task_of_parent ON task (parent_task_id) WHERE parent_task_id IS NOT NULL;
 
--- A task without what can be large; every query but one reads this.
+-- A task without what can be large.
 CREATE VIEW task_in_brief AS
     SELECT id, tenant, machine_id, state, phase, outcome, revision, trigger, reason, actor, metadata, entered_at, created_at,
            started_at, completed_at, run_id, parent_task_id, depth, position, name, lane_id, priority, is_gate, critical,
-           review_wanted, has_checks, allocated, run_open, open_dependencies, available_at, epoch, current_attempt, worker_id,
+           review_wanted, has_checks, has_children, allocated, run_open, open_dependencies, available_at, epoch, current_attempt, worker_id,
            lease_expired, attempt_count, max_attempts, retry_count, max_retries, reclaim_count, max_reclaims, policy, budget_usd,
-           cost_usd, reserved_usd, session_id, keep_session, attempt_started_at, attempt_resumed, attempt_cost_usd, attempt_error,
+           cost_usd, reserved_usd, session_id, keep_session, attempt_worker_id, attempt_started_at, attempt_resumed, attempt_cost_usd, attempt_error,
            attempt_exit_code, attempt_log_path, question, answer, comment, error, cancel_requested_at
+      FROM task;
+
+-- The same for whoever is to do it.
+CREATE VIEW task_to_claim AS
+    SELECT id, tenant, machine_id, state, phase, outcome, revision, trigger, reason, actor, metadata, entered_at, created_at,
+           started_at, completed_at, run_id, parent_task_id, depth, position, name, lane_id, priority, is_gate, critical,
+           review_wanted, has_checks, has_children, allocated, run_open, open_dependencies, available_at, epoch, current_attempt, worker_id,
+           lease_expired, attempt_count, max_attempts, retry_count, max_retries, reclaim_count, max_reclaims, policy, budget_usd,
+           cost_usd, reserved_usd, session_id, keep_session, attempt_worker_id, attempt_started_at, attempt_resumed, attempt_cost_usd, attempt_error,
+           attempt_exit_code, attempt_log_path, question, answer, comment, error, cancel_requested_at, payload
       FROM task;
 
 CREATE TABLE dependency (
@@ -232,8 +246,8 @@ CREATE TABLE worker (
     tenant               TEXT NOT NULL REFERENCES tenant,
     machine_id           INTEGER NOT NULL REFERENCES machine,
     state                TEXT NOT NULL,
-    phase                TEXT NOT NULL CHECK (phase IN ('held', 'queued', 'active', 'done')),
-    outcome              TEXT CHECK (outcome IN ('success', 'failure', 'canceled')),
+    phase                TEXT NOT NULL,
+    outcome              TEXT,
     revision             INTEGER NOT NULL DEFAULT 0,
     trigger              TEXT NOT NULL DEFAULT 'create',
     reason               TEXT,
@@ -269,8 +283,8 @@ CREATE TABLE breaker (
     tenant            TEXT NOT NULL REFERENCES tenant,
     machine_id        INTEGER NOT NULL REFERENCES machine,
     state             TEXT NOT NULL,
-    phase             TEXT NOT NULL CHECK (phase IN ('held', 'queued', 'active', 'done')),
-    outcome           TEXT CHECK (outcome IN ('success', 'failure', 'canceled')),
+    phase             TEXT NOT NULL,
+    outcome           TEXT,
     revision          INTEGER NOT NULL DEFAULT 0,
     trigger           TEXT NOT NULL DEFAULT 'create',
     reason            TEXT,

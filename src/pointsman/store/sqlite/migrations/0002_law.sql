@@ -3,18 +3,19 @@
 -- Whoever knows the law bumps `revision` with each move and says `trigger`, `reason`, `actor`, `metadata` and `entered_at`. A change of
 -- `state` alone was typed by hand: when a rule allows it, it is audited all the same, and what follows from the state is put right here,
 -- the revision too. That correction moves nothing itself, which is how the triggers tell it: the state stays, and the actor is 'sql'.
--- The messages of RAISE are constant, so that the shells that people have (3.40) can open the file.
+-- The messages of RAISE are constant, so that the shells that people have (3.40) can open the file. Lines are written with VALUES: an
+-- INSERT … SELECT into a table that has triggers itself takes the way round a temporary table, for every row.
 
 -- for each kind
 --   run:     new_run = new.id
 --            its_run = entity.id
 --   task:    new_run = new.run_id
 --            its_run = entity.run_id
---            needs = AND (needs_worker = 0 OR new.worker_id IS NOT NULL) AND (needs_session = 0 OR new.session_id IS NOT NULL) AND (needs_dependencies = 0 OR new.open_dependencies = 0) AND new.epoch >= old.epoch
+--            needs = AND needs_worker = (new.worker_id IS NOT NULL) AND (needs_session = 0 OR new.session_id IS NOT NULL) AND (needs_dependencies = 0 OR new.open_dependencies = 0) AND new.epoch >= old.epoch
 --            by_hand = AND needs_worker = 0 AND to_phase <> 'active' AND (needs_session = 0 OR new.session_id IS NOT NULL) AND (needs_dependencies = 0 OR new.open_dependencies = 0)
 --            clear = , current_attempt = NULL, worker_id = NULL, lease_expired = 0, reserved_usd = 0, available_at = NULL
---            keeps = , worker_id, epoch
---            kept = OR (new.worker_id IS NOT NULL AND new.worker_id IS NOT old.worker_id) OR new.epoch < old.epoch
+--            keeps = , worker_id, attempt_worker_id, epoch
+--            kept = OR (new.worker_id IS NOT NULL AND new.worker_id IS NOT old.worker_id) OR new.attempt_worker_id IS NOT old.attempt_worker_id OR new.epoch < old.epoch
 --   worker:  new_run = new.run_id
 --            its_run = entity.run_id
 --            clear = , run_id = CASE WHEN to_phase <> 'done' THEN run_id END
@@ -25,25 +26,25 @@
 CREATE TRIGGER {kind}_begins AFTER INSERT ON {kind} BEGIN
     INSERT INTO transition (tenant, kind, entity_id, revision, run_id, machine_id, from_state, to_state, trigger, severity, reason,
                             actor, metadata, at, seconds_in_state)
-    SELECT new.tenant, '{kind}', new.id, 0, {new_run}, new.machine_id, NULL, new.state, 'create', 'info', new.reason, new.actor,
-           new.metadata, new.created_at, NULL
-      FROM state
-     WHERE machine_id = new.machine_id AND name = new.state AND initial = 1 AND kind = '{kind}' AND phase = new.phase
-       AND new.revision = 0;
-    SELECT RAISE(ABORT, 'pointsman: a {kind} begins once, in the initial state of a {kind} machine, and nowhere else') WHERE changes() = 0;
+    VALUES (new.tenant, '{kind}', new.id, 0, {new_run}, new.machine_id, NULL, new.state, 'create',
+            coalesce((SELECT 'info' FROM state
+                       WHERE machine_id = new.machine_id AND name = new.state AND initial = 1 AND kind = '{kind}' AND phase = new.phase
+                         AND new.revision = 0),
+                     RAISE(ABORT, 'pointsman: a {kind} begins once, in the initial state of a {kind} machine, and nowhere else')),
+            new.reason, new.actor, new.metadata, new.created_at, NULL);
 END;
 
 CREATE TRIGGER {kind}_moves AFTER UPDATE OF revision ON {kind}
     WHEN new.revision <> old.revision AND (new.state <> old.state OR new.actor IS NOT 'sql') BEGIN
     INSERT INTO transition (tenant, kind, entity_id, revision, run_id, machine_id, from_state, to_state, trigger, severity, reason,
                             actor, metadata, at, seconds_in_state)
-    SELECT new.tenant, '{kind}', new.id, new.revision, {new_run}, new.machine_id, old.state, new.state, new.trigger, severity,
-           new.reason, new.actor, new.metadata, new.entered_at, (new.entered_at - old.entered_at) / 1e6
-      FROM rule
-     WHERE machine_id = old.machine_id AND from_state = old.state AND to_state = new.state AND trigger = new.trigger
-       AND to_phase = new.phase AND to_outcome IS new.outcome AND new.revision = old.revision + 1
-       {needs};
-    SELECT RAISE(ABORT, 'pointsman: no rule of its machine lets this {kind} move so') WHERE changes() = 0;
+    VALUES (new.tenant, '{kind}', new.id, new.revision, {new_run}, new.machine_id, old.state, new.state, new.trigger,
+            coalesce((SELECT severity FROM rule
+                       WHERE machine_id = old.machine_id AND from_state = old.state AND to_state = new.state AND trigger = new.trigger
+                         AND to_phase = new.phase AND to_outcome IS new.outcome AND new.revision = old.revision + 1
+                         {needs}),
+                     RAISE(ABORT, 'pointsman: no rule of its machine lets this {kind} move so')),
+            new.reason, new.actor, new.metadata, new.entered_at, (new.entered_at - old.entered_at) / 1e6);
 END;
 
 -- Whatever else is changed in what only moves may change. One trigger for all of it, because the engine pays for each, fired or not.
@@ -86,7 +87,7 @@ CREATE TRIGGER attempt_ends AFTER UPDATE OF current_attempt ON task
     WHEN old.current_attempt IS NOT NULL AND new.current_attempt IS NOT old.current_attempt BEGIN
     INSERT INTO attempt (task_id, epoch, tenant, worker_id, started_at, ended_at, ended_by, resumed, session_id, cost_usd, error,
                          exit_code, log_path)
-    VALUES (old.id, old.current_attempt, old.tenant, old.worker_id, old.attempt_started_at,
+    VALUES (old.id, old.current_attempt, old.tenant, old.attempt_worker_id, old.attempt_started_at,
             max(new.entered_at, old.attempt_started_at), new.trigger, old.attempt_resumed,
             CASE WHEN new.current_attempt IS NULL THEN new.session_id ELSE old.session_id END,
             CASE WHEN new.current_attempt IS NULL THEN new.attempt_cost_usd ELSE old.attempt_cost_usd END,

@@ -43,8 +43,8 @@ SELECT 'breaker', breaker.id, 'its probe ' || task.name || ' is not running'
  WHERE task.phase <> 'active'
 UNION ALL
 SELECT DISTINCT 'worker', worker.id, 'it has ended, but still holds tasks'
-  FROM task JOIN worker ON worker.id = task.worker_id
- WHERE worker.phase = 'done' AND task.lease_expired = 0
+  FROM task JOIN worker ON worker.id = task.attempt_worker_id
+ WHERE task.current_attempt IS NOT NULL AND worker.phase = 'done' AND task.lease_expired = 0
 UNION ALL
 SELECT kind, id, 'it is ' || state || ', but its audit trail ends in ' || coalesce(last_state, 'nothing')
   FROM (SELECT 'run' AS kind, id, state FROM run

@@ -20,8 +20,11 @@ INSERT INTO rule (machine_id, from_state, to_state, trigger, severity, to_phase,
 VALUES (:machine_id, :from_state, :to_state, :trigger, :severity, :to_phase, :to_outcome, :needs_worker, :needs_session,
         :needs_dependencies)
 
+-- name: count_lanes
+SELECT count(*) FROM lane
+
 -- name: list_lanes
-SELECT * FROM lane WHERE tenant = :tenant ORDER BY id
+SELECT * FROM lane ORDER BY id
 
 -- name: insert_lane
 INSERT INTO lane (tenant, tool, capabilities, fails_fast) VALUES (:tenant, :tool, :capabilities, :fails_fast)

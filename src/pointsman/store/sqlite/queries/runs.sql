@@ -6,12 +6,12 @@ SELECT * FROM run
  WHERE tenant = :tenant AND (:phase IS NULL OR phase = :phase) AND (:after IS NULL OR id < :after)
  ORDER BY id DESC LIMIT :limit
 
--- name: find_run_ids
-SELECT DISTINCT run_id FROM task WHERE id IN (SELECT value FROM json_each(:ids))
-
 -- name: lock_runs
 -- The one writer holds the whole database: there is nothing to lock.
-SELECT * FROM run WHERE id IN (SELECT value FROM json_each(:ids)) ORDER BY id
+SELECT * FROM run
+ WHERE id IN (SELECT value FROM json_each(:ids)
+              UNION SELECT run_id FROM task WHERE id IN (SELECT value FROM json_each(:task_ids)))
+ ORDER BY id
 
 -- name: insert_runs
 INSERT INTO run (id, tenant, machine_id, state, phase, outcome, revision, trigger, reason, actor, metadata, entered_at, created_at,

@@ -7,9 +7,6 @@ SELECT * FROM task WHERE run_id = :run_id AND tenant = :tenant ORDER BY position
 -- name: select_tasks
 SELECT * FROM task_in_brief WHERE id IN (SELECT value FROM json_each(:ids)) ORDER BY id
 
--- name: select_payloads
-SELECT id, payload FROM task WHERE id IN (SELECT value FROM json_each(:ids))
-
 -- name: select_run_tasks
 SELECT * FROM task_in_brief
  WHERE run_id = :run_id AND phase IN (SELECT value FROM json_each(:phases)) AND (outcome IS NULL OR outcome <> 'success')
@@ -20,19 +17,19 @@ SELECT name, id FROM task WHERE run_id = :run_id
 
 -- name: select_claimable
 -- One lane at a time, in the order of task_claimable: no sorting, and nothing is read that is not taken.
-SELECT * FROM task_in_brief
+SELECT * FROM task_to_claim
  WHERE tenant = :tenant AND lane_id = :lane_id
    AND phase = 'queued' AND open_dependencies = 0 AND available_at IS NULL AND run_open = 1 AND is_gate = 0 AND allocated = 0
  ORDER BY priority DESC, id LIMIT :limit
 
 -- name: select_allocated
-SELECT * FROM task_in_brief
+SELECT * FROM task_to_claim
  WHERE run_id = :run_id
    AND phase = 'queued' AND open_dependencies = 0 AND available_at IS NULL AND run_open = 1 AND is_gate = 0 AND allocated = 1
  ORDER BY priority DESC, id LIMIT :limit
 
 -- name: select_reclaimable
-SELECT * FROM task_in_brief
+SELECT * FROM task_to_claim
  WHERE lease_expired = 1 AND tenant = :tenant AND lane_id IN (SELECT value FROM json_each(:lane_ids)) AND run_open = 1
  ORDER BY priority DESC, id LIMIT :limit
 
@@ -45,15 +42,15 @@ SELECT DISTINCT run_id FROM task
 -- name: insert_tasks
 INSERT INTO task (id, tenant, machine_id, state, phase, outcome, revision, trigger, reason, actor, metadata, entered_at, created_at,
                   started_at, completed_at, run_id, parent_task_id, depth, position, name, lane_id, priority, is_gate, critical,
-                  review_wanted, has_checks, allocated, run_open, open_dependencies, available_at, epoch, current_attempt, worker_id,
+                  review_wanted, has_checks, has_children, allocated, run_open, open_dependencies, available_at, epoch, current_attempt, worker_id,
                   lease_expired, attempt_count, max_attempts, retry_count, max_retries, reclaim_count, max_reclaims, policy,
-                  budget_usd, cost_usd, reserved_usd, session_id, keep_session, attempt_started_at, attempt_resumed, attempt_cost_usd,
+                  budget_usd, cost_usd, reserved_usd, session_id, keep_session, attempt_worker_id, attempt_started_at, attempt_resumed, attempt_cost_usd,
                   attempt_error, attempt_exit_code, attempt_log_path, question, answer, comment, error, cancel_requested_at, payload)
 VALUES (:id, :tenant, :machine_id, :state, :phase, :outcome, :revision, :trigger, :reason, :actor, :metadata, :entered_at, :created_at,
         :started_at, :completed_at, :run_id, :parent_task_id, :depth, :position, :name, :lane_id, :priority, :is_gate, :critical,
-        :review_wanted, :has_checks, :allocated, :run_open, :open_dependencies, :available_at, :epoch, :current_attempt, :worker_id,
+        :review_wanted, :has_checks, :has_children, :allocated, :run_open, :open_dependencies, :available_at, :epoch, :current_attempt, :worker_id,
         :lease_expired, :attempt_count, :max_attempts, :retry_count, :max_retries, :reclaim_count, :max_reclaims, :policy,
-        :budget_usd, :cost_usd, :reserved_usd, :session_id, :keep_session, :attempt_started_at, :attempt_resumed, :attempt_cost_usd,
+        :budget_usd, :cost_usd, :reserved_usd, :session_id, :keep_session, :attempt_worker_id, :attempt_started_at, :attempt_resumed, :attempt_cost_usd,
         :attempt_error, :attempt_exit_code, :attempt_log_path, :question, :answer, :comment, :error, :cancel_requested_at, :payload)
 
 -- name: insert_dependencies
@@ -88,7 +85,7 @@ SELECT parent_task_id,
 SELECT task_id, epoch, tenant, worker_id, started_at, ended_at, ended_by, error, exit_code, cost_usd, session_id, resumed, log_path
   FROM attempt WHERE task_id = :task_id AND tenant = :tenant
 UNION ALL
-SELECT id, epoch, tenant, worker_id, attempt_started_at, NULL, NULL, attempt_error, attempt_exit_code, attempt_cost_usd, session_id,
+SELECT id, epoch, tenant, attempt_worker_id, attempt_started_at, NULL, NULL, attempt_error, attempt_exit_code, attempt_cost_usd, session_id,
        attempt_resumed, attempt_log_path
   FROM task WHERE id = :task_id AND tenant = :tenant AND current_attempt IS NOT NULL
  ORDER BY 2

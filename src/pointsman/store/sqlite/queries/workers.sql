@@ -16,10 +16,14 @@ VALUES (:id, :tenant, :machine_id, :state, :phase, :outcome, :revision, :trigger
         :run_id, :drain_wanted, :pause_wanted, :error)
 
 -- name: count_held
-SELECT worker_id, count(*) FROM task WHERE worker_id IN (SELECT value FROM json_each(:ids)) AND lease_expired = 0 GROUP BY worker_id
+SELECT attempt_worker_id, count(*) FROM task
+ WHERE attempt_worker_id IN (SELECT value FROM json_each(:ids)) AND current_attempt IS NOT NULL AND lease_expired = 0
+ GROUP BY attempt_worker_id
 
 -- name: find_held_tasks
-SELECT worker_id, id, run_id FROM task WHERE worker_id IN (SELECT value FROM json_each(:ids)) ORDER BY id
+SELECT attempt_worker_id, id, run_id FROM task
+ WHERE attempt_worker_id IN (SELECT value FROM json_each(:ids)) AND current_attempt IS NOT NULL
+ ORDER BY id
 
 -- name: find_silent_workers
 SELECT id FROM worker
@@ -32,7 +36,7 @@ SELECT CAST(min(heartbeat_at + lease_seconds * 1e6) AS INTEGER) FROM worker WHER
 -- name: find_free_workers
 SELECT id FROM worker
  WHERE tenant = :tenant AND phase IN ('queued', 'active') AND missing = 0 AND run_id IS NULL
-   AND NOT EXISTS (SELECT 1 FROM task WHERE task.worker_id = worker.id)
+   AND NOT EXISTS (SELECT 1 FROM task WHERE attempt_worker_id = worker.id AND current_attempt IS NOT NULL)
  ORDER BY id LIMIT :limit
 
 -- name: find_run_workers
