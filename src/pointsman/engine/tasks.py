@@ -220,13 +220,12 @@ def as_error(message: str, **details: object) -> str:
 
 def _take(work: Work, task: Task, transition: Transition, cause: Cause, report: Report) -> None:
     work.tasks.before_move(task)
-    left = work.machine(task).state(task.state)
+    machine = work.machine(task)
+    left, entered = machine.state(task.state), machine.state(transition.to_state)
     policy = read_policy(task.policy)
     if _may_have_timers(task, left, policy):
         work.drop_timers(task)
-    ends = left.phase is Phase.ACTIVE and (
-        transition.from_state == transition.to_state or not _stays_active(work, task, transition)
-    )
+    ends = left.phase is Phase.ACTIVE and (left is entered or entered.phase is not Phase.ACTIVE)
     if ends:
         _end_attempt(work, task, report)
     state = work.move(task, transition, cause)
@@ -245,10 +244,6 @@ def _take(work: Work, task: Task, transition: Transition, cause: Cause, report: 
         _schedule_retry(work, task, transition, policy, report)
     work.watch_stay(task, Kind.TASK, state, task.run_id)
     _follow(work, task, state, policy)
-
-
-def _stays_active(work: Work, task: Task, transition: Transition) -> bool:
-    return work.machine(task).state(transition.to_state).phase is Phase.ACTIVE
 
 
 def _may_have_timers(task: Task, state: State, policy: Policy) -> bool:

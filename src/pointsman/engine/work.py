@@ -18,12 +18,13 @@ import msgspec
 
 from pointsman.engine.machines import Machines
 from pointsman.errors import NotFound
-from pointsman.kernel.machine import Kind, Machine, Phase, Refusal, State, Transition
+from pointsman.kernel.machine import Kind, Machine, Outcome, Phase, Refusal, State, Transition
 from pointsman.kernel.step import Snapshot, step
 from pointsman.store.contract import News, Transaction
 from pointsman.store.rows import Breaker, Dependency, Entity, Family, Lane, Notice, Run, Task, Timer, Worker
 from pointsman.world import World
 
+_TEXT = {each: each.value for each in (*Phase, *Outcome)}
 Row = TypeVar("Row", bound=Entity)
 Alike = tuple[list[Row], list[str]]
 """Rows, and the columns in which all of them have changed."""
@@ -248,7 +249,7 @@ class Work:
     # moves
 
     def machine(self, row: Entity) -> Machine:
-        return self.machines.machine(row.machine_id, self.transaction)
+        return self.machines.known(row.machine_id) or self.machines.machine(row.machine_id, self.transaction)
 
     def decide(self, row: Entity, signal: str, facts: object) -> tuple[Transition, ...] | Refusal:
         """The transitions that `signal` leads to, as the kernel sees it."""
@@ -257,14 +258,14 @@ class Work:
 
     def takes(self, row: Entity, signal: str) -> bool:
         """Whether `signal` could do something where `row` stands, guards aside."""
-        return bool(self.machine(row).moves(row.state, signal))
+        return (row.state, signal) in self.machine(row).moves_on
 
     def move(self, row: Entity, transition: Transition, cause: Cause) -> State:
         """Put a row where a transition leads to; `before_move` comes first, and what its kind needs is the caller's."""
         state = self.machine(row).state(transition.to_state)
         row.state = state.name
-        row.phase = state.phase.value
-        row.outcome = state.outcome.value if state.outcome else None
+        row.phase = _TEXT[state.phase]
+        row.outcome = _TEXT[state.outcome] if state.outcome else None
         row.revision += 1
         row.trigger = transition.trigger
         row.reason = cause.reason
@@ -275,7 +276,6 @@ class Work:
         if state.phase is Phase.ACTIVE and row.started_at is None:
             row.started_at = row.entered_at
         row.completed_at = row.entered_at if state.phase is Phase.DONE else None
-        self.news |= News.EVENTS
         return state
 
     # timers
@@ -312,6 +312,8 @@ class Work:
 
     def flush(self) -> None:
         """Write everything that has been decided, tasks before runs, because a run succeeds only with its tasks."""
+        if self.is_dirty:
+            self.news |= News.EVENTS
         write = self.transaction
         _write(write.insert_runs, self.runs.take_new())
         _write(write.insert_workers, self.workers.take_new())

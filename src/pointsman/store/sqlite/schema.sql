@@ -388,8 +388,8 @@ CREATE INDEX idempotency_key_expiry ON idempotency_key (expires_at);
 --            needs = AND needs_worker = (new.worker_id IS NOT NULL) AND (needs_session = 0 OR new.session_id IS NOT NULL) AND (needs_dependencies = 0 OR new.open_dependencies = 0) AND new.epoch >= old.epoch
 --            by_hand = AND needs_worker = 0 AND to_phase <> 'active' AND (needs_session = 0 OR new.session_id IS NOT NULL) AND (needs_dependencies = 0 OR new.open_dependencies = 0)
 --            clear = , current_attempt = NULL, worker_id = NULL, lease_expired = 0, reserved_usd = 0, available_at = NULL
---            keeps = , worker_id, attempt_worker_id, epoch
---            kept = OR (new.worker_id IS NOT NULL AND new.worker_id IS NOT old.worker_id) OR new.attempt_worker_id IS NOT old.attempt_worker_id OR new.epoch < old.epoch
+--            keeps = , worker_id, attempt_worker_id, current_attempt, epoch
+--            kept = OR (new.worker_id IS NOT NULL AND new.worker_id IS NOT old.worker_id) OR new.attempt_worker_id IS NOT old.attempt_worker_id OR new.current_attempt IS NOT old.current_attempt OR new.epoch < old.epoch
 --   worker:  new_run = new.run_id
 --            its_run = entity.run_id
 --            clear = , run_id = CASE WHEN to_phase <> 'done' THEN run_id END

@@ -34,10 +34,15 @@ BEGIN
         kind, kind, entity_id, state, coalesce((SELECT name || ' ' || version FROM machine WHERE id = of_machine), of_machine::text);
 END $$;
 
+-- A task's attempt that ends is written down with the move that ends it. Where another attempt takes over in the same move, the task
+-- speaks of that one already, and what is known of the ended one is in the row before.
+--
 -- for each kind
 --   run:     run = entity.id
 --   task:    run = entity.run_id
---            needs = AND needs_worker = (entity.worker_id IS NOT NULL) AND entity.epoch >= was.epoch AND (NOT needs_session OR entity.session_id IS NOT NULL) AND (NOT needs_dependencies OR entity.open_dependencies = 0)
+--            needs = AND needs_worker = (entity.worker_id IS NOT NULL) AND entity.epoch >= was.epoch AND (NOT needs_session OR entity.session_id IS NOT NULL) AND (NOT needs_dependencies OR entity.open_dependencies = 0) AND (entity.current_attempt IS NULL OR EXISTS (SELECT 1 FROM worker WHERE worker.id = entity.attempt_worker_id AND worker.tenant = entity.tenant))
+--            more = , was.current_attempt AS ended, was.attempt_worker_id AS worker_id, was.attempt_started_at AS started_at, was.attempt_resumed AS resumed, CASE WHEN entity.current_attempt IS NULL THEN entity.session_id ELSE was.session_id END AS session_id, CASE WHEN entity.current_attempt IS NULL THEN entity.attempt_cost_usd ELSE was.attempt_cost_usd END AS cost_usd, CASE WHEN entity.current_attempt IS NULL THEN entity.attempt_error ELSE was.attempt_error END AS error, CASE WHEN entity.current_attempt IS NULL THEN entity.attempt_exit_code ELSE was.attempt_exit_code END AS exit_code, CASE WHEN entity.current_attempt IS NULL THEN entity.attempt_log_path ELSE was.attempt_log_path END AS log_path, entity.current_attempt IS DISTINCT FROM was.current_attempt AS lets_go
+--            also = , attempts AS (INSERT INTO attempt (task_id, epoch, tenant, worker_id, started_at, ended_at, ended_by, resumed, session_id, cost_usd, error, exit_code, log_path) SELECT id, ended, tenant, worker_id, started_at, greatest(entered_at, started_at), trigger, resumed, session_id, cost_usd, error, exit_code, log_path FROM moved WHERE ended IS NOT NULL AND lets_go)
 --            by_hand = AND NOT needs_worker AND to_phase <> 'active' AND (NOT needs_session OR new.session_id IS NOT NULL) AND (NOT needs_dependencies OR new.open_dependencies = 0)
 --            clear = new.current_attempt := NULL; new.worker_id := NULL; new.lease_expired := false; new.reserved_usd := 0; new.available_at := NULL;
 --   worker:  run = entity.run_id
@@ -67,19 +72,25 @@ CREATE FUNCTION {kind}_moves() RETURNS trigger LANGUAGE plpgsql
 SET search_path FROM CURRENT SET enable_hashjoin = on SET enable_nestloop = off AS $$
 BEGIN
     PERFORM announce_moves();
+    WITH moved AS MATERIALIZED (
+        SELECT entity.tenant, entity.id, entity.revision, {run} AS run_id, entity.machine_id, was.state AS from_state,
+               entity.state AS to_state, entity.trigger, entity.reason, entity.actor, entity.metadata, entity.entered_at,
+               was.entered_at AS since,
+               coalesce((SELECT severity FROM rule
+                          WHERE rule.machine_id = was.machine_id AND rule.from_state = was.state AND rule.to_state = entity.state
+                            AND rule.trigger = entity.trigger AND rule.to_phase = entity.phase
+                            AND rule.to_outcome IS NOT DISTINCT FROM entity.outcome AND entity.revision = was.revision + 1
+                            {needs}),
+                        refuse_move(entity.id, was.machine_id, was.state, entity.state, entity.trigger)) AS severity
+               {more}
+          FROM new_rows AS entity JOIN old_rows AS was ON was.id = entity.id
+         WHERE entity.revision <> was.revision
+    ) {also}
     INSERT INTO transition (tenant, kind, entity_id, revision, run_id, machine_id, from_state, to_state, trigger, severity, reason,
                             actor, metadata, at, seconds_in_state)
-    SELECT entity.tenant, '{kind}', entity.id, entity.revision, {run}, entity.machine_id, was.state, entity.state, entity.trigger,
-           coalesce((SELECT severity FROM rule
-                      WHERE rule.machine_id = was.machine_id AND rule.from_state = was.state AND rule.to_state = entity.state
-                        AND rule.trigger = entity.trigger AND rule.to_phase = entity.phase
-                        AND rule.to_outcome IS NOT DISTINCT FROM entity.outcome AND entity.revision = was.revision + 1
-                        {needs}),
-                    refuse_move(entity.id, was.machine_id, was.state, entity.state, entity.trigger)),
-           entity.reason, entity.actor, entity.metadata, entity.entered_at,
-           extract(epoch FROM entity.entered_at - was.entered_at)::double precision
-      FROM new_rows AS entity JOIN old_rows AS was ON was.id = entity.id
-     WHERE entity.revision <> was.revision;
+    SELECT tenant, '{kind}', id, revision, run_id, machine_id, from_state, to_state, trigger, severity, reason, actor, metadata,
+           entered_at, extract(epoch FROM entered_at - since)::double precision
+      FROM moved;
     RETURN NULL;
 END $$;
 CREATE TRIGGER {kind}_moves AFTER UPDATE ON {kind} REFERENCING OLD TABLE AS old_rows NEW TABLE AS new_rows
@@ -129,47 +140,12 @@ CREATE TRIGGER {kind}_phase_follows_state AFTER UPDATE OF phase, outcome ON {kin
     EXECUTE FUNCTION {kind}_phase_follows_state();
 -- end
 
--- An attempt that ends is written down, whoever ended it. Where another one takes over in the same move, the task speaks of that one.
-CREATE FUNCTION attempts_end() RETURNS trigger LANGUAGE plpgsql
-SET search_path FROM CURRENT SET enable_hashjoin = on SET enable_nestloop = off AS $$
-BEGIN
-    INSERT INTO attempt (task_id, epoch, tenant, worker_id, started_at, ended_at, ended_by, resumed, session_id, cost_usd, error,
-                         exit_code, log_path)
-    SELECT was.id, was.current_attempt, was.tenant, was.attempt_worker_id, was.attempt_started_at,
-           greatest(task.entered_at, was.attempt_started_at), task.trigger, was.attempt_resumed,
-           CASE WHEN task.current_attempt IS NULL THEN task.session_id ELSE was.session_id END,
-           CASE WHEN task.current_attempt IS NULL THEN task.attempt_cost_usd ELSE was.attempt_cost_usd END,
-           CASE WHEN task.current_attempt IS NULL THEN task.attempt_error ELSE was.attempt_error END,
-           CASE WHEN task.current_attempt IS NULL THEN task.attempt_exit_code ELSE was.attempt_exit_code END,
-           CASE WHEN task.current_attempt IS NULL THEN task.attempt_log_path ELSE was.attempt_log_path END
-      FROM new_rows AS task JOIN old_rows AS was ON was.id = task.id
-     WHERE was.current_attempt IS NOT NULL AND task.current_attempt IS DISTINCT FROM was.current_attempt;
-    RETURN NULL;
-END $$;
-CREATE TRIGGER attempts_end AFTER UPDATE ON task REFERENCING OLD TABLE AS old_rows NEW TABLE AS new_rows
-    FOR EACH STATEMENT EXECUTE FUNCTION attempts_end();
-
--- A worker that a task is given to is one of its tenant's. A foreign key would look, and lock, once for each row.
-CREATE FUNCTION tasks_get_their_worker() RETURNS trigger LANGUAGE plpgsql
-SET search_path FROM CURRENT SET enable_hashjoin = on SET enable_nestloop = off AS $$
-DECLARE
-    nobody text := (
-        SELECT given.worker_id
-          FROM (SELECT DISTINCT attempt_worker_id AS worker_id, tenant FROM new_rows WHERE current_attempt IS NOT NULL) AS given
-         WHERE (SELECT true FROM worker WHERE worker.id = given.worker_id AND worker.tenant = given.tenant) IS NULL
-         LIMIT 1);
-BEGIN
-    IF nobody IS NOT NULL THEN
-        RAISE EXCEPTION 'pointsman: there is no worker % to give a task to', nobody;
-    END IF;
-    RETURN NULL;
-END $$;
-CREATE TRIGGER tasks_get_their_worker AFTER UPDATE ON task REFERENCING NEW TABLE AS new_rows
-    FOR EACH STATEMENT EXECUTE FUNCTION tasks_get_their_worker();
-
--- Only a move gives a task to a worker, so that only states that need one have one.
-CREATE TRIGGER task_gets_its_worker_by_a_move BEFORE UPDATE OF worker_id ON task FOR EACH ROW
-    WHEN (new.worker_id IS NOT NULL AND new.worker_id IS DISTINCT FROM old.worker_id AND new.revision = old.revision)
+-- Only a move gives a task to a worker, or takes it away: so only states that need one have one, and no attempt ends unseen.
+CREATE TRIGGER task_gets_its_worker_by_a_move BEFORE UPDATE OF worker_id, attempt_worker_id, current_attempt ON task FOR EACH ROW
+    WHEN (new.revision = old.revision
+          AND ((new.worker_id IS NOT NULL AND new.worker_id IS DISTINCT FROM old.worker_id)
+               OR (new.state = old.state AND new.current_attempt IS DISTINCT FROM old.current_attempt)
+               OR new.attempt_worker_id IS DISTINCT FROM old.attempt_worker_id))
     EXECUTE FUNCTION forbid('a task gets its worker by a move, and not otherwise');
 
 -- A run that succeeded has only tasks that did.
