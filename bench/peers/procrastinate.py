@@ -1,0 +1,69 @@
+"""procrastinate with as many jobs at a time as asked, on uvloop; it claims and reports them one by one all the same.
+
+It is told not to listen, since everything is there when the worker begins, and has a connection for each job at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.metadata
+import logging
+import sys
+import time
+from typing import Any
+
+import procrastinate
+import uvloop
+from bench.peers.conversation import Answer, answer_each, check_done
+
+DEFERRED_AT_ONCE = 1_000
+
+
+class Peer:
+    def __init__(self, url: str) -> None:
+        self._url = url
+
+    async def versions(self) -> Answer:
+        return {name: importlib.metadata.version(name) for name in ("procrastinate",)}
+
+    async def prepare(self) -> Answer:
+        async with self._app(1).open_async() as app:
+            await app.schema_manager.apply_schema_async()
+        return {}
+
+    async def drain(self, count: int, concurrency: int) -> Answer:
+        async with self._app(concurrency).open_async() as app:
+            before = await self._done(app)
+            for start in range(0, count, DEFERRED_AT_ONCE):
+                await app.tasks["nothing"].batch_defer_async(*[{}] * min(DEFERRED_AT_ONCE, count - start))
+            began = time.perf_counter()
+            await app.run_worker_async(concurrency=concurrency, wait=False, listen_notify=False, install_signal_handlers=False)
+            seconds = time.perf_counter() - began
+            check_done(await self._done(app) - before, count)
+        return {"tasks": count, "seconds": seconds}
+
+    def _app(self, concurrency: int) -> Any:
+        connector = procrastinate.PsycopgConnector(conninfo=self._url, min_size=concurrency + 1, max_size=concurrency + 1)
+        app = procrastinate.App(connector=connector)
+
+        @app.task(name="nothing")
+        async def nothing() -> None:
+            pass
+
+        return app
+
+    async def _done(self, app: Any) -> int:
+        query = "SELECT count(*) AS done FROM procrastinate_jobs WHERE status = 'succeeded'"
+        row = await app.connector.execute_query_one_async(query)
+        return int(row["done"])
+
+
+def main() -> None:
+    logging.disable(logging.WARNING)
+    peer = Peer(sys.argv[1])
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        answer_each({"versions": peer.versions, "prepare": peer.prepare, "drain": peer.drain}, runner.run)
+
+
+if __name__ == "__main__":
+    main()
