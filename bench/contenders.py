@@ -67,7 +67,8 @@ class Entry:
     """How many tasks go together: counts are multiples of it, so that nobody ends with a part of a batch."""
     first: int = 100
     """How many tasks it does to warm up."""
-    most: int | None = None
+    fixed: int | None = None
+    """How many tasks it does in each round, however long that takes."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,7 @@ def take_turns(entries: Sequence[Entry], pace: Pace, tell: Callable[[str], None]
     counts = {}
     for entry in entries:
         tell(f"warming up: {entry.name}")
-        counts[entry.name] = count_for(entry, entry.measure(multiple(entry.first, entry.batch)), pace)
+        counts[entry.name] = warm_up(entry, pace)
     results: dict[str, list[Answer]] = {entry.name: [] for entry in entries}
     for turn in range(pace.rounds):
         tell(f"round {turn + 1} of {pace.rounds}")
@@ -93,9 +94,19 @@ def take_turns(entries: Sequence[Entry], pace: Pace, tell: Callable[[str], None]
     return results
 
 
-def count_for(entry: Entry, warm: Answer, pace: Pace) -> int:
-    wanted = int(warm["tasks"] / warm["seconds"] * pace.seconds)
-    return multiple(min(wanted, entry.most or pace.most), entry.batch)
+def warm_up(entry: Entry, pace: Pace) -> int:
+    """How many tasks its rounds have; whoever is done at once is tried again with more, since it was not warm yet."""
+    if entry.fixed:
+        entry.measure(entry.fixed)
+        return entry.fixed
+    answer = entry.measure(multiple(entry.first, entry.batch))
+    if answer["seconds"] < pace.seconds / 4:
+        answer = entry.measure(count_for(entry, answer, pace.seconds / 2, pace.most))
+    return count_for(entry, answer, pace.seconds, pace.most)
+
+
+def count_for(entry: Entry, answer: Answer, seconds: float, most: int) -> int:
+    return multiple(min(int(answer["tasks"] / answer["seconds"] * seconds), most), entry.batch)
 
 
 def multiple(count: int, batch: int) -> int:

@@ -23,6 +23,7 @@ import argparse
 import asyncio
 import dataclasses
 import shutil
+import signal
 import sys
 import tempfile
 from pathlib import Path
@@ -51,7 +52,7 @@ FULL = Scale(
 )
 QUICK = Scale(
     "quick",
-    Pace(rounds=3, seconds=0.3, most=3_000),
+    Pace(rounds=3, seconds=0.3, most=5_000),
     layers=(1, 20, 958, 20, 1),
     chain=100,
     latencies=30,
@@ -108,6 +109,8 @@ def arguments() -> argparse.ArgumentParser:
 
 def main() -> int:
     options = arguments().parse_args()
+    # Whoever ends this run ends the server and the contenders with it.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     scale = QUICK if options.quick else FULL
     peers = str(options.peers.absolute()) if options.peers.exists() and "peers" in options.only else None
     if peers is None and "peers" in options.only and not options.profile:

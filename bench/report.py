@@ -92,6 +92,12 @@ def rate_row(
     return Row(what, spread(rates, unit), tuple(rates), ratio, target, met, note)
 
 
+def compared_row(what: str, own: Sequence[float], other: Sequence[float], target: Target, note: str) -> Row:
+    """How quick Pointsman was; the ratio says how many times as quick as `other`, another row of the table."""
+    ratio = ratio_of(own, other)
+    return Row(what, spread(own, "tasks/s"), tuple(own), ratio, target, target.is_met_by(ratio), note)
+
+
 def latency_row(
     what: str, seconds: Sequence[float], *, own: Sequence[float] | None = None, target: Target | None = None, note: str = ""
 ) -> Row:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Iterator, Sequence
 from functools import partial
 
 from bench.contenders import Answer, Contender, Entry, rates, take_turns
 from bench.parts.setting import Setting
-from bench.report import Row, Table, Target, quickest, rate_row
+from bench.report import Row, Table, Target, compared_row, quickest, rate_row, ratio_of, times
 
 BATCHES = (1, 10, 100)
 LARGEST_BATCH = 500
@@ -114,24 +115,21 @@ def own_rows(answers: dict[str, list[Answer]], measured: dict[str, list[float]])
     for batch in (*BATCHES, LARGEST_BATCH):
         name = OWN.format(batch)
         each = [answer["commits"] * batch / answer["tasks"] for answer in answers[name]]
-        yield rate_row(name, measured[name], note=f"{sorted(each)[len(each) // 2]:.2f} commits a batch")
+        yield rate_row(name, measured[name], note=f"{statistics.median(each):.2f} commits a batch")
     for name in TWO_PROCESSES:
         if name in measured:
             alone = measured[JUDGED]
             share = min(min(answer["shares"]) / answer["tasks"] for answer in answers[name])
-            # Turned round: how many times as quick two are as one.
-            yield compared(name, measured[name], alone, Target(1.0), f"of one process; the smaller share was {share:.0%}")
-
-
-def compared(name: str, own: Sequence[float], other: Sequence[float], target: Target, note: str) -> Row:
-    """A row about Pointsman itself, with its ratio to another row of the table."""
-    turned = rate_row(name, other, own=own, target=target, note=note)
-    return Row(name, rate_row(name, own).figure, tuple(own), turned.ratio, target, turned.met, note)
+            yield compared_row(name, measured[name], alone, Target(1.0), f"of one process; the smaller share was {share:.0%}")
 
 
 def peer_rows(kind: str, peer: str, measured: dict[str, list[float]]) -> Iterator[Row]:
     tried = {name: measured[name] for name in PEER_SETTINGS[kind][peer] if name in measured}
-    best = quickest(tried) if tried else None
+    own = {name: measured[name] for name in map(OWN.format, (*BATCHES, LARGEST_BATCH))}
+    own_best = quickest(own)
     for name, each in tried.items():
-        target = PEER_TARGETS[kind][peer] if name == best else None
-        yield rate_row(name, each, own=measured[JUDGED], target=target, note="its best" if name == best else "")
+        if name == quickest(tried):
+            note = f"its best; {times(ratio_of(own[own_best], each))} by {own_best}"
+            yield rate_row(name, each, own=own[JUDGED], target=PEER_TARGETS[kind][peer], note=note)
+        else:
+            yield rate_row(name, each, own=own[JUDGED])

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from bench.contenders import Answer, Entry, Pace, rates, take_turns
-from bench.parts.drain import compared
+import statistics
+
+from bench.contenders import Answer, Entry, rates, take_turns
 from bench.parts.setting import Setting
-from bench.report import Row, Table, Target, rate_row
+from bench.report import Row, Table, Target, compared_row, rate_row
 
 BATCH = 100
 
@@ -23,18 +24,18 @@ def measure(setting: Setting) -> list[Table]:
             return {**answer, "seconds": answer["submit_seconds"] + answer["seconds"], "drain_seconds": answer["seconds"]}
 
         entries = [
-            Entry(flat, lambda count: whole_life([count]), count, first=count, most=count),
-            Entry(graph, lambda _: whole_life(layers), count, first=count, most=count),
+            Entry(flat, lambda count: whole_life([count]), fixed=count),
+            Entry(graph, lambda _: whole_life(layers), fixed=count),
         ]
-        answers = take_turns(entries, Pace(setting.scale.pace.rounds, 0, count), setting.tell)
+        answers = take_turns(entries, setting.scale.pace, setting.tell)
         setting.tell(f"a chain of {chain:,} tasks")
         links = [own.ask("whole_life", layers=[1] * chain, batch=1) for _ in range(setting.scale.pace.rounds)]
     each = [answer["commits"] / answer["tasks"] for answer in links]
     target = Target(2, at_most=True, unit=" commits a link")
-    middle = sorted(each)[len(each) // 2]
+    middle = statistics.median(each)
     rows = [
         rate_row(flat, rates(answers[flat]), note=parts_of(answers[flat])),
-        compared(
+        compared_row(
             graph, rates(answers[graph]), rates(answers[flat]), Target(0.5), f"of the flat rate; {parts_of(answers[graph])}"
         ),
         Row(
@@ -50,6 +51,6 @@ def measure(setting: Setting) -> list[Table]:
 
 
 def parts_of(answers: list[Answer]) -> str:
-    submitted = sorted(answer["submit_seconds"] for answer in answers)[len(answers) // 2]
-    drained = sorted(answer["drain_seconds"] for answer in answers)[len(answers) // 2]
+    submitted = statistics.median(answer["submit_seconds"] for answer in answers)
+    drained = statistics.median(answer["drain_seconds"] for answer in answers)
     return f"{submitted:.2f} s to submit, {drained:.2f} s to drain"

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from bench.contenders import Contender, Entry, rates, take_turns
 from bench.databases import Database
-from bench.parts.drain import compared
 from bench.parts.filling import multiply
 from bench.parts.setting import Setting
-from bench.report import Row, Table, Target, rate_row
+from bench.report import Row, Table, Target, compared_row, rate_row
 
 BATCH = 100
 
@@ -36,7 +35,7 @@ def measure(setting: Setting) -> list[Table]:
     for what, told in (("drain", "from claim to completion"), ("claim", "claims alone")):
         before, after = rates(answers[f"{what}, empty"]), rates(answers[f"{what}, full"])
         speeds.append(rate_row(f"{told}, empty database", before))
-        speeds.append(compared(f"{told}, {finished:,} finished tasks", after, before, Target(0.9), "of the empty database"))
+        speeds.append(compared_row(f"{told}, {finished:,} finished tasks", after, before, Target(0.9), "of the empty database"))
     return [
         Table(f"{database.name}: bytes of a finished task", [*rows, size]),
         Table(f"{database.name}: speed with {finished:,} finished tasks, batches of {BATCH}", speeds),
@@ -49,6 +48,7 @@ def entry(name: str, contender: Contender, what: str) -> Entry:
 
 def bytes_rows(name: str, database: Database, url: str, contender: Contender, count: int) -> list[Row]:
     """What the database grows by, from before the tasks are submitted to after they are done, and what of it is needed."""
+    database.vacuum(url)
     empty, wal = database.size_bytes(url), database.wal_bytes()
     contender.ask("drain", count=count, batch=BATCH)
     used, wal_after = database.size_bytes(url), database.wal_bytes()

@@ -1,8 +1,8 @@
 """DBOS: queued workflows of one step that does nothing, on PostgreSQL or SQLite.
 
 The queue has no limits of its own, which was quicker than any, and is polled every 10 ms instead of every second. Workflows may
-be coroutines, or functions that take a thread each. Its SQLite file is in WAL mode, which DBOS leaves to whoever makes the file;
-each commit is synced (synchronous=FULL is what SQLite does unless told otherwise).
+be coroutines, or functions that take a thread each. Its SQLite file is in WAL mode, which DBOS leaves to whoever makes it; each
+commit is synced (synchronous=FULL is what SQLite does unless told otherwise).
 """
 
 from __future__ import annotations
