@@ -106,7 +106,8 @@ def warm_up(entry: Entry, pace: Pace) -> int:
 
 
 def count_for(entry: Entry, answer: Answer, seconds: float, most: int) -> int:
-    return multiple(min(int(answer["tasks"] / answer["seconds"] * seconds), most), entry.batch)
+    wanted = int(answer["tasks"] / answer["seconds"] * seconds)
+    return multiple(min(max(wanted, entry.first), most), entry.batch)
 
 
 def multiple(count: int, batch: int) -> int:

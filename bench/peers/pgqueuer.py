@@ -1,4 +1,4 @@
-"""pgqueuer as its own benchmark runs it: asyncpg, uvloop, batches of claims and of reports; all of its tables are logged.
+"""pgqueuer at its quickest: asyncpg, uvloop, batches of claims and of reports; all of its tables are logged, as by default.
 
 A pool lets the report of one batch be written while the next batch is claimed, which was quicker than a single connection.
 """
