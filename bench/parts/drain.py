@@ -26,7 +26,12 @@ PEER_TARGETS = {
 PEER_SETTINGS: dict[str, dict[str, dict[str, dict[str, object]]]] = {
     "postgres": {
         "pgqueuer": {f"pgqueuer, batches of {batch:,}": {"batch": batch} for batch in (1, 10, 100, 200, 500, 1_000)},
-        "procrastinate": {f"procrastinate, concurrency {number}": {"concurrency": number} for number in (5, 10, 20)},
+        "procrastinate": {
+            "procrastinate, concurrency 1": {"workers": 1, "concurrency": 1},
+            "procrastinate, concurrency 5": {"workers": 1, "concurrency": 5},
+            "procrastinate, concurrency 10": {"workers": 1, "concurrency": 10},
+            "procrastinate, 10 workers": {"workers": 10, "concurrency": 1},
+        },
         "dbos": {
             "DBOS, coroutines, 20 connections": {"workflow": "one_step", "connections": 20},
             "DBOS, threads, 20 connections": {"workflow": "one_step_in_a_thread", "connections": 20},

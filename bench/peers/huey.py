@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib.metadata
 import itertools
 import logging
+import sqlite3
 import sys
 import threading
 import time
@@ -24,7 +25,7 @@ class Peer:
         self._path = path
 
     def versions(self) -> Answer:
-        return {"huey": importlib.metadata.version("huey")}
+        return {"huey": importlib.metadata.version("huey"), "SQLite of the peers": sqlite3.sqlite_version}
 
     def prepare(self) -> Answer:
         SqliteHuey("bench", filename=self._path, fsync=True).storage.close()
@@ -50,9 +51,10 @@ class Peer:
                 time.sleep(0.001)
         seconds = time.perf_counter() - began
         consumer.stop(graceful=True)
-        # A job is done when it is gone from the queue, and, where results are wanted, its result is there.
-        check_done(huey.storage.result_store_size() if results else count, count)
+        # A job is done when it is gone from the queue and, where results are wanted, its result is there.
         check_done(count - huey.storage.queue_size(), count)
+        if results:
+            check_done(huey.storage.result_store_size(), count)
         huey.storage.flush_results()
         huey.storage.close()
         return {"tasks": count, "seconds": seconds}

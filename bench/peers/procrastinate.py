@@ -1,6 +1,7 @@
-"""procrastinate with as many jobs at a time as asked, on uvloop; it claims and reports them one by one all the same.
+"""procrastinate with as many jobs at a time as asked, on uvloop; a worker claims and reports them one by one all the same.
 
-It is told not to listen, since everything is there when the worker begins, and has a connection for each job at a time.
+Several workers in one process claim side by side. They are told not to listen, since everything is there when they begin, and
+have a connection for each job at a time.
 """
 
 from __future__ import annotations
@@ -31,19 +32,20 @@ class Peer:
             await app.schema_manager.apply_schema_async()
         return {}
 
-    async def drain(self, count: int, concurrency: int) -> Answer:
-        async with self._app(concurrency).open_async() as app:
+    async def drain(self, count: int, workers: int, concurrency: int) -> Answer:
+        async with self._app(workers * concurrency).open_async() as app:
             before = await self._done(app)
             for start in range(0, count, DEFERRED_AT_ONCE):
                 await app.tasks["nothing"].batch_defer_async(*[{}] * min(DEFERRED_AT_ONCE, count - start))
+            options = {"concurrency": concurrency, "wait": False, "listen_notify": False, "install_signal_handlers": False}
             began = time.perf_counter()
-            await app.run_worker_async(concurrency=concurrency, wait=False, listen_notify=False, install_signal_handlers=False)
+            await asyncio.gather(*[app.run_worker_async(name=str(number), **options) for number in range(workers)])
             seconds = time.perf_counter() - began
             check_done(await self._done(app) - before, count)
         return {"tasks": count, "seconds": seconds}
 
-    def _app(self, concurrency: int) -> Any:
-        connector = procrastinate.PsycopgConnector(conninfo=self._url, min_size=concurrency + 1, max_size=concurrency + 1)
+    def _app(self, jobs: int) -> Any:
+        connector = procrastinate.PsycopgConnector(conninfo=self._url, min_size=jobs + 1, max_size=jobs + 1)
         app = procrastinate.App(connector=connector)
 
         @app.task(name="nothing")
