@@ -113,7 +113,8 @@ class Part:
         while len(held) < count:
             held += await turn(self._engine, worker_id, (), batch)
         seconds = time.perf_counter() - began
-        await turn(self._engine, worker_id, held, 0)
+        for start in range(0, count, batch):
+            await turn(self._engine, worker_id, held[start : start + batch], 0)
         await self.check_runs()
         return {"tasks": count, "seconds": seconds}
 
