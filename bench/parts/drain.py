@@ -31,11 +31,12 @@ PEER_SETTINGS: dict[str, dict[str, dict[str, dict[str, object]]]] = {
             "procrastinate, concurrency 5": {"workers": 1, "concurrency": 5},
             "procrastinate, concurrency 10": {"workers": 1, "concurrency": 10},
             "procrastinate, 10 workers": {"workers": 10, "concurrency": 1},
+            "procrastinate, 10 workers, jobs deleted": {"workers": 10, "concurrency": 1, "delete": True},
         },
         "dbos": {
             "DBOS, coroutines, 20 connections": {"workflow": "one_step", "connections": 20},
             "DBOS, threads, 20 connections": {"workflow": "one_step_in_a_thread", "connections": 20},
-            "DBOS, threads, 50 connections": {"workflow": "one_step_in_a_thread", "connections": 50},
+            "DBOS, 50 threads, 50 connections": {"workflow": "one_step_in_a_thread", "connections": 50, "at_once": 50},
         },
     },
     "sqlite": {
@@ -47,6 +48,7 @@ PEER_SETTINGS: dict[str, dict[str, dict[str, dict[str, object]]]] = {
         },
         "dbos": {
             "DBOS, coroutines, 2 connections": {"workflow": "one_step", "connections": 2},
+            "DBOS, 20 coroutines, 2 connections": {"workflow": "one_step", "connections": 2, "at_once": 20},
             "DBOS, threads, 2 connections": {"workflow": "one_step_in_a_thread", "connections": 2},
         },
     },

@@ -1,7 +1,7 @@
 """DBOS: queued workflows of one step that does nothing, on PostgreSQL or SQLite.
 
-The queue has no limits of its own, which was quicker than any, and is polled every 10 ms instead of every second. Workflows may
-be coroutines, or functions that take a thread each. Its SQLite file is in WAL mode, which DBOS leaves to whoever makes it; each
+The queue lets as many run at once as asked, or all, and is polled every 10 ms instead of every second. Workflows may be
+coroutines, or functions that take a thread each. Its SQLite file is in WAL mode, which DBOS leaves to whoever makes it; each
 commit is synced (synchronous=FULL is what SQLite does unless told otherwise).
 """
 
@@ -78,9 +78,9 @@ class Peer:
         DBOS.destroy()
         return {}
 
-    def drain(self, count: int, connections: int, workflow: str) -> Answer:
+    def drain(self, count: int, connections: int, workflow: str, at_once: int | None = None) -> Answer:
         before = self._number_of("SUCCESS")
-        self._enqueue(workflow, count)
+        self._enqueue(workflow, count, at_once)
         rounds.begin(count)
         # What the queue manages before the clock is looked at is in its favour: less than a polling interval.
         self._launch(connections)
@@ -104,9 +104,9 @@ class Peer:
         DBOS(config=config)
         DBOS.launch()
 
-    def _enqueue(self, workflow: str, count: int) -> None:
+    def _enqueue(self, workflow: str, count: int, at_once: int | None) -> None:
         client = DBOSClient(system_database_url=self._url, application_name="bench")
-        client.register_queue(QUEUE, polling_interval_sec=POLLED_EVERY_SECONDS)
+        client.register_queue(QUEUE, worker_concurrency=at_once, polling_interval_sec=POLLED_EVERY_SECONDS)
         options: Any = {"workflow_name": workflow, "queue_name": QUEUE, "app_version": "1"}
         with self._engine.begin() as connection:
             for _ in range(count):

@@ -32,16 +32,25 @@ class Peer:
             await app.schema_manager.apply_schema_async()
         return {}
 
-    async def drain(self, count: int, workers: int, concurrency: int) -> Answer:
+    async def drain(self, count: int, workers: int, concurrency: int, *, delete: bool = False) -> Answer:
         async with self._app(workers * concurrency).open_async() as app:
-            before = await self._done(app)
+            before = await self._jobs(app)
             for start in range(0, count, DEFERRED_AT_ONCE):
                 await app.tasks["nothing"].batch_defer_async(*[{}] * min(DEFERRED_AT_ONCE, count - start))
-            options = {"concurrency": concurrency, "wait": False, "listen_notify": False, "install_signal_handlers": False}
+            options: dict[str, Any] = {
+                "concurrency": concurrency,
+                "wait": False,
+                "listen_notify": False,
+                "install_signal_handlers": False,
+            }
+            options["delete_jobs"] = "successful" if delete else "never"
             began = time.perf_counter()
             await asyncio.gather(*[app.run_worker_async(name=str(number), **options) for number in range(workers)])
             seconds = time.perf_counter() - began
-            check_done(await self._done(app) - before, count)
+            jobs = await self._jobs(app)
+            # Only those that succeeded are ever deleted, so whatever is gone is done, too.
+            check_done(count - jobs["others"], count)
+            check_done(jobs["done"] - before["done"], 0 if delete else count)
         return {"tasks": count, "seconds": seconds}
 
     def _app(self, jobs: int) -> Any:
@@ -54,10 +63,13 @@ class Peer:
 
         return app
 
-    async def _done(self, app: Any) -> int:
-        query = "SELECT count(*) AS done FROM procrastinate_jobs WHERE status = 'succeeded'"
-        row = await app.connector.execute_query_one_async(query)
-        return int(row["done"])
+    async def _jobs(self, app: Any) -> dict[str, int]:
+        query = """
+            SELECT count(*) FILTER (WHERE status = 'succeeded') AS done, count(*) FILTER (WHERE status <> 'succeeded') AS others
+              FROM procrastinate_jobs
+        """
+        jobs: dict[str, int] = await app.connector.execute_query_one_async(query)
+        return jobs
 
 
 def main() -> None:
