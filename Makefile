@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
+PEERS  := .venv-peers
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 export PIP_ROOT_USER_ACTION = ignore
 
@@ -14,7 +15,7 @@ help:
 	@echo "make bench   measure kernel and engine against peers and floors, and write docs/benchmarks.md"
 	@echo "make docs    write the reference of the shipped machines and their pictures anew"
 	@echo "make lock    write requirements/*.txt anew from pyproject.toml"
-	@echo "make clean   remove .venv and everything that was built"
+	@echo "make clean   remove both environments and everything that was built"
 
 run: $(VENV)/run.stamp
 	@$(BIN)/python examples/tour.py
@@ -31,15 +32,15 @@ lint: $(VENV)/test.stamp
 docs: $(VENV)/run.stamp
 	$(BIN)/python docs/generate.py
 
-bench: $(VENV)/bench.stamp
+bench: $(VENV)/bench.stamp $(PEERS)/peers.stamp
 	$(BIN)/python bench/kernel.py --write docs/benchmarks.md
-	$(BIN)/python bench/engine.py --write docs/benchmarks.md
+	$(BIN)/python bench/engine.py --peers $(PEERS)/bin/python --write docs/benchmarks.md
 
-# The environment: a venv works without ensurepip too, as long as this Python has some pip.
-$(VENV)/venv.stamp:
+# The environments: a venv works without ensurepip too, as long as this Python has some pip.
+$(VENV)/venv.stamp $(PEERS)/venv.stamp:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Pointsman needs Python 3.11 or later; say which: make PYTHON=python3.12")'
-	@echo "Setting up $(VENV) …"
-	@$(PYTHON) -m venv $(VENV) 2>/dev/null || { rm -rf $(VENV) && $(PYTHON) -m venv --without-pip $(VENV) && $(PYTHON) -m pip --python $(BIN)/python install -q pip; }
+	@echo "Setting up $(@D) …"
+	@$(PYTHON) -m venv $(@D) 2>/dev/null || { rm -rf $(@D) && $(PYTHON) -m venv --without-pip $(@D) && $(PYTHON) -m pip --python $(@D)/bin/python install -q pip; }
 	@touch $@
 
 $(VENV)/run.stamp: requirements/run.txt pyproject.toml $(VENV)/venv.stamp
@@ -55,14 +56,19 @@ $(VENV)/bench.stamp: requirements/bench.txt $(VENV)/run.stamp
 	@$(BIN)/python -m pip install -q --require-hashes -r requirements/bench.txt
 	@touch $@
 
-COMPILE = $(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate \
-	--no-header pyproject.toml
+$(PEERS)/peers.stamp: requirements/peers.txt $(PEERS)/venv.stamp
+	@$(PEERS)/bin/python -m pip install -q --require-hashes -r requirements/peers.txt
+	@touch $@
+
+LOCK = $(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate --no-header
+COMPILE = $(LOCK) pyproject.toml
 
 lock: $(VENV)/venv.stamp
 	@$(BIN)/python -m pip install -q uv
 	$(COMPILE) --upgrade --group build -o requirements/run.txt
 	$(COMPILE) --upgrade --group test -c requirements/run.txt -o requirements/test.txt
 	$(COMPILE) --upgrade --group bench -c requirements/run.txt -o requirements/bench.txt
+	$(LOCK) --upgrade --group peers -o requirements/peers.txt
 
 clean:
-	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(PEERS) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

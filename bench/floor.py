@@ -6,18 +6,22 @@
 One transaction finishes a batch of tasks, claims the next one and writes both moves down, as durably as Pointsman does
 (SQLite: WAL and synchronous=FULL; PostgreSQL: synchronous_commit=on). There are no runs, attempts, epochs, workers, tenants,
 dependencies, rules, triggers, checks or foreign keys: nothing keeps a stale worker, or a hand, from writing nonsense.
+
+    python -m bench.floor sqlite:///path | postgresql://…   take part in a run of `bench/engine.py`
 """
 
 from __future__ import annotations
 
+import sys
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any, LiteralString, Protocol
 
 import apsw
 import msgspec
 import psycopg
+from bench.peers.conversation import Answer, answer_each, check_done, say
 
 LATENCY_SECONDS = 10.0
 Held = list[tuple[int, str]]
@@ -31,25 +35,28 @@ class Floor(Protocol):
         """Finish these tasks and claim others, in one transaction."""
         ...
 
-    def wait_for_task(self) -> tuple[float, float]:
-        """Submit one task into the idle database and claim it when the news are there: when both were."""
+    def submit_one(self) -> None:
+        """And tell whoever waits for it."""
         ...
+
+    def claim_one(self) -> Held:
+        """Wait until there is one."""
+        ...
+
+    def done(self) -> int: ...
 
     def size_bytes(self) -> int: ...
 
     def close(self) -> None: ...
 
 
-def drain(floor: Floor, count: int, batch: int, until: float) -> int:
-    """Claim and finish that many tasks, or as many as there is time for; how many that were."""
+def drain(floor: Floor, count: int, batch: int) -> None:
     held: Held = []
-    claimed = finished = 0
+    claimed = 0
     while True:
-        room = min(batch, count - claimed) if time.perf_counter() < until else 0
-        finished += len(held)
-        held = floor.turn([task_id for task_id, _ in held], room)
+        held = floor.turn([task_id for task_id, _ in held], min(batch, count - claimed))
         if not held:
-            return finished
+            return
         claimed += len(held)
 
 
@@ -109,14 +116,17 @@ class SqliteFloor:
         self._connection.execute("COMMIT")
         return held
 
-    def wait_for_task(self) -> tuple[float, float]:
-        """Nobody has to be woken in one process with one connection: two commits, and nothing between them."""
-        began = time.perf_counter()
+    def submit_one(self) -> None:
         self.submit(1, per_commit=1)
-        held = self.turn((), 1)
-        claimed = time.perf_counter()
-        self.turn([task_id for task_id, _ in held], 0)
-        return began, claimed
+
+    def claim_one(self) -> Held:
+        """Nobody has to be woken in one process with one connection."""
+        return self.turn((), 1)
+
+    def done(self) -> int:
+        ((number,),) = self._connection.execute("SELECT count(*) FROM task WHERE state = 'done'").fetchall()
+        assert isinstance(number, int)
+        return number
 
     def size_bytes(self) -> int:
         self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
@@ -136,9 +146,10 @@ def _json(values: Collection[int]) -> str:
 # ── PostgreSQL ──
 
 POSTGRES_SCHEMA: tuple[LiteralString, ...] = (
-    "CREATE TABLE task (id bigserial PRIMARY KEY, state text NOT NULL, priority integer NOT NULL, payload text NOT NULL)",
-    "CREATE INDEX task_claimable ON task (priority DESC, id) WHERE state = 'queued'",
-    """CREATE TABLE transition (position bigserial PRIMARY KEY, task_id bigint NOT NULL, from_state text,
+    """CREATE TABLE IF NOT EXISTS task (id bigserial PRIMARY KEY, state text NOT NULL, priority integer NOT NULL,
+                                        payload text NOT NULL)""",
+    "CREATE INDEX IF NOT EXISTS task_claimable ON task (priority DESC, id) WHERE state = 'queued'",
+    """CREATE TABLE IF NOT EXISTS transition (position bigserial PRIMARY KEY, task_id bigint NOT NULL, from_state text,
                                 to_state text NOT NULL, at timestamptz NOT NULL)""",
 )
 POSTGRES_SESSION: LiteralString = "SET synchronous_commit = on; SET jit = off"
@@ -169,9 +180,8 @@ POSTGRES_TURN: LiteralString = """
 
 class PostgresFloor:
     def __init__(self, url: str) -> None:
-        self.url = url
-        self._connection = _connect(url)
-        self._listener: psycopg.Connection[Any] | None = None
+        self._connection = psycopg.connect(url, autocommit=True, prepare_threshold=1)
+        self._connection.execute(POSTGRES_SESSION)
         for statement in POSTGRES_SCHEMA:
             self._connection.execute(statement)
 
@@ -180,19 +190,24 @@ class PostgresFloor:
             self._connection.execute(POSTGRES_SUBMIT, (["null"] * min(per_commit, count - start),))
 
     def turn(self, finished: Collection[int], limit: int) -> Held:
-        return _turn(self._connection, list(finished), limit)
+        return self._connection.execute(POSTGRES_TURN, (list(finished), limit)).fetchall()
 
-    def wait_for_task(self) -> tuple[float, float]:
-        """One connection commits and notifies, another one hears of it and claims."""
-        if self._listener is None:
-            self._listener = _connect(self.url)
-            self._listener.execute("LISTEN floor")
-        began = time.perf_counter()
-        notify_and_submit(self._connection)
-        held = claim_when_told(self._listener)
-        claimed = time.perf_counter()
-        _turn(self._listener, [task_id for task_id, _ in held], 0)
-        return began, claimed
+    def submit_one(self) -> None:
+        with self._connection.pipeline(), self._connection.transaction():
+            self._connection.execute(POSTGRES_SUBMIT, (["null"],))
+            self._connection.execute("NOTIFY floor")
+
+    def listen(self) -> None:
+        self._connection.execute("LISTEN floor")
+
+    def claim_one(self) -> Held:
+        for _ in self._connection.notifies(timeout=LATENCY_SECONDS, stop_after=1):
+            pass
+        return self.turn((), 1)
+
+    def done(self) -> int:
+        ((number,),) = self._connection.execute("SELECT count(*) FROM task WHERE state = 'done'").fetchall()
+        return int(number)
 
     def size_bytes(self) -> int:
         ((size,),) = self._connection.execute("SELECT pg_database_size(current_database())").fetchall()
@@ -201,38 +216,71 @@ class PostgresFloor:
 
     def close(self) -> None:
         self._connection.close()
-        if self._listener:
-            self._listener.close()
 
 
-def notify_and_submit(connection: psycopg.Connection[Any]) -> None:
-    with connection.pipeline(), connection.transaction():
-        connection.execute(POSTGRES_SUBMIT, (["null"],))
-        connection.execute("NOTIFY floor")
+# ── taking part ──
 
 
-def claim_when_told(listener: psycopg.Connection[Any]) -> Held:
-    for _ in listener.notifies(timeout=LATENCY_SECONDS, stop_after=1):
-        pass
-    return _turn(listener, [], 1)
+class Part:
+    """What the floor is asked in a run."""
 
+    def __init__(self, floor: Floor) -> None:
+        self._floor = floor
 
-def claim_in_another_process(url: str, turns: int) -> None:
-    """The second process of the latency test: tells when it is ready, and at each claim when that was."""
-    with _connect(url) as listener:
-        listener.execute("LISTEN floor")
-        print("ready", flush=True)
+    def drain(self, count: int, batch: int) -> Answer:
+        before = self._floor.done()
+        began = time.perf_counter()
+        self._floor.submit(count, per_commit=count)
+        middle = time.perf_counter()
+        drain(self._floor, count, batch)
+        ended = time.perf_counter()
+        check_done(self._floor.done() - before, count)
+        return {"tasks": count, "seconds": ended - middle, "submit_seconds": middle - began}
+
+    def submit(self, count: int, per_commit: int) -> Answer:
+        began = time.perf_counter()
+        self._floor.submit(count, per_commit=per_commit)
+        seconds = time.perf_counter() - began
+        drain(self._floor, count, 100)
+        return {"tasks": count, "seconds": seconds}
+
+    def wait_for_task(self) -> Answer:
+        """Submit one task into the idle database and claim it in the same process."""
+        began = time.perf_counter()
+        self._floor.submit_one()
+        held = self._floor.claim_one()
+        seconds = time.perf_counter() - began
+        self._floor.turn([task_id for task_id, _ in held], 0)
+        return {"seconds": seconds}
+
+    def submit_one(self) -> Answer:
+        began = time.perf_counter()
+        self._floor.submit_one()
+        return {"began": began}
+
+    def claim_each(self, turns: int) -> Answer:
+        """Tell when each of that many tasks was claimed, as they come in one by one."""
+        if isinstance(self._floor, PostgresFloor):
+            self._floor.listen()
+        say({"ready": True})
         for _ in range(turns):
-            held = claim_when_told(listener)
-            print(time.perf_counter(), flush=True)
-            _turn(listener, [task_id for task_id, _ in held], 0)
+            held = self._floor.claim_one()
+            say({"claimed": time.perf_counter()})
+            self._floor.turn([task_id for task_id, _ in held], 0)
+        return {}
+
+    def size_bytes(self) -> Answer:
+        return {"bytes": self._floor.size_bytes()}
 
 
-def _turn(connection: psycopg.Connection[Any], finished: Sequence[int], limit: int) -> Held:
-    return connection.execute(POSTGRES_TURN, (finished, limit)).fetchall()
+def main() -> None:
+    url = sys.argv[1]
+    floor = SqliteFloor(Path(url.removeprefix("sqlite:///"))) if url.startswith("sqlite:///") else PostgresFloor(url)
+    part = Part(floor)
+    asked = ("drain", "submit", "wait_for_task", "submit_one", "claim_each", "size_bytes")
+    answer_each({name: getattr(part, name) for name in asked})
+    floor.close()
 
 
-def _connect(url: str) -> psycopg.Connection[Any]:
-    connection = psycopg.connect(url, autocommit=True, prepare_threshold=1)
-    connection.execute(POSTGRES_SESSION)
-    return connection
+if __name__ == "__main__":
+    main()
