@@ -1,4 +1,4 @@
-"""Pointsman as a program uses it: `app.open`, `submit_run`, `claim_tasks`, `complete_task`, the lifecycle `standard`.
+"""Pointsman as a program uses it: `app.open`, `submit_run`, `claim_tasks`, `complete_tasks`, the lifecycle `standard`.
 
     python -m bench.own sqlite:///path | postgresql://…   take part in a run of `bench/engine.py`
 
@@ -21,8 +21,9 @@ from bench.peers.conversation import Answer, answer_each, check_done, say
 import pointsman
 from pointsman import app
 from pointsman.engine.claims import Claim
-from pointsman.engine.engine import Engine
+from pointsman.engine.engine import Completion, Engine
 from pointsman.engine.submit import NewRun, NewTask
+from pointsman.errors import PointsmanError
 
 IDLE_SECONDS = 0.02
 """Between one task and the next where one is alone: everything has gone to sleep by then."""
@@ -32,11 +33,14 @@ LEASE_SECONDS = 86_400.0
 
 async def turn(engine: Engine, worker_id: str, held: Sequence[Claim], room: int) -> list[Claim]:
     """Report what is held as done, and claim as many as there is room for. Here, and only here, is how Pointsman drains."""
-    # All are begun before any is waited for, so they share a commit; the claim comes last, when there is room for it.
-    done = [asyncio.ensure_future(engine.complete_task(claim.task_id, claim.epoch)) for claim in held]
-    claimed = asyncio.ensure_future(engine.claim_tasks(worker_id, room)) if room else None
-    await asyncio.gather(*done)
-    return await claimed if claimed else []
+    # Both are begun before either is waited for, so they share a commit; the claim comes last, when there is room for it.
+    done = engine.complete_tasks([Completion(task_id=claim.task_id, epoch=claim.epoch) for claim in held])
+    if not room:
+        await done
+        return []
+    answers, claimed = await asyncio.gather(done, engine.claim_tasks(worker_id, room))
+    assert not any(isinstance(answer, PointsmanError) for answer in answers)
+    return claimed
 
 
 async def drain(engine: Engine, worker_id: str, batch: int, count: int) -> int:
