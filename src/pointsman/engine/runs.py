@@ -11,7 +11,7 @@ from pointsman.engine.policy import read_policy
 from pointsman.engine.work import Cause, Work
 from pointsman.kernel.machine import Kind, Outcome, Phase, Refusal, State, Transition
 from pointsman.store.contract import News
-from pointsman.store.rows import Run, Situation
+from pointsman.store.rows import Run, Situation, Task
 
 UNFINISHED = (Phase.HELD.value, Phase.QUEUED.value, Phase.ACTIVE.value)
 
@@ -88,7 +88,7 @@ def try_send(
 
 def settle(work: Work) -> None:
     """Let every run in which something happened follow its tasks."""
-    busy = {task.run_id for task in work.tasks.rows.values() if task.phase == Phase.ACTIVE}
+    busy = {task.run_id for task in work.tasks.rows.values() if _goes_on(task)}
     unsettled = [run_id for run_id in sorted(work.unsettled_runs) if _may_follow(work, work.runs.rows[run_id], busy)]
     work.unsettled_runs = set()
     if not unsettled:
@@ -104,9 +104,13 @@ def may_wait(work: Work) -> bool:
 
 
 def _may_follow(work: Work, run: Run, busy: Set[str]) -> bool:
-    """A run that is under way goes on as long as one of its tasks does, unless another one has failed."""
-    goes_on = run.phase == Phase.ACTIVE and run.id in busy and run.id not in work.struck_runs
-    return run.phase != Phase.DONE and not goes_on
+    """A run that may work stays as it is as long as one of its tasks goes on, unless another one has failed."""
+    stays = run.phase in (Phase.QUEUED, Phase.ACTIVE) and run.id in busy and run.id not in work.struck_runs
+    return run.phase != Phase.DONE and not stays
+
+
+def _goes_on(task: Task) -> bool:
+    return task.phase == Phase.ACTIVE or (task.phase == Phase.QUEUED and task.open_dependencies == 0)
 
 
 def _settle_one(work: Work, run: Run, situation: Situation) -> None:
@@ -160,7 +164,7 @@ def _take(work: Work, run: Run, transition: Transition, cause: Cause, error: str
         _set_deadline(work, run)
     was_open = is_open(run, left)
     state = work.move(run, transition, cause)
-    if state.phase is Phase.DONE:
+    if state.phase is Phase.DONE and read_policy(run.policy).timeout_seconds is not None:
         work.drop_timers(run)
     work.watch_stay(run, Kind.RUN, state, run.id)
     for effect in transition.effects:

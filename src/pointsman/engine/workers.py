@@ -64,7 +64,8 @@ def try_send(
         return decided
     for transition in decided:
         work.workers.before_move(worker)
-        work.drop_timers(worker)
+        if worker.missing or work.machine(worker).state(worker.state).longest_stay_seconds is not None:
+            work.drop_timers(worker)
         state = work.move(worker, transition, _with_losses(work, worker, cause))
         work.watch_stay(worker, Kind.WORKER, state, worker.run_id)
         _keep_wish(worker, transition)
@@ -74,8 +75,9 @@ def try_send(
             worker.error = error
         if "reassign_tasks" in transition.effects or state.phase is Phase.DONE:
             reassign_tasks(work, worker, cause)
-        work.news |= News.TASKS
-        work.allocation_wanted = True
+        if state.phase is not Phase.ACTIVE:  # one that has just got something to do leaves nothing to others
+            work.news |= News.TASKS
+            work.allocation_wanted = True
         work.reviewed_workers.add(worker.id)
     return None
 

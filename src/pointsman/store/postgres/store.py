@@ -60,7 +60,7 @@ PAUSES_SECONDS = (0.0, 0.2, 0.5)
 """Between one try to reach a lost database and the next."""
 MOST_IDLE_READERS = 8
 MIGRATION_LOCK = 0x706F696E7473
-BEGIN = b"BEGIN; SELECT clock_timestamp(), pg_current_xact_id()::text"
+BEGIN = b"BEGIN; SELECT clock_timestamp(), pg_current_xact_id()::text, (SELECT count(*) FROM lane)"
 READ = b"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 OUTCOME = b"SELECT pg_xact_status(%s::xid8)"
 STREAM_END = b"SELECT stream_end()"
@@ -174,8 +174,8 @@ class PostgresStore:
                     writer.execute(b"ROLLBACK")
                 cursor = writer.execute(BEGIN)
                 cursor.nextset()
-                now, self._transaction_id = cursor.fetchall()[0]
-                return PostgresTransaction(self, writer, self._clock.now() if self._clock else now)
+                now, self._transaction_id, lanes = cursor.fetchall()[0]
+                return PostgresTransaction(self, writer, self._clock.now() if self._clock else now, lanes)
         except StoreError:
             self._forget()
             raise
@@ -361,8 +361,9 @@ class PostgresReader:
 
 
 class PostgresTransaction(PostgresReader):
-    def __init__(self, store: PostgresStore, connection: psycopg.Connection[Any], now: datetime) -> None:
+    def __init__(self, store: PostgresStore, connection: psycopg.Connection[Any], now: datetime, lanes: int) -> None:
         super().__init__(connection, store.url, None)
+        self._lanes = lanes
         self._store = store
         self._now = now
         self._is_over = False
@@ -417,14 +418,14 @@ class PostgresTransaction(PostgresReader):
         return row
 
     def count_lanes(self) -> int:
-        return int(self._value("count_lanes"))
+        return self._lanes  # when it began, together with those that it has added itself
 
     def list_lanes(self) -> list[Lane]:
         return self._all(Lane, "list_lanes")
 
     def insert_lane(self, tenant: str, tool: str | None, capabilities: str, *, fails_fast: bool) -> Lane:
         lane = {"tenant": tenant, "tool": tool, "capabilities": capabilities, "fails_fast": fails_fast}
-        self._rows("insert_lane", **lane)
+        self._lanes += self._execute("insert_lane", **lane)
         return self._all(Lane, "find_lane", **lane)[0]
 
     def ensure_tenant(self, tenant: str, now: datetime) -> None:
@@ -553,6 +554,11 @@ class PostgresTransaction(PostgresReader):
 
     def purge_responses(self, now: datetime, limit: int) -> int:
         return len(self._rows("purge_responses", now=now, limit=limit))
+
+    def _execute(self, query: str, **values: Any) -> int:
+        """How many rows it has changed."""
+        with explained(self._url):
+            return self._connection.execute(QUERIES[query], values).rowcount
 
     def _of(self, row_type: type[Row], query: str, ids: Collection[str]) -> list[Row]:
         return self._all(row_type, query, ids=to_array(ids)) if ids else []
