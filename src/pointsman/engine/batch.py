@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -10,14 +11,15 @@ from typing import Any
 
 import msgspec
 
-from pointsman.engine.command import Command, Request
+from pointsman.engine import alike
+from pointsman.engine.command import Command, Needs, Request
 from pointsman.engine.commands.workers import ClaimTasks
 from pointsman.engine.follow import settle
 from pointsman.engine.machines import Machines
 from pointsman.engine.work import Work
 from pointsman.errors import Conflict, KeyReused, PointsmanError, StoreError
 from pointsman.store.contract import Transaction
-from pointsman.store.rows import Entity, Lane, StoredResponse
+from pointsman.store.rows import Entity, Glance, Lane, StoredResponse
 from pointsman.world import World
 
 Answer = Callable[[], Any]
@@ -53,6 +55,12 @@ def _load(work: Work, commands: Sequence[Command[Any]]) -> None:
         held = work.transaction.find_held_tasks(held_by)
         task_ids += [task_id for _, task_id, _ in held]
         run_ids |= {run_id for _, _, run_id in held}
+    together = _find_together(needs)
+    if together:
+        work.runs.hold(work.transaction.lock_runs(sorted(run_ids), of_tasks=task_ids))
+        work.groups = _find_groups(work, together)
+        followers = {glance.id for group in work.groups for glance in group[1:]}
+        task_ids = [task_id for task_id in task_ids if task_id not in followers]
     work.load(task_ids=task_ids, run_ids=run_ids)
     work.load_workers(sorted({worker_id for each in needs for worker_id in each.worker_ids}))
     for tenant in sorted({task.tenant for task in work.tasks.rows.values()}):
@@ -60,6 +68,21 @@ def _load(work: Work, commands: Sequence[Command[Any]]) -> None:
         work.load_breakers(tenant, sorted(tool for tool in tools if tool))
     with_children = {task_id for each in needs for task_id in each.families if _has_children(work, task_id)}
     work.load_families(sorted(with_children))
+
+
+def _find_together(needs: Sequence[Needs]) -> dict[str, int]:
+    """Tasks that the same is reported of and nothing else is asked about, with their epochs. One command's at a time."""
+    (first, *others) = [each for each in needs if each.together] or [Needs()]
+    asked = Counter(task_id for each in needs for task_id in (*each.task_ids, *each.families))
+    alone = not others and not any(each.held_by for each in needs)
+    return {task_id: epoch for task_id, epoch in first.together if alone and asked[task_id] == 2}
+
+
+def _find_groups(work: Work, together: Mapping[str, int]) -> list[list[Glance]]:
+    glances = [
+        glance for glance in work.transaction.glance_at_tasks(list(together)) if glance.current_attempt == together[glance.id]
+    ]
+    return [group for group in alike.sort(work, glances) if len(group) > 1]
 
 
 def _has_children(work: Work, task_id: str) -> bool:

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 from decimal import Decimal
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
-from pointsman.engine import breakers, budgets, runs, tasks, workers
+from pointsman.engine import alike, breakers, budgets, runs, tasks, workers
 from pointsman.engine.policy import read_policy
 from pointsman.engine.work import Cause, Work
 from pointsman.errors import WorkerUnavailable
 from pointsman.kernel.machine import Phase
-from pointsman.store.rows import ZERO_USD, Lane, Task, Worker
+from pointsman.store.rows import ZERO_USD, Glance, Lane, Task, Worker
 
 MOST_PASSED = 1000
 """How many tasks one claim passes by before it gives up."""
@@ -43,7 +45,14 @@ class Claim(Struct, frozen=True, kw_only=True):
     """What is left of its budget."""
 
 
-def claim(work: Work, worker: Worker, limit: int) -> list[Task]:
+class Claimed(NamedTuple):
+    """A task, and those that are like it and go with it."""
+
+    task: Task
+    followers: Sequence[Glance] = ()
+
+
+def claim(work: Work, worker: Worker, limit: int) -> list[Claimed]:
     """Hand tasks to a worker: as many as are there, fit, and it has room for."""
     if worker.phase != Phase.DONE:
         workers.heard_of(work, worker)
@@ -51,48 +60,83 @@ def claim(work: Work, worker: Worker, limit: int) -> list[Task]:
         is_leaving = worker.drain_wanted and worker.phase in workers.AVAILABLE
         raise WorkerUnavailable(worker.id, f"{worker.state} and draining" if is_leaving else worker.state)
     room = min(limit, worker.max_concurrent_tasks - workers.count_held(work, worker))
-    claimed: list[Task] = []
+    claimed: list[Claimed] = []
     passed: set[str] = set()
-    while len(claimed) < room and len(passed) < MOST_PASSED:
-        found = _find_candidates(work, worker, room - len(claimed) + len(passed))
-        fresh = [task for task in found if task.id not in passed]
-        got = [task for task in fresh if _claim_one(work, worker, task)]
+    while room > 0 and len(passed) < MOST_PASSED:
+        found = _find_candidates(work, worker, room + len(passed))
+        fresh = [candidate for candidate in found if candidate.task.id not in passed]
+        got = [candidate for candidate in fresh if _claim_one(work, worker, candidate.task)]
         claimed += got
+        room -= sum(1 + len(candidate.followers) for candidate in got)
         if len(got) == len(fresh):
             break
         # A breaker or a budget stood in the way of some: those behind them get their turn.
-        passed |= {task.id for task in fresh if task.phase == Phase.QUEUED}
+        passed |= {candidate.task.id for candidate in fresh if candidate.task.phase == Phase.QUEUED}
         work.flush()
     return claimed
 
 
-def describe(work: Work, claimed: list[Task]) -> list[Claim]:
+def describe(work: Work, claimed: list[Claimed]) -> list[Claim]:
     """What a worker needs to know of the tasks that it got."""
-    return [_describe_one(work, task) for task in claimed]
+    return [claim for each in claimed for claim in _describe_each(work, each)]
 
 
-def _find_candidates(work: Work, worker: Worker, room: int) -> list[Task]:
+def _describe_each(work: Work, claimed: Claimed) -> Iterator[Claim]:
+    claim = _describe_one(work, claimed.task)
+    yield claim
+    for glance in claimed.followers:
+        yield replace(claim, task_id=glance.id, name=glance.name, payload=msgspec.json.decode(glance.payload))
+
+
+def _find_candidates(work: Work, worker: Worker, room: int) -> list[Claimed]:
+    work.flush()
     able = workers.capabilities(worker)
     if worker.run_id:
         found = work.transaction.select_allocated(worker.run_id, room)
-        found = [task for task in found if _fits(work.lane(task), able)]
-    else:
-        lane_ids = _open_lanes(work, worker, able)
-        if not lane_ids:
-            return []
-        found = work.transaction.select_reclaimable(worker.tenant, lane_ids, room)
-        if len(found) < room:
-            found += work.transaction.select_claimable(worker.tenant, lane_ids, room - len(found))
+        return _take_in_hand(work, [task for task in found if _fits(work.lane(task), able)])
+    lane_ids = _open_lanes(work, worker, able)
+    if not lane_ids:
+        return []
+    lost = work.transaction.select_reclaimable(worker.tenant, lane_ids, room)
+    candidates = _take_in_hand(work, lost)
+    if len(lost) < room:
+        glances = work.transaction.select_claimable(worker.tenant, lane_ids, room - len(lost))
         # Whoever holds no run may wait for those that others hold; docs/decisions/0004 says what can come of that.
-        may_wait = not found and not work.runs.rows
+        may_wait = not glances and not work.runs.rows
         if may_wait and (waiting := work.transaction.find_claimable_runs(worker.tenant, lane_ids, room)):
             work.load(run_ids=waiting)
-            found = work.transaction.select_claimable(worker.tenant, lane_ids, room)
+            glances = work.transaction.select_claimable(worker.tenant, lane_ids, room)
+        candidates += _take_in_groups(work, worker, glances)
+    return candidates
+
+
+def _take_in_hand(work: Work, found: Sequence[Task]) -> list[Claimed]:
     work.tasks.hold(found)
     work.load(run_ids={task.run_id for task in found})
     for task in found:
         work.tasks.rows[task.id].payload = task.payload  # it may have been in hand already, and in brief
-    return [work.tasks.rows[task.id] for task in found]
+    return [Claimed(work.tasks.rows[task.id]) for task in found]
+
+
+def _take_in_groups(work: Work, worker: Worker, glances: Sequence[Glance]) -> list[Claimed]:
+    """What is claimable, in the order in which it was found; those that are alike behind the first of them."""
+    if not glances:
+        return []
+    work.load(run_ids={glance.run_id for glance in glances})
+    groups = {group[0].id: group for group in alike.sort(work, glances)}
+    firsts = [glance.id for glance in glances if glance.id in groups]
+    rows = {task.id: task for task in work.transaction.select_to_claim(firsts)}
+    candidates: list[Claimed] = []
+    for candidate in _take_in_hand(work, [rows[task_id] for task_id in firsts]):
+        group = groups[candidate.task.id]
+        if len(group) == 1:
+            candidates.append(candidate)
+        elif alike.lead(work, candidate.task, group, "claim", tasks.Report(worker=worker)):
+            candidates.append(Claimed(candidate.task, group[1:]))
+        else:
+            others = work.transaction.select_to_claim([glance.id for glance in group[1:]])
+            candidates += [candidate, *_take_in_hand(work, others)]
+    return candidates
 
 
 def _open_lanes(work: Work, worker: Worker, able: set[str]) -> list[int]:

@@ -36,6 +36,8 @@ class Needs:
     """Tasks whose subtasks matter."""
     held_by: tuple[str, ...] = ()
     """Workers whose tasks may be taken from them."""
+    together: tuple[tuple[str, int], ...] = ()
+    """Of the tasks, those of which the same is reported, with the epochs of their attempts: they may go together."""
 
 
 class Command(Protocol[Answer_co]):

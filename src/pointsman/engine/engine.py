@@ -382,12 +382,12 @@ class Engine(Questions):
 
     async def complete_tasks(
         self, completions: Iterable[Completion], *, tenant: str = DEFAULT_TENANT
-    ) -> list[Task | PointsmanError]:
-        """Several at once, which costs little more than one: for each the task as it is now, or why it was refused.
+    ) -> list[PointsmanError | None]:
+        """Several at once, which costs little more than one: for each nothing, or why it was refused.
 
         A claim that is begun before this is waited for shares its commit:
 
-            tasks, claims = await asyncio.gather(engine.complete_tasks(done), engine.claim_tasks(worker_id, len(done)))
+            refusals, claims = await asyncio.gather(engine.complete_tasks(done), engine.claim_tasks(worker_id, len(done)))
         """
         reports = tuple(_as_signal(completion, tenant) for completion in completions)
         return await self._do(SignalAttempts(tenant=tenant, reports=reports)) if reports else []

@@ -141,13 +141,13 @@ class TaskFacts:
 
 def check(work: Work, task: Task, signal: str, report: Report) -> tuple[Transition, ...]:
     """Where a signal would lead; raises `TransitionRefused` where it leads nowhere."""
-    decided = _decide(work, task, signal, report)
+    decided = decide(work, task, signal, report)
     if isinstance(decided, Refusal):
         raise TransitionRefused(decided)
     return decided
 
 
-def _decide(work: Work, task: Task, signal: str, report: Report) -> tuple[Transition, ...] | Refusal:
+def decide(work: Work, task: Task, signal: str, report: Report) -> tuple[Transition, ...] | Refusal:
     """What the kernel says; but nothing is ready while something that it depends on is open, nor waits without a session."""
     facts = TaskFacts(work, task, report)
     decided = work.decide(task, signal, facts)
@@ -173,7 +173,7 @@ def send(work: Work, task: Task, signal: str, cause: Cause, report: Report = NOT
 
 def try_send(work: Work, task: Task, signal: str, cause: Cause, report: Report = NOTHING) -> Refusal | None:
     """Move a task, or say why not and change nothing."""
-    decided = _decide(work, task, signal, report)
+    decided = decide(work, task, signal, report)
     if isinstance(decided, Refusal):
         return decided
     take(work, task, decided, cause, report)
@@ -271,7 +271,7 @@ def _begin_attempt(work: Work, task: Task, policy: Policy, report: Report) -> No
     task.attempt_resumed = resumed
     task.attempt_cost_usd = ZERO_USD
     task.attempt_error = task.attempt_exit_code = task.attempt_log_path = None
-    work.change_held(report.worker.id, 1)
+    work.change_held(report.worker.id, 1 + len(work.tasks.followers.get(task.id, ())))
     _set_limits(work, task, policy)
 
 
@@ -288,7 +288,8 @@ def _end_attempt(work: Work, task: Task, report: Report) -> None:
     assert task.attempt_worker_id
     _note(task, report)
     task.attempt_error = report.error
-    work.change_held(task.attempt_worker_id, 0 if task.lease_expired else -1)
+    ended = 0 if task.lease_expired else 1 + len(work.tasks.followers.get(task.id, ()))
+    work.change_held(task.attempt_worker_id, -ended)
     budgets.settle(work, task, report.cost_usd)
     breakers.free_probe(work, task)
     task.current_attempt = None
@@ -363,7 +364,7 @@ def _follow(work: Work, task: Task, state: State, policy: Policy) -> None:
         work.set_timer(task, Kind.TASK, "approval", work.now + timedelta(seconds=policy.approval_seconds), task.run_id)
     if state.phase is Phase.DONE:
         if state.outcome is Outcome.SUCCESS:
-            work.succeeded.append(task.id)
+            work.succeeded += (task.id, *work.tasks.followers.get(task.id, ()))
         else:
             work.failed.append(task.id)
             work.struck_runs.add(task.run_id)

@@ -21,7 +21,7 @@ from pointsman.errors import NotFound
 from pointsman.kernel.machine import Kind, Machine, Outcome, Phase, Refusal, State, Transition
 from pointsman.kernel.step import Snapshot, step
 from pointsman.store.contract import News, Transaction
-from pointsman.store.rows import Breaker, Dependency, Entity, Family, Lane, Notice, Run, Task, Timer, Worker
+from pointsman.store.rows import Breaker, Dependency, Entity, Family, Glance, Lane, Notice, Run, Task, Timer, Worker
 from pointsman.world import World
 
 _TEXT = {each: each.value for each in (*Phase, *Outcome)}
@@ -48,6 +48,8 @@ class Table(Generic[Row]):
         self._read = attrgetter(*row_type.CHANGING)
         self._stored: dict[str, tuple[Any, ...]] = {}
         """What the database has of each row, or will have when the waves before have reached it."""
+        self.followers: dict[str, tuple[str, ...]] = {}
+        """By row: others that are like it, and go wherever it goes next."""
         self._new: dict[str, Row] = {}
         self._waves: list[dict[str, Row]] = []
         self._moves: dict[str, int] = {}
@@ -97,6 +99,10 @@ class Table(Generic[Row]):
         self._moves.clear()
         return [alike for wave in waves for alike in self._sort(wave.values())]
 
+    def is_followed(self, names: Iterable[str]) -> bool:
+        """Whether some of these rows are about to go where another one goes, and are not in hand."""
+        return bool(self.followers) and not {name for names in self.followers.values() for name in names}.isdisjoint(names)
+
     def take_changed(self) -> list[Alike[Row]]:
         changed, self._changed = self._changed, {}
         return [alike for alike in self._sort(changed.values()) if alike[1]]
@@ -112,11 +118,10 @@ class Table(Generic[Row]):
             values = self._read(row)
             same = bytes(map(is_, values, self._stored[row.id]))
             self._stored[row.id] = values
+            if row.id in self.followers:
+                same += row.id.encode()  # on its own: what it does, others do as well
             kinds.setdefault(same, []).append(row)
-        return [
-            (rows, [name for name, is_same in zip(self._columns, same, strict=True) if not is_same])
-            for same, rows in kinds.items()
-        ]
+        return [(rows, [name for name, is_same in zip(self._columns, same) if not is_same]) for same, rows in kinds.items()]  # noqa: B905
 
 
 class Work:
@@ -139,6 +144,8 @@ class Work:
         self._tenants = tenants
         self.new_tenants: set[str] = set()
         self.families: dict[str, Family] = {}
+        self.groups: list[list[Glance]] = []
+        """Tasks that are alike and of which the same was reported; the first of each group is in hand."""
         self.news = News.NOTHING
         # what is to be written beside the rows that move
         self.dependencies: list[Dependency] = []
@@ -173,6 +180,8 @@ class Work:
     def load(self, *, task_ids: Collection[str] = (), run_ids: Collection[str] = ()) -> None:
         """Lock the runs of these tasks, and these runs, and read both; unknown ids are simply not there afterwards."""
         task_ids = self.tasks.missing(task_ids)
+        if self.tasks.is_followed(task_ids):
+            self.flush()
         run_ids = self.runs.missing(run_ids)
         if run_ids or task_ids:
             self.runs.hold(self.transaction.lock_runs(sorted(run_ids), of_tasks=task_ids))
@@ -228,7 +237,7 @@ class Work:
     def breaker(self, tenant: str, tool: str) -> Breaker | None:
         return next((row for row in self.breakers.rows.values() if row.tool == tool and row.tenant == tenant), None)
 
-    def tool_of(self, task: Task) -> str | None:
+    def tool_of(self, task: Task | Glance) -> str | None:
         return self.lane(task).tool
 
     def lanes_of(self, tenant: str) -> list[Lane]:
@@ -239,7 +248,7 @@ class Work:
             self.new_lanes = known
         return [lane for lane in known.values() if lane.tenant == tenant]
 
-    def lane(self, task: Task) -> Lane:
+    def lane(self, task: Task | Glance) -> Lane:
         lane = self.lanes.get(task.lane_id) or self.new_lanes.get(task.lane_id)
         if lane is None:
             self.new_lanes |= {lane.id: lane for lane in self.transaction.list_lanes()}
@@ -336,7 +345,10 @@ class Work:
 
 def _store(write: Transaction, table: Table[Any]) -> None:
     for rows, columns in table.take_moved():
-        write.move(rows, columns)
+        if followers := table.followers.pop(rows[0].id, None):
+            write.move_alike(rows[0], [rows[0].id, *followers], columns)
+        else:
+            write.move(rows, columns)
     for rows, columns in table.take_changed():
         write.update(rows, columns)
 

@@ -27,6 +27,7 @@ from pointsman.store.rows import (
     Dependency,
     Entity,
     Family,
+    Glance,
     Lane,
     MachineRow,
     Notice,
@@ -154,6 +155,10 @@ class Transaction(Reader, Protocol):
         """
         ...
 
+    def move_alike(self, row: Entity, ids: Sequence[str], columns: Sequence[str]) -> None:
+        """Store these columns of `row` in all of these rows, which were like it and make the same move."""
+        ...
+
     def update(self, rows: Sequence[Entity], columns: Sequence[str]) -> None:
         """Store these columns of rows of one kind that stand where they stood."""
         ...
@@ -190,8 +195,13 @@ class Transaction(Reader, Protocol):
         """The ids of a run's tasks by their names."""
         ...
 
-    def select_claimable(self, tenant: str, lane_ids: Sequence[int], limit: int) -> list[Task]:
-        """The first claimable tasks of these lanes, by priority and age, with payload, without runs that others lock."""
+    def glance_at_tasks(self, task_ids: Collection[str]) -> list[Glance]: ...
+    def select_to_claim(self, task_ids: Collection[str]) -> list[Task]:
+        """These tasks with payload."""
+        ...
+
+    def select_claimable(self, tenant: str, lane_ids: Sequence[int], limit: int) -> list[Glance]:
+        """The first claimable tasks of these lanes, by priority and age, without those of runs that others lock."""
         ...
 
     def select_allocated(self, run_id: str, limit: int) -> list[Task]:

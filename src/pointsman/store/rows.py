@@ -178,6 +178,32 @@ class Task(Entity, kw_only=True):
     output: str | UnsetType | None = UNSET
 
 
+class Glance(Struct, frozen=True, kw_only=True):
+    """As much of a task as it takes to tell whether it is like another one."""
+
+    id: str
+    tenant: str
+    run_id: str
+    machine_id: int
+    state: str
+    lane_id: int
+    revision: int
+    epoch: int
+    current_attempt: int | None
+    attempt_worker_id: str | None
+    attempt_count: int
+    started: bool
+    max_retries: int
+    max_reclaims: int
+    policy: str
+    entered_at: datetime
+    priority: int
+    name: str
+    payload: str
+    plain: bool
+    """It asks for nothing but to be done, and nothing has happened to it yet."""
+
+
 class Worker(Entity, kw_only=True):
     CHANGING = (
         *Entity.CHANGING,

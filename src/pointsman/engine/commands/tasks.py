@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from copy import copy
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, ClassVar
 
-from pointsman.engine import breakers, budgets, claims, runs, tasks
+from pointsman.engine import alike, breakers, budgets, claims, runs, tasks
 from pointsman.engine.command import Needs, Request
 from pointsman.engine.people import check_person, check_worker
 from pointsman.engine.tasks import Report
@@ -73,19 +72,36 @@ class SignalAttempts:
     @property
     def needs(self) -> Needs:
         task_ids = tuple(report.task_id for report in self.reports)
-        return Needs(task_ids=task_ids, families=task_ids)
+        first = self.reports[0]
+        same = all(report.signal == first.signal and report.report == first.report for report in self.reports)
+        together = tuple((report.task_id, report.epoch) for report in self.reports) if same else ()
+        return Needs(task_ids=task_ids, families=task_ids, together=together)
 
-    def decide(self, work: Work) -> Callable[[], list[Task | PointsmanError]]:
-        answers = [self._decide_one(work, report) for report in self.reports]
-        return lambda: [answer if isinstance(answer, PointsmanError) else copy(answer()) for answer in answers]
+    def decide(self, work: Work) -> Callable[[], list[PointsmanError | None]]:
+        leaders = self._find_leaders(work)
+        answers = {report.task_id: self._decide_one(work, report) for report in self.reports if report.task_id not in leaders}
+        return lambda: [answers[leaders.get(report.task_id, report.task_id)] for report in self.reports]
 
-    def _decide_one(self, work: Work, report: SignalAttempt) -> Callable[[], Task] | PointsmanError:
+    def _find_leaders(self, work: Work) -> dict[str, str]:
+        """By task: the one that it goes together with."""
+        leaders: dict[str, str] = {}
+        report = self.reports[0]
+        for group in work.groups:
+            leader = work.tasks.rows[group[0].id]
+            if alike.lead(work, leader, group, report.signal, report.report):
+                leaders |= dict.fromkeys(work.tasks.followers[leader.id], leader.id)
+            else:
+                work.load(task_ids=[glance.id for glance in group])
+        return leaders
+
+    def _decide_one(self, work: Work, report: SignalAttempt) -> PointsmanError | None:
         try:
-            return report.decide(work)
+            report.decide(work)
         except StoreError:
             raise
         except PointsmanError as error:
             return error
+        return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -41,6 +41,7 @@ from pointsman.store.rows import (
     Dependency,
     Entity,
     Family,
+    Glance,
     Lane,
     MachineRow,
     Notice,
@@ -390,6 +391,13 @@ class PostgresTransaction(PostgresReader):
     def move(self, rows: Sequence[Entity], columns: Sequence[str]) -> None:
         self._update(rows, columns, moved=1)
 
+    def move_alike(self, row: Entity, ids: Sequence[str], columns: Sequence[str]) -> None:
+        statement, values = update_of([row], columns, moved=1)
+        with explained(self._url):
+            changed = self._connection.execute(statement, {**values, "id": to_array(ids)}).rowcount
+        if changed != len(ids):
+            raise Conflict(f"{len(ids) - changed} of {len(ids)} rows like {row.id} were changed by somebody else.")
+
     def update(self, rows: Sequence[Entity], columns: Sequence[str]) -> None:
         self._update(rows, columns, moved=0)
 
@@ -456,9 +464,15 @@ class PostgresTransaction(PostgresReader):
     def find_task_names(self, run_id: str) -> dict[str, str]:
         return dict(self._rows("find_task_names", run_id=run_id))
 
-    def select_claimable(self, tenant: str, lane_ids: Sequence[int], limit: int) -> list[Task]:
+    def glance_at_tasks(self, task_ids: Collection[str]) -> list[Glance]:
+        return self._of(Glance, "glance_at_tasks", task_ids)
+
+    def select_to_claim(self, task_ids: Collection[str]) -> list[Task]:
+        return self._of(Task, "select_to_claim", task_ids)
+
+    def select_claimable(self, tenant: str, lane_ids: Sequence[int], limit: int) -> list[Glance]:
         locked = self._rows("select_claimable", tenant=tenant, lane_ids=to_array(lane_ids), limit=limit)
-        return [task for task in self._in_order(locked) if _may_begin(task) and not task.allocated]
+        return self._of(Glance, "glance_at_claimable", [task_id for (task_id,) in locked])
 
     def select_allocated(self, run_id: str, limit: int) -> list[Task]:
         locked = self._rows("select_allocated", run_id=run_id, limit=limit)
@@ -568,7 +582,7 @@ class PostgresTransaction(PostgresReader):
 
     def _in_order(self, ids: Sequence[tuple[str]]) -> Iterator[Task]:
         """Tasks as they are now that their runs are locked, in the order in which they were found."""
-        tasks = {task.id: task for task in self._of(Task, "select_to_claim", [task_id for (task_id,) in ids])}
+        tasks = {task.id: task for task in self.select_to_claim([task_id for (task_id,) in ids])}
         return (tasks[task_id] for (task_id,) in ids)
 
     def _write(self, query: str, rows: Sequence[Struct]) -> None:

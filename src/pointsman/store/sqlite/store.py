@@ -34,6 +34,7 @@ from pointsman.store.rows import (
     Dependency,
     Entity,
     Family,
+    Glance,
     Lane,
     MachineRow,
     Notice,
@@ -55,6 +56,7 @@ from pointsman.store.sqlite.values import (
     from_instant,
     to_instant,
     update_of,
+    update_of_alike,
 )
 from pointsman.world import Clock, Ids
 
@@ -376,6 +378,12 @@ class SqliteTransaction(SqliteReader):
         if (self._value("last_position") or 0) - before != len(rows):
             raise Conflict("A row was moved by somebody else.")
 
+    def move_alike(self, row: Entity, ids: Sequence[str], columns: Sequence[str]) -> None:
+        statement, encoder = update_of_alike(type(row), tuple(columns))
+        self._run_many(statement, [(_json(ids), *encoder(row))])
+        if self._connection.changes() != len(ids):
+            raise Conflict("A row was moved by somebody else.")
+
     def update(self, rows: Sequence[Entity], columns: Sequence[str]) -> None:
         statement, encoder = update_of(type(rows[0]), tuple(columns), moved=0)
         for row in rows:
@@ -439,8 +447,14 @@ class SqliteTransaction(SqliteReader):
     def find_task_names(self, run_id: str) -> dict[str, str]:
         return dict(self._rows("find_task_names", run_id=run_id))
 
-    def select_claimable(self, tenant: str, lane_ids: Sequence[int], limit: int) -> list[Task]:
-        lanes = [self._all(Task, "select_claimable", tenant=tenant, lane_id=lane_id, limit=limit) for lane_id in lane_ids]
+    def glance_at_tasks(self, task_ids: Collection[str]) -> list[Glance]:
+        return self._all(Glance, "glance_at_tasks", ids=_json(task_ids))
+
+    def select_to_claim(self, task_ids: Collection[str]) -> list[Task]:
+        return self._all(Task, "select_to_claim", ids=_json(task_ids))
+
+    def select_claimable(self, tenant: str, lane_ids: Sequence[int], limit: int) -> list[Glance]:
+        lanes = [self._all(Glance, "select_claimable", tenant=tenant, lane_id=lane_id, limit=limit) for lane_id in lane_ids]
         if len(lanes) == 1:
             return lanes[0]
         return list(islice(merge(*lanes, key=lambda task: (-task.priority, task.id)), limit))

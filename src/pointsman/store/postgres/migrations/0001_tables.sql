@@ -253,6 +253,19 @@ CREATE VIEW task_to_claim AS
            attempt_exit_code, attempt_log_path, question, answer, comment, error, cancel_requested_at, payload
       FROM task;
 
+-- What tells whether tasks are alike. One that is plain asks for nothing but to be done, and nothing has happened to it yet.
+CREATE VIEW task_at_a_glance AS
+    SELECT id, tenant, run_id, machine_id, state, lane_id, revision, epoch, current_attempt, attempt_worker_id, attempt_count,
+           started_at IS NOT NULL AS started, max_retries, max_reclaims, policy, entered_at, priority, name, payload,
+           phase, open_dependencies, available_at, run_open, is_gate, allocated,
+           NOT is_gate AND NOT has_checks AND NOT has_children AND NOT review_wanted AND NOT allocated AND NOT lease_expired AND NOT keep_session AND NOT attempt_resumed
+           AND parent_task_id IS NULL AND budget_usd IS NULL AND max_attempts IS NULL AND available_at IS NULL
+           AND open_dependencies = 0 AND retry_count = 0 AND reclaim_count = 0 AND cost_usd = 0 AND reserved_usd = 0
+           AND attempt_cost_usd = 0 AND attempt_error IS NULL AND attempt_exit_code IS NULL AND attempt_log_path IS NULL
+           AND session_id IS NULL AND question IS NULL AND answer IS NULL AND comment IS NULL AND error IS NULL AND reason IS NULL
+           AND cancel_requested_at IS NULL AND outcome IS NULL AS plain
+      FROM task;
+
 CREATE TABLE dependency (
     task_id       text COLLATE "C" NOT NULL REFERENCES task,
     depends_on_id text COLLATE "C" NOT NULL REFERENCES task,

@@ -18,6 +18,20 @@ SELECT * FROM task_in_brief
 -- name: find_task_names
 SELECT name, id FROM task WHERE run_id = %(run_id)s
 
+-- name: glance_at_tasks
+SELECT id, tenant, run_id, machine_id, state, lane_id, revision, epoch, current_attempt, attempt_worker_id, attempt_count, started,
+       max_retries, max_reclaims, policy, entered_at, priority, name, payload, plain
+  FROM task_at_a_glance WHERE id = ANY(%(ids)s) ORDER BY id
+
+-- name: glance_at_claimable
+-- What is still so, now that its run is locked.
+SELECT id, tenant, run_id, machine_id, state, lane_id, revision, epoch, current_attempt, attempt_worker_id, attempt_count, started,
+       max_retries, max_reclaims, policy, entered_at, priority, name, payload, plain
+  FROM task_at_a_glance
+ WHERE id = ANY(%(ids)s)
+   AND phase = 'queued' AND open_dependencies = 0 AND available_at IS NULL AND run_open AND NOT is_gate AND NOT allocated
+ ORDER BY priority DESC, id
+
 -- name: select_claimable
 -- The head of each lane in the order of task_claimable, a sort of the heads alone, and then their runs one by one until there are
 -- enough: under LIMIT no further run is locked. Runs that somebody else holds are skipped; a head is longer than what is asked for by

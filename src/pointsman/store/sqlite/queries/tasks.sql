@@ -15,9 +15,19 @@ SELECT * FROM task_in_brief
 -- name: find_task_names
 SELECT name, id FROM task WHERE run_id = :run_id
 
+-- name: glance_at_tasks
+SELECT id, tenant, run_id, machine_id, state, lane_id, revision, epoch, current_attempt, attempt_worker_id, attempt_count, started,
+       max_retries, max_reclaims, policy, entered_at, priority, name, payload, plain
+  FROM task_at_a_glance WHERE id IN (SELECT value FROM json_each(:ids)) ORDER BY id
+
+-- name: select_to_claim
+SELECT * FROM task_to_claim WHERE id IN (SELECT value FROM json_each(:ids))
+
 -- name: select_claimable
 -- One lane at a time, in the order of task_claimable: no sorting, and nothing is read that is not taken.
-SELECT * FROM task_to_claim
+SELECT id, tenant, run_id, machine_id, state, lane_id, revision, epoch, current_attempt, attempt_worker_id, attempt_count, started,
+       max_retries, max_reclaims, policy, entered_at, priority, name, payload, plain
+  FROM task_at_a_glance
  WHERE tenant = :tenant AND lane_id = :lane_id
    AND phase = 'queued' AND open_dependencies = 0 AND available_at IS NULL AND run_open = 1 AND is_gate = 0 AND allocated = 0
  ORDER BY priority DESC, id LIMIT :limit
