@@ -37,7 +37,8 @@ END $$;
 -- for each kind
 --   run:     run = entity.id
 --   task:    run = entity.run_id
---            needs = AND (NOT needs_worker OR entity.worker_id IS NOT NULL) AND entity.epoch >= was.epoch AND (NOT needs_session OR entity.session_id IS NOT NULL) AND (NOT needs_dependencies OR entity.open_dependencies = 0)
+--            needs = AND (NOT needs_worker OR entity.worker_id IS NOT NULL) AND entity.epoch = was.epoch + (entity.current_attempt IS NOT NULL AND entity.current_attempt IS DISTINCT FROM was.current_attempt)::integer AND (NOT needs_session OR entity.session_id IS NOT NULL) AND (NOT needs_dependencies OR entity.open_dependencies = 0)
+--            fresh = AND entity.epoch = 0
 --            by_hand = AND NOT needs_worker AND to_phase <> 'active' AND (NOT needs_session OR new.session_id IS NOT NULL) AND (NOT needs_dependencies OR new.open_dependencies = 0)
 --            clear = new.current_attempt := NULL; new.worker_id := NULL; new.lease_expired := false; new.reserved_usd := 0; new.available_at := NULL;
 --   worker:  run = entity.run_id
@@ -53,7 +54,7 @@ BEGIN
     SELECT entity.tenant, '{kind}', entity.id, 0, {run}, entity.machine_id, NULL, entity.state, 'create',
            coalesce((SELECT 'info' FROM state
                       WHERE state.machine_id = entity.machine_id AND state.name = entity.state AND state.initial
-                        AND state.kind = '{kind}' AND state.phase = entity.phase AND entity.revision = 0),
+                        AND state.kind = '{kind}' AND state.phase = entity.phase AND entity.revision = 0 {fresh}),
                     refuse_beginning('{kind}', entity.id, entity.machine_id, entity.state)),
            entity.reason, entity.actor, entity.metadata, entity.created_at, NULL
       FROM new_rows AS entity;
@@ -190,9 +191,10 @@ END $$;
 CREATE TRIGGER run_succeeds_with_its_tasks AFTER UPDATE ON run REFERENCING OLD TABLE AS old_rows NEW TABLE AS new_rows
     FOR EACH STATEMENT EXECUTE FUNCTION run_succeeds_with_its_tasks();
 
--- An epoch is spent once, and never given back.
-CREATE TRIGGER task_epoch_grows BEFORE UPDATE OF epoch ON task FOR EACH ROW WHEN (new.epoch < old.epoch)
-    EXECUTE FUNCTION forbid('the epoch of a task only grows');
+-- Only a move that begins an attempt spends an epoch, and each of them one: so every epoch before the last has its attempt.
+CREATE TRIGGER task_epoch_grows BEFORE UPDATE OF epoch ON task FOR EACH ROW
+    WHEN (new.epoch <> old.epoch AND new.revision = old.revision)
+    EXECUTE FUNCTION forbid('the epoch of a task grows with the attempts at it, and not otherwise');
 
 CREATE TRIGGER attempt_is_not_changed BEFORE UPDATE ON attempt EXECUTE FUNCTION forbid('an attempt that has ended stays as it is');
 

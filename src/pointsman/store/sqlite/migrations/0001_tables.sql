@@ -134,7 +134,7 @@ CREATE TABLE task (
     available_at        INTEGER,
     epoch               INTEGER NOT NULL CHECK (epoch >= 0),
     current_attempt     INTEGER,
-    worker_id           TEXT REFERENCES worker,
+    worker_id           TEXT, -- of the same tenant; the law looks, also where foreign keys are off
     lease_expired       INTEGER NOT NULL CHECK (lease_expired IN (0, 1)),
     attempt_count       INTEGER NOT NULL CHECK (attempt_count >= 0),
     max_attempts        INTEGER,
