@@ -1,6 +1,7 @@
 """What must never be is impossible to store: each constraint of the schema, and the fourteen invariants of document 002.
 
-The database keeps seven of the fourteen by itself: all six of tasks, and Completion Requirement. The others speak of several
+The database keeps seven of the fourteen by itself: all six of tasks, and Completion Requirement (where the document says that
+only running tasks have a worker, a task that is validated has one, too: whose attempt it is). The others speak of several
 rows at once, of time, or of files, and are the engine's: Task State Consistency, Failure Propagation and Archive Preservation
 of workstreams; Capacity Limit, Health Monitoring, Graceful Shutdown and Resource Cleanup of workers. For these the store
 answers what the engine has to ask, and that is what is tested here.
