@@ -309,22 +309,7 @@ async def skip_what_another_waits_for(scene: Scene) -> str:
     return "Open_dependencies is 1, but 0 of its dependencies are open."
 
 
-async def forget_an_attempt(scene: Scene) -> str:
-    scene.somebody.ask("UPDATE attempt SET ended_at = started_at, ended_by = 'hand' WHERE task_id = :id", id=scene.first_id)
-    return "Its attempt 1 is not under way."
-
-
-async def leave_an_attempt_behind(scene: Scene) -> str:
-    scene.somebody.suspend_law("task")
-    scene.somebody.ask(
-        "UPDATE task SET current_attempt = NULL, worker_id = NULL, state = 'QUEUED', phase = 'queued' WHERE id = :id",
-        id=scene.first_id,
-    )
-    scene.somebody.ask("UPDATE task SET state = 'RUNNING', phase = 'held' WHERE id = :id", id=scene.first_id)
-    return "Attempt 1 is under way, but the task does not hold it."
-
-
-REPAIRABLE = [count_too_many, count_too_few, skip_what_another_waits_for, forget_an_attempt]
+REPAIRABLE = [count_too_many, count_too_few, skip_what_another_waits_for]
 
 
 @pytest.mark.parametrize("plant", REPAIRABLE, ids=lambda plant: plant.__name__)
@@ -347,17 +332,6 @@ async def test_what_was_counted_wrongly_is_found_and_counted_anew(
                 assert await engine.claim_tasks(scene.worker.id) == [], "the other one is not done"
                 await engine.complete_task(scene.first_id, 1)
             assert await scene.can_go_on()
-
-
-async def test_an_attempt_that_was_left_behind_is_ended(database_url: str, clock: ManualClock) -> None:
-    async with open_engine(database_url, clock) as engine:
-        with prompt(database_url) as somebody:
-            scene = await prepare(engine, somebody)
-            assert await leave_an_attempt_behind(scene) in [each.finding for each in await engine.diagnose()]
-            await engine.repair()
-            (attempt,) = await engine.list_attempts(scene.first_id)
-            assert attempt.ended_by == "repair"
-            assert "does not hold it" not in " ".join(each.finding for each in await engine.diagnose())
 
 
 async def test_a_state_that_the_audit_trail_does_not_know_is_found_and_left_to_a_person(

@@ -21,7 +21,7 @@ from pointsman import app
 from pointsman.engine.engine import Engine
 from pointsman.engine.submit import NewTask
 from pointsman.store.contract import News, Transaction
-from pointsman.store.rows import Transition
+from pointsman.store.rows import Transition, Worker
 
 PATIENCE_SECONDS = 30
 ROOT = Path(__file__).parents[2]
@@ -358,7 +358,7 @@ async def test_a_slow_commit_is_told_when_it_is_there(postgres_url: str) -> None
         (first,) = await engine.list_workers()
         (worker,) = await asyncio.to_thread(transaction.lock_workers, [first.id])
         worker.state, worker.phase, worker.trigger, worker.revision = "PAUSED", "held", "pause", worker.revision + 1
-        await asyncio.to_thread(transaction.move_workers, [worker])
+        await asyncio.to_thread(transaction.move, [worker], Worker.CHANGING)
         await engine.register_worker("second")
         await asyncio.sleep(0.1)
         assert len(following.seen) == before

@@ -90,7 +90,7 @@ async def _assert_workstream_agrees(engine: Engine, run: Run) -> None:
     tasks = await engine.list_tasks(run.id)
     by_id = {task.id: task for task in tasks}
     for task in tasks:
-        assert (task.worker_id is not None) == (task.state == "running")
+        assert (task.worker_id is not None) == (task.state in ("running", "validating")), "whose attempt it is"
     for link in await engine.list_dependencies(run.id):
         if by_id[link.task_id].state not in ("pending", "cancelled"):
             assert by_id[link.depends_on_id].state == "completed"

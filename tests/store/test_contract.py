@@ -19,12 +19,12 @@ from tests.store.yard import (
     ACME,
     AT,
     GLOBEX,
-    HAND,
     MACHINES,
     SECOND,
     WORDS,
     Yard,
     find,
+    hand_of,
     ids,
     insert,
     move,
@@ -36,7 +36,7 @@ from tests.store.yard import (
 
 from pointsman.errors import Conflict, LawBroken
 from pointsman.store.contract import News, Reader, Store, Transaction
-from pointsman.store.rows import Dependency, MachineRow
+from pointsman.store.rows import Dependency, MachineRow, Run
 
 
 def nothing(*found: object) -> bool:
@@ -137,23 +137,17 @@ def test_an_empty_batch_does_nothing(yard: Yard) -> None:
     with yard.store.read() as reader:
         position = reader.last_position()
     with yard.transaction() as begun:
-        for write in (begun.insert_runs, begun.move_runs, begun.update_runs):
-            write([])
-        for write_tasks in (begun.insert_tasks, begun.move_tasks, begun.update_tasks):
-            write_tasks([])
-        for write_workers in (begun.insert_workers, begun.move_workers, begun.update_workers):
-            write_workers([])
-        for write_breakers in (begun.insert_breakers, begun.move_breakers, begun.update_breakers):
-            write_breakers([])
-        for write_attempts in (begun.insert_attempts, begun.end_attempts, begun.note_attempts):
-            write_attempts([])
+        begun.insert_runs([])
+        begun.insert_tasks([])
+        begun.insert_workers([])
+        begun.insert_breakers([])
+        begun.move([], Run.CHANGING)
+        begun.update([], Run.CHANGING)
         begun.insert_dependencies([])
         begun.insert_notices([])
         begun.set_timers([])
         begun.drop_timers([])
-        begun.touch_workers([], AT)
         begun.recount_dependencies([])
-        begun.end_orphaned_attempts([], AT)
         begun.open_runs([], is_open=True)
         assert nothing(begun.take_timers([]), begun.release_dependents([]), begun.find_dependents([]))
         assert nothing(begun.assess_runs([]), begun.assess_families([]), begun.lock_runs([]), begun.lock_workers([]))
@@ -172,6 +166,7 @@ def test_tenants_see_nothing_of_each_other(yard: Yard) -> None:
     first, second = (yard.put(yard.task(run, tenant=GLOBEX, run_open=True)) for _ in range(2))
     task = yard.bring(first, "RUNNING")
     worker = yard.bring(yard.put(yard.worker(tenant=GLOBEX)), "IDLE")
+    mine = yard.put(yard.worker())
     breaker = yard.bring(yard.put(yard.breaker(tenant=GLOBEX, tool="git")), "OPEN")
     yard.put(yard.breaker(tool="git"))
     yard.bring(second, "QUEUED")
@@ -186,13 +181,13 @@ def test_tenants_see_nothing_of_each_other(yard: Yard) -> None:
         assert found is not None
         assert found.tenant == ACME
         assert nothing(begun.list_runs(ACME, phase=None, after=None, limit=9), begun.list_tasks(ACME, run.id))
-        assert ids(begun.list_workers(ACME)) == [HAND]
-        assert ids(begun.list_workers(GLOBEX)) == [worker.id]
+        assert ids(begun.list_workers(ACME)) == [mine.id]
+        assert ids(begun.list_workers(GLOBEX)) == [worker.id, hand_of(GLOBEX)]
         assert [row.tenant for row in begun.list_breakers(ACME)] == [ACME]
         assert nothing(begun.list_attempts(ACME, task.id), begun.list_dependencies(ACME, run.id), begun.list_timers(ACME))
         assert nothing(begun.list_history(ACME, run.id), begun.list_transitions(ACME, after=None, limit=99, run_id=run.id))
         assert {event.entity_id for event in begun.list_transitions(ACME, after=None, limit=99, run_id=None)} == {
-            HAND,
+            mine.id,
             found.id,
         }
         assert not [name for name, *_ in begun.measure_transitions(ACME) if name == "standard.run"]
@@ -306,6 +301,37 @@ def test_whoever_comes_second_is_told_so(yard: Yard, machine: str, to_state: str
             update(begun, bystander, stale)
     assert find(yard.store, row) == moved
     assert find(yard.store, bystander) == bystander
+
+
+def test_only_the_columns_that_are_named_are_stored(yard: Yard) -> None:
+    """So that a batch writes what has changed, and no more."""
+    run, bystander = yard.put(yard.run(error="old")), yard.put(yard.run())
+    moved = yard.moved(run, "CANCELED", reason="enough")
+    columns = ["state", "phase", "outcome", "revision", "trigger", "completed_at"]
+    with yard.transaction() as begun:
+        begun.move([replace(moved, error="new", missing_tasks=5)], columns)
+    stored = replace(run, **{column: getattr(moved, column) for column in columns})
+    assert find(yard.store, run) == stored
+    with yard.transaction() as begun:
+        begun.update([replace(stored, error="newer", missing_tasks=5), replace(bystander, error="newer")], ["error"])
+    assert find(yard.store, run) == replace(stored, error="newer")
+    assert find(yard.store, bystander) == replace(bystander, error="newer")
+
+
+def test_rows_of_a_batch_may_differ_in_every_column(yard: Yard) -> None:
+    """What they have in common is said once on PostgreSQL, and what they have not, row by row."""
+    runs = [yard.put(yard.run()) for _ in range(4)]
+    texts = (None, "null", WORDS, "")
+    moved = [
+        yard.moved(run, "PAUSED", reason=text, missing_tasks=number, spent_usd=number, entered_at=AT + number * SECOND)
+        for number, (run, text) in enumerate(zip(runs, texts, strict=True))
+    ]
+    with yard.transaction() as begun:
+        begun.move(moved, Run.CHANGING)
+        assert begun.lock_runs(ids(runs)) == moved
+        changed = [replace(run, error=text, output=text) for run, text in zip(moved, texts[::-1], strict=True)]
+        begun.update(changed, ["error", "output"])
+    assert [find(yard.store, run) for run in runs] == changed
 
 
 def test_a_refused_change_leaves_the_store_in_order(yard: Yard) -> None:

@@ -16,10 +16,13 @@ from tests.store.yard import (
     SECOND,
     WORDS,
     Yard,
+    attempt_of,
     find,
+    move,
+    update,
 )
 
-from pointsman.store.rows import Attempt
+from pointsman.store.rows import Attempt, Task
 from pointsman.store.rows import Transition as Event
 
 CENTS = Decimal("0.000001")
@@ -76,11 +79,11 @@ def test_a_run_comes_back_as_it_was_stored(yard: Yard) -> None:
     updated = replace(moved, error=WORDS, missing_tasks=1, retry_count=0, budget_usd=CENTS, spent_usd=CENTS, output=WORDS)
     assert [find(yard.store, row) for row in (plain, full)] == [plain, full]
     with yard.transaction() as begun:
-        begun.move_runs([moved])
+        move(begun, moved)
         assert begun.lock_runs([moved.id]) == [moved]
     assert find(yard.store, moved) == moved
     with yard.transaction() as begun:
-        begun.update_runs([updated])
+        update(begun, updated)
     assert find(yard.store, updated) == updated
     assert each_column_varies(plain, full, moved, updated)
 
@@ -88,7 +91,7 @@ def test_a_run_comes_back_as_it_was_stored(yard: Yard) -> None:
 def test_a_task_comes_back_as_it_was_stored(yard: Yard) -> None:
     yard.tenant(GLOBEX)
     run = yard.put(yard.run())
-    worker = yard.put(yard.worker())
+    worker = yard.put(yard.worker(tenant=GLOBEX))
     plain = yard.task(yard.put(yard.run()), is_gate=True, open_dependencies=2)
     full = yard.task(
         run,
@@ -109,7 +112,6 @@ def test_a_task_comes_back_as_it_was_stored(yard: Yard) -> None:
         allocated=True,
         run_open=True,
         available_at=AT + SECOND,
-        epoch=4,
         attempt_count=1,
         max_attempts=5,
         retry_count=1,
@@ -121,6 +123,12 @@ def test_a_task_comes_back_as_it_was_stored(yard: Yard) -> None:
         cost_usd=CENTS,
         session_id=WORDS,
         keep_session=True,
+        attempt_started_at=AT - SECOND,
+        attempt_resumed=True,
+        attempt_cost_usd=FORTUNE,
+        attempt_error=WORDS,
+        attempt_exit_code=-9,
+        attempt_log_path=WORDS,
         question=WORDS,
         answer=WORDS,
         comment=WORDS,
@@ -140,16 +148,17 @@ def test_a_task_comes_back_as_it_was_stored(yard: Yard) -> None:
     }
     claimed = yard.moved(full, "RUNNING", worker_id=worker.id, reserved_usd=CENTS, actor=None, reason="free", **texts, **counts)
     lost = replace(claimed, lease_expired=True, cost_usd=FORTUNE + CENTS, error="lost", question="?", answer="!", comment="…")
+    lost = replace(lost, attempt_cost_usd=CENTS, attempt_error="lost", attempt_exit_code=1, attempt_log_path="log")
     ended = yard.moved(lost, "SUCCEEDED", actor=WORDS, output=WORDS)
     assert find(yard.store, plain) == plain
     assert find(yard.store, full) == full
     with yard.transaction() as begun:
-        begun.move_tasks([claimed])
+        move(begun, claimed)
     assert find(yard.store, claimed) == claimed
     with yard.transaction() as begun:
-        begun.update_tasks([lost])
+        update(begun, lost)
         assert begun.find_task(GLOBEX, lost.id) == lost
-        begun.move_tasks([ended])
+        move(begun, ended)
     assert find(yard.store, ended) == ended
     assert each_column_varies(plain, full, claimed, lost, ended)
 
@@ -194,9 +203,9 @@ def test_a_worker_comes_back_as_it_was_stored(yard: Yard) -> None:
     updated = replace(moved, heartbeat_at=AT + 5 * SECOND, missing=True, error="late", drain_wanted=True, pause_wanted=True)
     assert [find(yard.store, row) for row in (plain, full)] == [plain, full]
     with yard.transaction() as begun:
-        begun.move_workers([moved])
+        move(begun, moved)
         assert begun.lock_workers([moved.id]) == [moved]
-        begun.update_workers([updated])
+        update(begun, updated)
     assert find(yard.store, updated) == updated
     busy = yard.bring(plain, "BUSY")
     assert find(yard.store, busy) == busy
@@ -230,41 +239,43 @@ def test_a_breaker_comes_back_as_it_was_stored(yard: Yard) -> None:
     updated = replace(probed, success_count=2, failure_count=0, retry_at=AT)
     assert [find(yard.store, row) for row in (plain, full)] == [plain, full]
     with yard.transaction() as begun:
-        begun.move_breakers([opened])
-        begun.move_breakers([probed])
+        move(begun, opened)
+        move(begun, probed)
         assert begun.lock_breakers(GLOBEX, [WORDS]) == [probed]
-        begun.update_breakers([updated])
+        update(begun, updated)
     assert find(yard.store, updated) == updated
     assert each_column_varies(plain, full, opened, probed, updated, but=["outcome", "completed_at"])
 
 
-def test_an_attempt_comes_back_as_it_was_stored(yard: Yard) -> None:
+def test_an_attempt_comes_back_as_its_task_has_told_it(yard: Yard) -> None:
+    """From its task while it goes on, and as the law has written it down when it is over."""
     yard.tenant(GLOBEX)
-    task = yard.put_task(tenant=GLOBEX)
-    other = yard.put_task()
-    worker, another = yard.put(yard.worker()), yard.put(yard.worker())
-    mine: dict[str, Any] = {"task_id": task.id, "tenant": GLOBEX}
-    second = Attempt(**mine, epoch=2, worker_id=worker.id, started_at=AT)
-    first = Attempt(
-        **mine,
-        epoch=1,
-        worker_id=another.id,
-        started_at=AT - 2 * SECOND,
-        ended_at=AT - SECOND,
-        ended_by=WORDS,
-        error=WORDS,
-        exit_code=-9,
-        cost_usd=FORTUNE,
-        session_id=WORDS,
-        resumed=True,
-        log_path=WORDS,
-    )
-    elsewhere = Attempt(task_id=other.id, epoch=1, tenant=ACME, worker_id=worker.id, started_at=AT)
-    with yard.transaction() as begun:
-        begun.insert_attempts([second, first, elsewhere])
+    worker, another = yard.put(yard.worker()), yard.put(yard.worker(tenant=GLOBEX))
+    full: dict[str, Any] = {
+        "session_id": WORDS,
+        "attempt_resumed": True,
+        "attempt_cost_usd": FORTUNE,
+        "attempt_error": WORDS,
+        "attempt_exit_code": -9,
+        "attempt_log_path": WORDS,
+    }
+    begun_first = yard.bring(yard.put_task(tenant=GLOBEX), "RUNNING", worker_id=another.id, **full)
+    first = attempt_of(begun_first)
+    assert attempts_of(yard, begun_first) == [first]
+    again = yard.move(begun_first, "QUEUED")
+    first = replace(first, ended_at=again.entered_at, ended_by="lease_lost")
+    assert attempts_of(yard, again) == [first]
+    begun_second = yard.move(replace(again, session_id=None), "RUNNING", worker_id=another.id)
+    second = Attempt(task_id=begun_second.id, epoch=2, tenant=GLOBEX, worker_id=another.id, started_at=begun_second.entered_at)
+    assert attempts_of(yard, begun_second) == [first, second]
+    elsewhere = yard.bring(yard.put_task(), "RUNNING", worker_id=worker.id)
+    assert attempts_of(yard, elsewhere) == [attempt_of(elsewhere)]
+    assert each_column_varies(first, second, attempt_of(elsewhere))
+
+
+def attempts_of(yard: Yard, task: Task) -> list[Attempt]:
     with yard.store.read() as reader:
-        assert reader.list_attempts(GLOBEX, task.id) == [first, second]
-    assert each_column_varies(first, second, elsewhere)
+        return reader.list_attempts(task.tenant, task.id)
 
 
 def test_an_event_says_all_that_the_move_said(yard: Yard) -> None:
@@ -285,6 +296,7 @@ def test_an_event_says_all_that_the_move_said(yard: Yard) -> None:
         tenant=GLOBEX,
         kind="run",
         entity_id=run.id,
+        revision=0,
         run_id=run.id,
         machine_id=run.machine_id,
         from_state=None,
@@ -302,6 +314,7 @@ def test_an_event_says_all_that_the_move_said(yard: Yard) -> None:
         tenant=GLOBEX,
         kind="task",
         entity_id=task.id,
+        revision=3,
         run_id=run.id,
         machine_id=task.machine_id,
         from_state="RUNNING",

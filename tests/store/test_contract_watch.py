@@ -20,12 +20,12 @@ from tests.store.yard import (
     SECOND,
     WORDS,
     Yard,
-    attempt_of,
     find,
     ids,
     insert,
     response,
     timer,
+    update,
 )
 
 from pointsman.store.rows import Dependency, Entity, Notice, Run, Task
@@ -43,15 +43,6 @@ def test_workers_are_listed_and_locked_in_the_order_of_their_ids(yard: Yard) -> 
         assert begun.lock_workers({"worker_b", "nobody"}) == [workers[0]]
 
 
-def test_a_worker_that_was_heard_of_lives_on(yard: Yard) -> None:
-    heard, silent = yard.put(yard.worker()), yard.put(yard.worker())
-    with yard.transaction() as begun:
-        begun.touch_workers([heard.id, "nobody"], AT + SECOND)
-        begun.touch_workers([heard.id], AT - SECOND)
-    assert find(yard.store, heard) == replace(heard, heartbeat_at=AT + SECOND), "an old report does not turn time back"
-    assert find(yard.store, silent) == silent
-
-
 def test_workers_hold_the_tasks_that_they_execute(yard: Yard) -> None:
     """A task is held while its checks run, whether its state needs a worker or not; one that was lost is held no more."""
     anna, bert, idle = (yard.put(yard.worker()) for _ in range(3))
@@ -64,7 +55,7 @@ def test_workers_hold_the_tasks_that_they_execute(yard: Yard) -> None:
     everybody = [anna.id, bert.id, idle.id, "nobody"]
     assert not find(yard.store, over).worker_id
     with yard.transaction() as begun:
-        begun.update_tasks([replace(lost, lease_expired=True)])
+        update(begun, replace(lost, lease_expired=True))
         assert begun.count_held(everybody) == {anna.id: 2, bert.id: 2}
         assert begun.count_held([bert.id]) == {bert.id: 2}
         holders = [(first, anna), (second, anna), (checked, bert), (other, bert), (lost, bert)]
@@ -85,7 +76,7 @@ def test_workers_are_silent_once_their_lease_is_over(yard: Yard) -> None:
         assert begun.find_silent_workers(AT + timedelta(seconds=59), 9) == [late.id, later.id]
         assert begun.find_silent_workers(AT + timedelta(seconds=600), 9) == [patient.id, late.id, later.id]
         assert begun.find_silent_workers(AT + timedelta(seconds=600), 1) == [patient.id]
-        begun.update_workers([replace(later, missing=True)])
+        update(begun, replace(later, missing=True))
         assert begun.next_silence() == AT + timedelta(seconds=2.5)
 
 
@@ -384,19 +375,6 @@ def a_miscounted_task(yard: Yard) -> Spoilt:
     return yard.put_task(open_dependencies=2, run_open=True), "open_dependencies is 2, but 0"
 
 
-def a_task_whose_attempt_has_ended(yard: Yard) -> Spoilt:
-    task = yard.put_task(state="RUNNING", run_open=True)
-    yard.somebody.ask("UPDATE attempt SET ended_at = started_at, ended_by = 'sql'")
-    return task, "attempt 1 is not under way"
-
-
-def a_task_with_an_attempt_that_it_does_not_hold(yard: Yard) -> Spoilt:
-    task, worker = yard.put_task(run_open=True), yard.put(yard.worker())
-    with yard.transaction() as begun:
-        begun.insert_attempts([attempt_of(task, epoch=1, worker_id=worker.id)])
-    return task, "attempt 1 is under way"
-
-
 def a_run_that_succeeded_before_a_task(yard: Yard) -> Spoilt:
     run = yard.bring(yard.put(yard.run()), "SUCCEEDED")
     yard.put_task(run, name="latecomer", state="RUNNING")
@@ -465,8 +443,6 @@ def forge(yard: Yard, row: Entity) -> Spoilt:
     "spoil",
     [
         a_miscounted_task,
-        a_task_whose_attempt_has_ended,
-        a_task_with_an_attempt_that_it_does_not_hold,
         a_run_that_succeeded_before_a_task,
         a_run_that_is_open_behind_the_back_of_its_tasks,
         a_run_that_is_shut_behind_the_back_of_its_tasks,
@@ -549,22 +525,3 @@ def test_dependencies_are_counted_anew_for_those_who_still_wait(yard: Yard) -> N
         begun.insert_dependencies([Dependency(task.id, other.id) for task in waiting for other in (over, pending)])
         begun.recount_dependencies([task.id for task in waiting if task is not untouched])
         assert [task.open_dependencies for task in begun.select_tasks(ids(waiting))] == [1, 1, 7, 7, 0]
-
-
-def test_attempts_that_no_task_holds_are_ended(yard: Yard) -> None:
-    running, orphaned, untouched = yard.put_task(state="RUNNING"), yard.put_task(), yard.put_task()
-    with yard.transaction() as begun:
-        for task in (orphaned, untouched):
-            begun.insert_attempts([attempt_of(task, epoch=1, started_at=AT)])
-        begun.end_orphaned_attempts([running.id, orphaned.id], AT + SECOND)
-        begun.end_orphaned_attempts([running.id, orphaned.id], AT + 2 * SECOND)
-        ends = {task.id: begun.list_attempts(ACME, task.id)[0].ended_at for task in (running, orphaned, untouched)}
-    assert ends == {running.id: None, orphaned.id: AT + SECOND, untouched.id: None}
-
-
-def test_an_attempt_does_not_end_before_it_began(yard: Yard) -> None:
-    task, worker = yard.put_task(), yard.put(yard.worker())
-    with yard.transaction() as begun:
-        begun.insert_attempts([attempt_of(task, epoch=1, started_at=AT, worker_id=worker.id)])
-        begun.end_orphaned_attempts([task.id], AT - SECOND)
-        assert [attempt.ended_at for attempt in begun.list_attempts(ACME, task.id)] == [AT]

@@ -14,7 +14,6 @@ from tests.store.yard import (
     ACME,
     AT,
     GLOBEX,
-    HAND,
     MACHINES,
     SECOND,
     WORDS,
@@ -22,11 +21,13 @@ from tests.store.yard import (
     attempt_of,
     find,
     ids,
+    move,
+    update,
 )
 
 from pointsman.kernel.machine import Outcome, Phase
 from pointsman.store.contract import Transaction
-from pointsman.store.rows import Attempt, Dependency, Family, Run, Task
+from pointsman.store.rows import ZERO_USD, Dependency, Family, Run, Task
 
 # Runs.
 
@@ -179,7 +180,7 @@ def test_an_output_stays_until_another_is_stored(yard: Yard) -> None:
     unread = yard.move(replace(with_output, output=UNSET, payload=UNSET), "READY")
     assert find(yard.store, task) == replace(unread, output=WORDS, payload="null")
     with yard.transaction() as begun:
-        begun.update_tasks([replace(unread, comment="fine")])
+        update(begun, replace(unread, comment="fine"))
     assert find(yard.store, task) == replace(unread, output=WORDS, payload="null", comment="fine")
     assert find(yard.store, yard.move(replace(unread, output=None), "SUCCEEDED")).output is None
 
@@ -189,7 +190,7 @@ def test_a_move_leaves_alone_what_is_counted_elsewhere(yard: Yard) -> None:
     with yard.transaction() as begun:
         begun.open_runs([task.run_id], is_open=True)
         moved = yard.move_in(begun, replace(task, open_dependencies=9), "QUEUED")
-        begun.update_tasks([replace(moved, open_dependencies=7, comment="seen")])
+        update(begun, replace(moved, open_dependencies=7, comment="seen"))
     assert find(yard.store, task) == replace(moved, open_dependencies=2, run_open=True, comment="seen")
 
 
@@ -302,7 +303,7 @@ def test_lost_tasks_are_taken_over_by_priority_then_by_age(yard: Yard) -> None:
         task = yard.put_task(**{"machine": "approval.step", "state": "RUNNING", "run_open": True, **columns})
         task = replace(task, lease_expired=lost)
         with yard.transaction() as begun:
-            begun.update_tasks([task])
+            update(begun, task)
         return replace(task, payload=UNSET, output=UNSET)
 
     late, urgent, early = running(), running(priority=5, lane_id=lanes[1]), running(priority=1)
@@ -403,32 +404,71 @@ def open_dependencies(begun: Transaction, run: Run) -> list[int]:
 
 def test_an_attempt_keeps_what_is_noted_until_it_ends(yard: Yard) -> None:
     task, bystander = yard.put_task(state="RUNNING"), yard.put_task(state="RUNNING")
-    key: dict[str, Any] = {"task_id": task.id, "epoch": 1, "tenant": ACME, "worker_id": HAND, "started_at": task.entered_at}
     tiny = Decimal("0.000001")
-    noted = Attempt(**key, cost_usd=tiny, session_id="s", log_path="l")
-    ending = Attempt(
-        **key, cost_usd=Decimal("0.25"), ended_at=task.entered_at + SECOND, ended_by="fail", error=WORDS, exit_code=3
-    )
+    noted = replace(task, attempt_cost_usd=tiny, session_id="s", attempt_log_path="l")
     with yard.transaction() as begun:
-        begun.note_attempts([noted, replace(noted, epoch=2)])
-        assert begun.list_attempts(ACME, task.id) == [noted]
-        begun.note_attempts([Attempt(**key, cost_usd=tiny)])
-        assert begun.list_attempts(ACME, task.id) == [replace(noted, cost_usd=2 * tiny)]
-        begun.note_attempts([Attempt(**key, session_id="t", log_path="m")])
-        begun.end_attempts([replace(ending, epoch=2)])
-        assert begun.list_attempts(ACME, task.id)[0].ended_at is None
-        begun.end_attempts([ending])
-        ended = replace(ending, cost_usd=Decimal("0.250002"), session_id="t", log_path="m")
-        assert begun.list_attempts(ACME, task.id) == [ended]
-        begun.note_attempts([noted])
-        begun.end_attempts([replace(ending, error="again")])
-        assert begun.list_attempts(ACME, task.id) == [ended]
+        assert begun.list_attempts(ACME, task.id) == [attempt_of(task)]
+        update(begun, noted)
+        assert begun.list_attempts(ACME, task.id) == [attempt_of(noted)]
+        noted = replace(noted, attempt_cost_usd=2 * tiny, session_id="t", attempt_log_path="m")
+        update(begun, noted)
+        assert begun.list_attempts(ACME, task.id) == [attempt_of(noted)]
+        checked = yard.move_in(begun, noted, "VALIDATING")
+        assert begun.list_attempts(ACME, task.id) == [attempt_of(noted)], "it goes on, though its task has moved"
+        told: dict[str, Any] = {"attempt_cost_usd": Decimal("0.250002"), "attempt_error": WORDS, "attempt_exit_code": 3}
+        ended = yard.move_in(begun, checked, "FAILED", trigger="checks_failed", **told)
+        over = attempt_of(replace(checked, **told), ended_at=ended.entered_at, ended_by="checks_failed")
+        assert begun.list_attempts(ACME, task.id) == [over]
+        update(begun, replace(ended, attempt_cost_usd=tiny, attempt_error="again", session_id="u"))
+        assert begun.list_attempts(ACME, task.id) == [over], "what is said of a task afterwards is not said of its attempt"
         assert begun.list_attempts(ACME, bystander.id) == [attempt_of(bystander)]
 
 
 def test_the_last_words_of_an_attempt_are_kept_with_it(yard: Yard) -> None:
     task = yard.put_task(state="RUNNING")
-    ending = attempt_of(task, ended_at=task.entered_at, ended_by="complete", session_id="s", log_path="l", exit_code=0)
+    last: dict[str, Any] = {"session_id": "s", "attempt_log_path": "l", "attempt_exit_code": 0}
+    ended = yard.move(task, "SUCCEEDED", **last)
+    with yard.store.read() as reader:
+        assert reader.list_attempts(ACME, task.id) == [
+            attempt_of(replace(task, **last), ended_at=ended.entered_at, ended_by="complete")
+        ]
+
+
+def test_attempts_of_a_batch_end_each_for_itself(yard: Yard) -> None:
+    tasks = [yard.put_task(state="RUNNING") for _ in range(3)]
+    first, second, third = tasks
     with yard.transaction() as begun:
-        begun.end_attempts([ending])
-        assert begun.list_attempts(ACME, task.id) == [ending]
+        ends = [
+            yard.moved(first, "FAILED", trigger="fail", attempt_error="one"),
+            yard.moved(second, "SUCCEEDED", trigger="complete", attempt_cost_usd=Decimal(2)),
+            yard.moved(third, "VALIDATING"),
+        ]
+        move(begun, *ends)
+        assert [begun.list_attempts(ACME, task.id) for task in tasks] == [
+            [attempt_of(first, error="one", ended_at=ends[0].entered_at, ended_by="fail")],
+            [attempt_of(second, cost_usd=Decimal(2), ended_at=ends[1].entered_at, ended_by="complete")],
+            [attempt_of(third)],
+        ]
+
+
+def test_an_attempt_that_is_taken_over_in_place_ends_as_it_was(yard: Yard) -> None:
+    """What the move says is said of the next one."""
+    told: dict[str, Any] = {"session_id": "s", "attempt_cost_usd": Decimal(1), "attempt_log_path": "l", "attempt_resumed": True}
+    lost = yard.bring(yard.put_task(machine="approval.step"), "RUNNING", lease_expired=True, **told)
+    other = yard.put(yard.worker())
+    taken = yard.move(lost, "RUNNING", worker_id=other.id, session_id="t", attempt_log_path="m")
+    with yard.store.read() as reader:
+        assert reader.list_attempts(ACME, lost.id) == [
+            attempt_of(lost, ended_at=taken.entered_at, ended_by="reclaim"),
+            attempt_of(taken),
+        ]
+    assert (taken.epoch, taken.attempt_cost_usd) == (2, ZERO_USD)
+
+
+def test_an_attempt_does_not_end_before_it_began(yard: Yard) -> None:
+    """The clocks of two processes may disagree."""
+    task = yard.put_task(state="RUNNING")
+    yard.move(task, "FAILED", entered_at=task.entered_at - SECOND)
+    with yard.store.read() as reader:
+        (attempt,) = reader.list_attempts(ACME, task.id)
+    assert attempt.ended_at == attempt.started_at == task.attempt_started_at

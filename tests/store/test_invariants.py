@@ -1,6 +1,7 @@
 """What must never be is impossible to store: each constraint of the schema, and the fourteen invariants of document 002.
 
-The database keeps seven of the fourteen by itself: all six of tasks, and Completion Requirement. The others speak of several
+The database keeps seven of the fourteen by itself: all six of tasks, and Completion Requirement (where the document says that
+only running tasks have a worker, a task that is validated has one, too: whose attempt it is). The others speak of several
 rows at once, of time, or of files, and are the engine's: Task State Consistency, Failure Propagation and Archive Preservation
 of workstreams; Capacity Limit, Health Monitoring, Graceful Shutdown and Resource Cleanup of workers. For these the store
 answers what the engine has to ask, and that is what is tested here.
@@ -9,13 +10,14 @@ answers what the engine has to ask, and that is what is tested here.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from decimal import Decimal
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 from tests.store.outsider import Outsider, Refused, kind_of, type_columns, type_row
-from tests.store.yard import ACME, AT, MACHINES, SECOND, Yard, attempt_of, find
+from tests.store.yard import ACME, AT, MACHINES, SECOND, Yard, attempt_of, find, move, update
 
 from pointsman.errors import LawBroken
 from pointsman.store.contract import Transaction
@@ -111,7 +113,9 @@ UNTHINKABLE: dict[str, tuple[str, str, dict[str, Any], dict[str, Any]]] = {
     "a task that is held by an attempt and does not run": ("standard.task", "QUEUED", {}, {"current_attempt": 0}),
     "a task that runs without an attempt": ("standard.task", "RUNNING", {}, {"current_attempt": None, "worker_id": None}),
     "a task that runs in an attempt of another epoch": ("standard.task", "RUNNING", {}, {"current_attempt": 9}),
-    "a task whose attempt is not its latest": ("standard.task", "RUNNING", {}, {"epoch": 9}),
+    "a task that runs in an attempt of nobody": ("standard.task", "RUNNING", {}, {"worker_id": None}),
+    "a task that runs in an attempt that never began": ("standard.task", "RUNNING", {}, {"attempt_started_at": None}),
+    "a task whose attempt earned money": ("standard.task", "RUNNING", {}, {"attempt_cost_usd": -ONE}),
     "a task that was lost and does not run": ("standard.task", "QUEUED", {}, {"lease_expired": True}),
     "a task that waits for an instant and runs": ("standard.task", "RUNNING", {}, {"available_at": AT}),
     "a task that waits for an instant and is over": ("standard.task", "SKIPPED", {}, {"available_at": AT}),
@@ -147,10 +151,6 @@ NEW_AND_UNTHINKABLE: dict[str, tuple[str, dict[str, Any]]] = {
     "a task of an epoch before the first": ("standard.task", {"epoch": -1}),
     "a task with a worker that does not run": ("standard.task", {"worker_id": "any"}),
 }
-_ATTEMPT = (
-    "INSERT INTO attempt (task_id, epoch, tenant, worker_id, started_at, ended_at, ended_by, cost_usd, resumed) "
-    "VALUES ('any', {epoch}, 'acme', 'any', :at, {ended_at}, {ended_by}, {cost_usd}, :no)"
-)
 _MACHINE = (
     "INSERT INTO machine (id, name, version, kind, fingerprint, lifecycle, definition) "
     "VALUES (5000, 'x.y', {version}, '{kind}', 'f', 'x', 'd')"
@@ -159,13 +159,6 @@ _STATE = (
     "INSERT INTO state (machine_id, name, phase, outcome, initial, kind) VALUES (5000, 'A', '{phase}', {outcome}, :no, 'run')"
 )
 UNSPEAKABLE: dict[str, str] = {
-    "an attempt before the first": _ATTEMPT.format(epoch=0, ended_at="NULL", ended_by="NULL", cost_usd=0),
-    "an attempt that earned money": _ATTEMPT.format(epoch=1, ended_at="NULL", ended_by="NULL", cost_usd=-1),
-    "an attempt that ended before it began": _ATTEMPT.format(epoch=1, ended_at=":before", ended_by="'fail'", cost_usd=0),
-    "an attempt that ended for nothing": _ATTEMPT.format(epoch=1, ended_at=":at", ended_by="NULL", cost_usd=0),
-    "an attempt that something ended and that goes on": _ATTEMPT.format(
-        epoch=1, ended_at="NULL", ended_by="'fail'", cost_usd=0
-    ),
     "a task that waits for itself": "INSERT INTO dependency (task_id, depends_on_id) VALUES ('any', 'any')",
     "a machine before its first version": _MACHINE.format(version=0, kind="run"),
     "a machine of a kind that is none": _MACHINE.format(version=1, kind="cow"),
@@ -180,22 +173,34 @@ UNSPEAKABLE: dict[str, str] = {
     "an answer that expires at once": "INSERT INTO idempotency_key (tenant, endpoint, key, request_hash, status, body, "
     "created_at, expires_at) VALUES ('acme', 'any', 'any', 'h', 200, '', :at, :at)",
 }
+LAWLESS: dict[str, dict[str, Any]] = {
+    # attempts that even the law cannot write
+    "an attempt before the first": {"epoch": 0},
+    "an attempt that earned money": {"cost_usd": -ONE},
+    "an attempt that ended before it began": {"ended_at": BEFORE},
+}
+OVER: dict[str, Any] = {"task_id": "any", "epoch": 1, "tenant": ACME, "worker_id": "any", "started_at": AT}
+OVER |= {"ended_at": AT, "ended_by": "fail"}
+EVERYTHING = [*UNTHINKABLE, *NEW_AND_UNTHINKABLE, *UNSPEAKABLE, *LAWLESS]
 
 
 def attempt_unthinkable(yard: Yard, what: str) -> None:
-    if what in UNTHINKABLE:
+    if what in LAWLESS:
+        with yard.somebody.lawless("attempt"):
+            type_row(yard.somebody, Attempt(**OVER | LAWLESS[what]))
+    elif what in UNTHINKABLE:
         machine, state, columns, wrong = UNTHINKABLE[what]
         type_columns(yard.somebody, made(yard, machine, state, **columns), **wrong)
     elif what in NEW_AND_UNTHINKABLE:
         machine, wrong = NEW_AND_UNTHINKABLE[what]
         type_row(yard.somebody, replace(yard.entity(machine), **wrong))
     else:
-        values = {":at": ("at", AT), ":before": ("before", BEFORE), ":no": ("no", False)}
+        values = {":at": ("at", AT), ":no": ("no", False)}
         statement = UNSPEAKABLE[what]
         yard.somebody.ask(statement, **dict(pair for name, pair in values.items() if name in statement))
 
 
-@pytest.mark.parametrize("what", [*UNTHINKABLE, *NEW_AND_UNTHINKABLE, *UNSPEAKABLE])
+@pytest.mark.parametrize("what", EVERYTHING)
 def test_nobody_can_store(yard: Yard, what: str) -> None:
     with pytest.raises(Refused) as refused:
         attempt_unthinkable(yard, what)
@@ -205,7 +210,7 @@ def test_nobody_can_store(yard: Yard, what: str) -> None:
 def test_every_constraint_of_the_schema_was_tried(yard: Yard, somebody: Outsider) -> None:
     """But for those by which SQLite keeps truth to 0 and 1."""
     tried = set()
-    for what in (*UNTHINKABLE, *NEW_AND_UNTHINKABLE, *UNSPEAKABLE):
+    for what in EVERYTHING:
         with pytest.raises(Refused) as refused:
             attempt_unthinkable(yard, what)
         tried.add(refused.value.check)
@@ -222,19 +227,19 @@ def test_what_just_fits_is_stored(yard: Yard, somebody: Outsider) -> None:
     assert find(yard.store, task).attempt_count == 99, "without a limit there is none"
     at_once = yard.moved(yard.put(yard.worker(started_at=AT)), "SHUTDOWN", entered_at=AT, completed_at=AT)
     with yard.transaction() as begun:
-        begun.move_workers([at_once])
+        move(begun, at_once)
     assert find(yard.store, at_once) == at_once
 
 
 def test_truth_is_nothing_but_true_or_false(yard: Yard, somebody: Outsider) -> None:
     """PostgreSQL has a type for it, SQLite a constraint."""
-    yard.put_task(state="RUNNING")
+    yard.move(yard.put_task(state="RUNNING"), "FAILED")
     truths = [check.removesuffix(" IN (0, 1)").split(": ") for check in somebody.checks() if check.endswith("IN (0, 1)")]
     assert bool(truths) == (somebody.dialect == "sqlite")
     for table, column in truths:
         if table not in ("state", "rule"):
-            with pytest.raises(Refused, match="CHECK"):
-                somebody.ask(f"UPDATE {table} SET {column} = 2{' WHERE ended_at IS NULL' * (table == 'attempt')}")
+            with pytest.raises(Refused, match="CHECK"), somebody.lawless(table) if table == "attempt" else nullcontext():
+                somebody.ask(f"UPDATE {table} SET {column} = 2")
 
 
 # What holds among rows.
@@ -272,11 +277,19 @@ def test_a_dependency_is_there_once(yard: Yard) -> None:
         begun.insert_dependencies([Dependency(edge.depends_on_id, edge.task_id)])
 
 
-def test_an_epoch_has_one_attempt(yard: Yard) -> None:
+def test_an_epoch_has_one_attempt(yard: Yard, somebody: Outsider) -> None:
+    """Even where nobody keeps the law."""
     task = yard.put_task(state="RUNNING")
-    over = attempt_of(task, ended_at=task.entered_at, ended_by="twin")
-    with pytest.raises(LawBroken), yard.transaction() as begun:
-        begun.insert_attempts([over])
+    ended = yard.move(task, "FAILED")
+    with somebody.lawless("attempt"), pytest.raises(Refused):
+        type_row(somebody, attempt_of(task, ended_at=ended.entered_at, ended_by="twin"))
+
+
+@pytest.mark.parametrize("column", ["ended_at", "ended_by", "started_at", "worker_id", "tenant"])
+def test_an_attempt_that_is_written_down_is_over_and_was_somebodys(somebody: Outsider, column: str) -> None:
+    """One that goes on is a matter of its task."""
+    with somebody.lawless("attempt"), pytest.raises(Refused):
+        type_row(somebody, Attempt(**OVER | {column: None}))
 
 
 REFERENCES: dict[str, Callable[[Yard, Transaction], None]] = {
@@ -306,11 +319,8 @@ REFERENCES: dict[str, Callable[[Yard, Transaction], None]] = {
             )
         )
     ),
-    "an attempt at nothing": lambda yard, begun: begun.insert_attempts(
-        [Attempt(task_id="nobody", epoch=1, tenant=ACME, worker_id=yard.put_in(begun, yard.worker()).id, started_at=AT)]
-    ),
-    "an attempt of nobody": lambda yard, begun: begun.insert_attempts(
-        [attempt_of(yard.put_in(begun, yard.task(yard.put_in(begun, yard.run()))), epoch=1, worker_id="nobody")]
+    "a task in the hands of nobody": lambda yard, begun: void(
+        yard.bring_in(begun, yard.put_in(begun, yard.task(yard.put_in(begun, yard.run()))), "RUNNING", worker_id="nobody")
     ),
     "a dependency on nothing": lambda yard, begun: begun.insert_dependencies(
         [Dependency(yard.put_in(begun, yard.task(yard.put_in(begun, yard.run()))).id, "nobody")]
@@ -354,20 +364,22 @@ def test_nothing_leads_back_from_an_end(yard: Yard, somebody: Outsider, name: st
 
 
 @pytest.mark.parametrize("state", [state.name for state in MACHINES["orchestrated.task"].states])
-def test_only_running_tasks_have_a_worker(yard: Yard, somebody: Outsider, state: str) -> None:
+def test_only_tasks_that_somebody_works_at_have_a_worker(yard: Yard, somebody: Outsider, state: str) -> None:
+    """While it is validated, the attempt that has run still holds it, and the worker is whose attempt that is."""
     task = made(yard, "orchestrated.task", state)
     assert isinstance(task, Task)
-    assert (task.worker_id is not None) == (state == "running")
+    assert (task.worker_id is not None) == (state in ("running", "validating"))
     other = yard.put(yard.worker())
-    with pytest.raises(Refused):
-        type_columns(somebody, task, worker_id=other.id)
-    with pytest.raises(LawBroken), yard.transaction() as begun:
-        begun.update_tasks([replace(task, worker_id=other.id)])
+    for worker_id in {other.id, None} - {task.worker_id}:
+        with pytest.raises(Refused):
+            type_columns(somebody, task, worker_id=worker_id)
+        with pytest.raises(LawBroken), yard.transaction() as begun:
+            update(begun, replace(task, worker_id=worker_id))
     for following in MACHINES["orchestrated.task"].allowed(state):
         moved = yard.moved(task, following)
         wrong = replace(moved, worker_id=None if moved.worker_id else other.id)
         with pytest.raises(LawBroken), yard.transaction() as begun:
-            begun.move_tasks([wrong])
+            move(begun, wrong)
 
 
 def test_retries_never_exceed_their_limit(yard: Yard) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace as with_fields
 from datetime import UTC, datetime, timedelta
@@ -13,8 +14,8 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from tests.store.outsider import Outsider, Refused, type_columns, type_row
-from tests.store.yard import AT, HAND, MACHINES, SECOND, Yard, attempt_of, find, ids, insert, move
+from tests.store.outsider import Outsider, Refused, kind_of, type_columns, type_row
+from tests.store.yard import ACME, AT, HAND, MACHINES, SECOND, Yard, attempt_of, find, ids, insert, move, route, update
 
 from pointsman.errors import Conflict, LawBroken
 from pointsman.kernel.machine import Kind, Machine, Phase
@@ -103,6 +104,7 @@ def assert_audited(machine: Machine, row: Entity, last: Transition) -> None:
         tenant=row.tenant,
         kind=machine.kind.value,
         entity_id=row.id,
+        revision=row.revision + 1,
         run_id={"run": row.id, "task": getattr(row, "run_id", None)}.get(machine.kind.value),
         machine_id=row.machine_id,
         from_state=row.state,
@@ -142,8 +144,7 @@ def typed(machine: Machine, row: Entity, last: Transition) -> Entity:
 
 def assert_attempt_ended(yard: Yard, row: Entity, last: Transition) -> None:
     if isinstance(row, Task) and row.current_attempt:
-        attempt = attempts_of(yard, row)[-1]
-        assert (attempt.ended_at, attempt.ended_by) == (last.at, last.trigger)
+        assert attempts_of(yard, row)[-1] == attempt_of(row, ended_at=last.at, ended_by=last.trigger)
 
 
 def assert_fold(machine: Machine, history: list[Transition], row: Entity) -> None:
@@ -152,6 +153,7 @@ def assert_fold(machine: Machine, history: list[Transition], row: Entity) -> Non
     assert [event.from_state for event in history] == states[:-1]
     assert states[1] == machine.initial.name
     assert states[-1] == row.state
+    assert [event.revision for event in history] == list(range(row.revision + 1))
     assert all(event.from_state is None or machine.may(event.from_state, event.to_state) for event in history)
 
 
@@ -170,7 +172,10 @@ def test_whatever_anybody_tries_the_audit_trail_explains_every_state(yard: Yard,
             elif machine.may(row.state, to_state):
                 yard.move(row, to_state)
     for row in rows:
-        assert_fold(yard.machine_of(row), history_of(yard, row), find(yard.store, row))
+        found = find(yard.store, row)
+        assert_fold(yard.machine_of(row), history_of(yard, row), found)
+        if isinstance(found, Task):
+            assert [attempt.epoch for attempt in attempts_of(yard, found)] == list(range(1, found.epoch + 1))
     with yard.store.read() as reader:
         assert {name for _, name, _ in reader.list_disagreements()}.isdisjoint(ids(rows))
 
@@ -296,13 +301,17 @@ def test_a_task_without_a_session_is_not_blocked_by_hand_where_its_machine_wants
 @pytest.mark.parametrize("name", MACHINES)
 def test_everything_begins_in_the_initial_state_of_a_machine_of_its_kind(yard: Yard, name: str) -> None:
     machine = MACHINES[name]
+    with yard.transaction() as begun:
+        hand = yard.hand_in(begun)
     row = yard.entity(name)
     wrong: list[Entity] = [replace(row, revision=1), replace(row, machine_id=9999)]
     for state in machine.states:
         if not state.initial:
             done = {"outcome": state.outcome and state.outcome.value, "completed_at": AT if state.outcome else None}
-            held = {"current_attempt": 1, "epoch": 1} if machine.kind == Kind.TASK and state.phase == Phase.ACTIVE else {}
+            runs = machine.kind == Kind.TASK and state.phase == Phase.ACTIVE
+            held = {"current_attempt": 1, "epoch": 1, "worker_id": hand, "attempt_started_at": AT} if runs else {}
             wrong.append(replace(row, state=state.name, phase=state.phase.value, **done, **held))
+    wrong += [replace(row, epoch=1)] if isinstance(row, Task) else []
     wrong += [replace(row, phase=phase) for phase in ("held", "queued") if phase != machine.initial.phase]
     for other in MACHINES.values():
         if other.kind != machine.kind:
@@ -356,9 +365,22 @@ def test_a_phase_follows_from_its_state_and_changes_with_nothing_else(yard: Yard
 def test_a_revision_counts_moves(yard: Yard, somebody: Outsider, name: str) -> None:
     row = yard.put(yard.entity(name))
     for revision in (-1, 1, 2):
+        for actor in ("sql", "mallory", None):
+            with pytest.raises(Refused, match="pointsman"):
+                type_columns(somebody, row, revision=revision, actor=actor)
         with pytest.raises(Refused, match="pointsman"):
             type_columns(somebody, row, revision=revision)
-    assert find(yard.store, row) == row
+    moved = yard.bring(row, {"run": "RUNNING", "task": "RUNNING", "worker": "IDLE"}.get(kind_of(row), "OPEN"))
+    history = history_of(yard, row)
+    for columns in (
+        "revision = revision + 1, actor = 'sql'",
+        "revision = revision + 1",
+        "revision = revision - 1, actor = 'sql'",
+    ):
+        with pytest.raises(Refused, match="pointsman"):
+            somebody.ask(f"UPDATE {kind_of(row)} SET {columns} WHERE id = :id", id=row.id)
+    assert find(yard.store, row) == moved
+    assert history_of(yard, row) == history
 
 
 def test_the_audit_trail_is_written_once(yard: Yard, somebody: Outsider) -> None:
@@ -376,30 +398,68 @@ def test_the_audit_trail_is_written_once(yard: Yard, somebody: Outsider) -> None
     assert history_of(yard, run) == history
 
 
-COLUMNS = "tenant, kind, entity_id, run_id, machine_id, from_state, to_state, trigger, severity, reason, metadata, at"
+def insertions(somebody: Outsider) -> tuple[str, ...]:
+    """SQLite knows a statement that deletes a row on the way to inserting it."""
+    return ("INSERT", "INSERT OR REPLACE", "REPLACE") if somebody.dialect == "sqlite" else ("INSERT",)
 
 
-def test_nobody_but_the_law_writes_the_audit_trail(yard: Yard, somebody: Outsider) -> None:
+FORGERIES: dict[str, Callable[[Transition], dict[str, Any]]] = {
+    "at a position that is taken": lambda line: {"revision": line.revision + 1},
+    "at a position and a revision that are taken": lambda _: {},
+    "of a revision that has its line": lambda _: {"position": FAR},
+    "of the first revision": lambda _: {"position": FAR, "revision": 0},
+    "of the next revision": lambda line: {"position": FAR, "revision": line.revision + 1, "from_state": line.to_state},
+    "of a revision before the first": lambda _: {"position": FAR, "revision": -1},
+    "of nobody": lambda _: {"position": FAR, "entity_id": "nobody", "revision": 0},
+    "of nobody, at a position that is taken": lambda _: {"entity_id": "nobody", "revision": 0},
+    "of another kind": lambda _: {"position": FAR, "kind": "cow"},
+}
+FAR = 1_000_000_000
+
+
+@pytest.mark.parametrize("name", OF_EACH_KIND)
+@pytest.mark.parametrize("forgery", FORGERIES)
+def test_nobody_but_the_law_writes_a_line_of_the_audit_trail(yard: Yard, somebody: Outsider, name: str, forgery: str) -> None:
+    row = yard.put(yard.entity(name))
+    row = yard.bring(row, yard.machine_of(row).allowed(row.state)[0])
+    history = history_of(yard, row)
+    whole = somebody.ask("SELECT count(*), max(position) FROM transition")
+    line = history[-1]
+    forged = replace(line, actor="mallory", **FORGERIES[forgery](line))
+    for insertion in insertions(somebody):
+        with pytest.raises(Refused, match="pointsman"):
+            type_row(somebody, forged, insertion)
+    assert history_of(yard, row) == history
+    assert somebody.ask("SELECT count(*), max(position) FROM transition") == whole
+
+
+def test_nobody_copies_the_audit_trail_into_itself(yard: Yard, somebody: Outsider) -> None:
     run = yard.bring(yard.put(yard.run()), "SUCCEEDED")
     history = history_of(yard, run)
-    of_this_run = f"FROM transition WHERE entity_id = '{run.id}'"
-    statements = [f"INSERT INTO transition ({COLUMNS}, actor) SELECT {COLUMNS}, 'mallory' {of_this_run}"]
-    if somebody.dialect == "sqlite":
-        line = f"position, {COLUMNS}"
-        statements.append(f"INSERT OR REPLACE INTO transition ({line}, actor) SELECT {line}, 'mallory' {of_this_run}")
-    for statement in statements:
-        with pytest.raises(Refused, match="pointsman"):
-            somebody.ask(statement)
+    columns = (
+        "tenant, kind, entity_id, revision, run_id, machine_id, from_state, to_state, trigger, severity, reason, metadata, at"
+    )
+    for insertion in insertions(somebody):
+        for line in (columns, f"position, {columns}") if somebody.dialect == "sqlite" else (columns,):
+            with pytest.raises(Refused, match="pointsman"):
+                somebody.ask(
+                    f"{insertion} INTO transition ({line}, actor) SELECT {line}, 'mallory' FROM transition "
+                    "WHERE entity_id = :id",
+                    id=run.id,
+                )
     assert history_of(yard, run) == history
 
 
 @pytest.mark.parametrize("table", ["run", "task", "worker", "breaker", "attempt"])
 def test_what_is_is_not_deleted(yard: Yard, somebody: Outsider, table: str) -> None:
-    task = yard.bring(yard.put_task(), "RUNNING")
+    task, ended = yard.put_task(state="RUNNING"), yard.move(yard.put_task(state="RUNNING"), "FAILED")
     yard.put(yard.breaker())
-    with pytest.raises(Refused, match="pointsman"):
-        somebody.ask(f"DELETE FROM {table}")
+    attempts = attempts_of(yard, ended)
+    for statement in (f"DELETE FROM {table}", *([f"TRUNCATE {table} CASCADE"] if somebody.dialect == "postgres" else [])):
+        with pytest.raises(Refused, match="pointsman"):
+            somebody.ask(statement)
     assert find(yard.store, task) == task
+    assert attempts_of(yard, ended) == attempts != []
 
 
 LOOPHOLES = {
@@ -449,45 +509,144 @@ def test_a_machine_is_not_replaced(fresh_yard: Yard) -> None:
 
 
 def test_an_epoch_is_spent_once(yard: Yard, somebody: Outsider) -> None:
-    task = yard.put_task(epoch=7)
-    with pytest.raises(Refused, match="pointsman"):
-        type_columns(somebody, task, epoch=6)
-    with pytest.raises(LawBroken), yard.transaction() as begun:
-        begun.update_tasks([replace(task, epoch=0)])
-    assert find(yard.store, task) == task
+    """By the move that begins an attempt, and by nothing else; so every epoch before the last one has its attempt."""
+    waiting = yard.move(yard.put_task(state="RUNNING"), "QUEUED")
+    running = yard.put_task(state="RUNNING")
+    for task in (waiting, running):
+        for epoch in (0, 2, 9):
+            held = {"current_attempt": epoch} if task.current_attempt else {}
+            for columns in ({}, {"state": "CANCELED"}):
+                with pytest.raises(Refused, match="pointsman"):
+                    type_columns(somebody, task, epoch=epoch, **held, **columns)
+            with pytest.raises(LawBroken), yard.transaction() as begun:
+                update(begun, replace(task, epoch=epoch, **held))
+        assert find(yard.store, task) == task
+
+
+def test_every_attempt_has_an_epoch_of_its_own(yard: Yard) -> None:
+    waiting = yard.move(yard.put_task(state="RUNNING"), "QUEUED")
+    for epoch in (0, 1, 3):
+        with pytest.raises(LawBroken):
+            yard.move(waiting, "RUNNING", epoch=epoch, current_attempt=epoch)
+    with pytest.raises(LawBroken):
+        yard.move(waiting, "SKIPPED", epoch=2)
+    lost = yard.bring(yard.put_task(machine="approval.step"), "RUNNING", lease_expired=True)
+    with pytest.raises(LawBroken):
+        yard.move(lost, "RUNNING", epoch=3, current_attempt=3)
+    assert [find(yard.store, task) for task in (waiting, lost)] == [waiting, lost]
+    assert [attempt.epoch for attempt in attempts_of(yard, yard.move(waiting, "RUNNING"))] == [1, 2]
+
+
+def test_a_typed_move_ends_the_attempt_that_held_the_task(yard: Yard, somebody: Outsider) -> None:
+    """With all that the task could tell of it."""
+    told: dict[str, Any] = {
+        "session_id": "s",
+        "attempt_resumed": True,
+        "attempt_cost_usd": Decimal("0.25"),
+        "attempt_error": "so far",
+        "attempt_exit_code": 3,
+        "attempt_log_path": "l",
+    }
+    task = yard.bring(yard.put_task(), "RUNNING", **told)
+    type_columns(somebody, task, state="CANCELED", reason="enough")
+    last = history_of(yard, task)[-1]
+    assert attempts_of(yard, task) == [attempt_of(task, ended_at=last.at, ended_by="cancel")]
+
+
+def test_a_refused_move_ends_no_attempt(yard: Yard, somebody: Outsider) -> None:
+    task = yard.put_task(state="RUNNING")
+    with pytest.raises(Refused):
+        type_columns(somebody, task, state="SKIPPED")
+    assert attempts_of(yard, task) == [attempt_of(task)]
+
+
+def test_whoever_takes_a_task_over_in_place_ends_the_attempt_before(yard: Yard, somebody: Outsider) -> None:
+    """Also at a prompt, for those who know the law: the attempt that ends is what the task told of it until now."""
+    told: dict[str, Any] = {
+        "session_id": "s",
+        "attempt_cost_usd": Decimal(2),
+        "attempt_error": "silence",
+        "attempt_log_path": "l",
+    }
+    task = yard.bring(yard.put_task(machine="approval.step"), "RUNNING", **told)
+    other = yard.put(yard.worker())
+    at = task.entered_at + SECOND
+    knowing: dict[str, Any] = {"revision": task.revision + 1, "trigger": "reclaim", "actor": "eve", "entered_at": at}
+    following: dict[str, Any] = {"epoch": 2, "current_attempt": 2, "worker_id": other.id, "attempt_started_at": at}
+    fresh: dict[str, Any] = {"session_id": "t", "attempt_cost_usd": ZERO_USD, "attempt_error": None, "attempt_log_path": None}
+    type_columns(somebody, task, **knowing, **following, **fresh)
+    taken = replace(task, **knowing, **following, **fresh)
+    assert find(yard.store, task) == taken
+    assert attempts_of(yard, task) == [attempt_of(task, ended_at=at, ended_by="reclaim"), attempt_of(taken)]
 
 
 def test_an_attempt_that_has_ended_stays_as_it_is(yard: Yard, somebody: Outsider) -> None:
     task = yard.move(yard.put_task(state="RUNNING"), "FAILED", trigger="fail")
     before = attempts_of(yard, task)
-    for columns in ("ended_at = NULL, ended_by = NULL", "cost_usd = 5", "error = 'none of mine'", "worker_id = worker_id"):
+    changes = ("ended_at = started_at", "cost_usd = 5", "error = 'none of mine'", "worker_id = worker_id", "epoch = 2")
+    for columns in (*changes, "task_id = 'another'", "tenant = 'globex'"):
         with pytest.raises(Refused, match="pointsman"):
             somebody.ask(f"UPDATE attempt SET {columns} WHERE task_id = :id", id=task.id)
+    with pytest.raises(Refused, match="pointsman"):
+        somebody.ask("DELETE FROM attempt WHERE task_id = :id", id=task.id)
     assert attempts_of(yard, task) == before
 
 
-def test_a_task_has_one_attempt_under_way(yard: Yard) -> None:
-    task = yard.put_task(state="RUNNING")
-    with pytest.raises(LawBroken), yard.transaction() as begun:
-        begun.insert_attempts([attempt_of(task, epoch=2)])
-    with pytest.raises(LawBroken), yard.transaction() as begun:
-        begun.insert_attempts([attempt_of(task, ended_at=task.entered_at, ended_by="twin")])
-    with yard.transaction() as begun:
-        begun.insert_attempts([attempt_of(task, epoch=2, ended_at=task.entered_at, ended_by="fail")])
-    assert [attempt.epoch for attempt in attempts_of(yard, task)] == [1, 2]
+@pytest.mark.parametrize("epoch", [0, 1, 2, 3])
+@pytest.mark.parametrize("state", ["PENDING", "QUEUED", "RUNNING", "VALIDATING", "RETRYING", "FAILED"])
+def test_nobody_but_the_law_writes_an_attempt(yard: Yard, somebody: Outsider, state: str, epoch: int) -> None:
+    """Neither one that is over, nor the one that goes on, nor the next."""
+    task = yard.put_task(state=state)
+    before = attempts_of(yard, task)
+    forged = Attempt(
+        task_id=task.id, epoch=epoch, tenant=ACME, worker_id=HAND, started_at=AT, ended_at=AT + SECOND, ended_by="mallory"
+    )
+    for insertion in insertions(somebody):
+        for twin in (forged, *(replace(each, ended_at=task.entered_at, ended_by="mallory") for each in before)):
+            with pytest.raises(Refused, match="pointsman" if twin.epoch else "pointsman|epoch > 0"):
+                type_row(somebody, twin, insertion)
+    with pytest.raises(Refused, match="pointsman"):
+        type_row(somebody, replace(forged, task_id="nobody"))
+    assert attempts_of(yard, task) == before
 
 
-def test_a_worker_comes_with_a_move_and_with_nothing_else(yard: Yard, somebody: Outsider) -> None:
+def test_a_worker_comes_with_a_move_and_goes_with_one(yard: Yard, somebody: Outsider) -> None:
     other = yard.put(yard.worker())
-    running = yard.put_task(state="RUNNING")
+    waiting, running = yard.put_task(state="QUEUED"), yard.put_task(state="RUNNING")
     checked = yard.bring(yard.put_task(machine="orchestrated.task"), "validating")
-    for task in (running, checked):
-        with pytest.raises(Refused):
-            type_columns(somebody, task, worker_id=other.id)
+    for task in (waiting, running, checked):
+        for worker_id in {other.id, None} - {task.worker_id}:
+            with pytest.raises(Refused):
+                type_columns(somebody, task, worker_id=worker_id)
+            with pytest.raises(LawBroken), yard.transaction() as begun:
+                update(begun, replace(task, worker_id=worker_id))
         assert find(yard.store, task) == task
-    with yard.transaction() as begun:
-        begun.update_tasks([replace(running, lease_expired=True, worker_id=None)])
-    assert find(yard.store, running).worker_id is None, "it may lose its worker at any time"
+
+
+@pytest.mark.parametrize("machine", ["standard.task", "approval.step", "orchestrated.task"])
+def test_a_task_is_given_only_to_a_worker_of_its_tenant(yard: Yard, somebody: Outsider, machine: str) -> None:
+    yard.tenant("globex")
+    theirs, mine = yard.put(yard.worker(tenant="globex")), yard.put(yard.worker())
+    task, another = (yard.put_task(machine=machine) for _ in range(2))
+    to_state = "running" if machine == "orchestrated.task" else "RUNNING"
+    way = route(MACHINES[machine], task.state, to_state)
+    task, another = (yard.bring(row, way[-2]) for row in (task, another))
+    for worker_id in ("nobody", "", theirs.id):
+        taken = yard.moved(task, to_state, worker_id=worker_id)
+        with pytest.raises(Refused, match="pointsman"):
+            type_columns(somebody, task, **{column: getattr(taken, column) for column in Task.CHANGING})
+        with pytest.raises(LawBroken):
+            yard.move(task, to_state, worker_id=worker_id)
+        with pytest.raises(LawBroken), yard.transaction() as begun:
+            move(begun, yard.moved(another, to_state, worker_id=mine.id), yard.moved(task, to_state, worker_id=worker_id))
+    assert [find(yard.store, row) for row in (task, another)] == [task, another]
+    held = yard.move(task, to_state, worker_id=mine.id)
+    for following in MACHINES[machine].allowed(to_state):
+        moved = yard.moved(held, following)
+        if moved.current_attempt:
+            with pytest.raises(LawBroken), yard.transaction() as begun:
+                move(begun, replace(moved, worker_id="nobody"))
+    assert find(yard.store, held) == held
 
 
 # Moves of those who know the law.
@@ -500,8 +659,10 @@ ILLEGAL_MOVES: dict[str, tuple[str, str, str, dict[str, Any]]] = {
     "another phase": ("standard.run", "PENDING", "RUNNING", {"phase": "held"}),
     "another outcome": ("standard.run", "PENDING", "CANCELED", {"outcome": "failure"}),
     "an unknown state": ("standard.run", "PENDING", "RUNNING", {"state": "DANCING"}),
-    "a worker for a state that needs none": ("orchestrated.task", "running", "validating", {"worker_id": HAND}),
+    "a worker where nothing runs": ("standard.task", "QUEUED", "SKIPPED", {"worker_id": HAND}),
     "no worker for a state that needs one": ("standard.task", "QUEUED", "RUNNING", {"worker_id": None}),
+    "no worker for an attempt that goes on": ("orchestrated.task", "running", "validating", {"worker_id": None}),
+    "an attempt that never began": ("standard.task", "QUEUED", "RUNNING", {"attempt_started_at": None}),
     "no session for a state that needs one": ("agent.task", "RUNNING", "BLOCKED", {"session_id": None}),
     "no attempt for a state in which something runs": ("standard.task", "QUEUED", "RUNNING", {"current_attempt": None}),
     "the attempt of another epoch": ("standard.task", "QUEUED", "RUNNING", {"epoch": 3}),
@@ -513,9 +674,13 @@ ILLEGAL_MOVES: dict[str, tuple[str, str, str, dict[str, Any]]] = {
 def test_a_move_is_what_its_rule_says_and_nothing_else(yard: Yard, what: str) -> None:
     name, before, after, wrong = ILLEGAL_MOVES[what]
     row = yard.bring(yard.put(yard.entity(name)), before)
+    with yard.transaction() as begun:
+        yard.hand_in(begun)
     with pytest.raises(LawBroken), yard.transaction() as begun:
         move(begun, replace(yard.moved(row, after), **wrong))
     assert find(yard.store, row) == row
+    move_in_order = yard.move(row, after)
+    assert find(yard.store, move_in_order) == move_in_order, "nothing else was wrong with it"
 
 
 def test_a_task_is_not_queued_before_its_dependencies_where_its_machine_forbids_it(yard: Yard) -> None:
@@ -530,10 +695,10 @@ def test_a_row_is_moved_once_a_revision(yard: Yard) -> None:
     run = yard.put(yard.run())
     skipping = replace(yard.moved(run, "RUNNING"), state="PAUSED", phase="held", trigger="pause", revision=2)
     with pytest.raises((LawBroken, Conflict)), yard.transaction() as begun:
-        begun.move_runs([skipping])
+        move(begun, skipping)
     stale = replace(run, state="SUCCEEDED", phase="done", outcome="success", completed_at=AT, trigger="complete")
     with pytest.raises(LawBroken), yard.transaction() as begun:
-        begun.update_runs([stale])
+        update(begun, stale)
     assert find(yard.store, run) == run
 
 

@@ -29,11 +29,13 @@ from pointsman.store.contract import News
 from pointsman.store.postgres.connections import explain, show
 from pointsman.store.postgres.listener import EVERYTHING
 from pointsman.store.postgres.store import PostgresStore, PostgresTransaction
-from pointsman.store.rows import Breaker, Run, Task, Timer
+from pointsman.store.rows import Breaker, Entity, Run, Task, Timer
 from pointsman.world import RandomIds
 
 AT = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
 PATIENCE_SECONDS = 20
+MOVED = Entity.CHANGING
+"""What any move may change."""
 
 
 def open_store(url: str) -> PostgresStore:
@@ -102,7 +104,7 @@ def insert_run(store: PostgresStore, name: str, tasks: int = 0) -> None:
     with transaction(store) as begun:
         begun.insert_runs([a_run(name)])
         begun.insert_tasks(rows)
-        begun.move_tasks([queued(row) for row in rows])
+        begun.move([queued(row) for row in rows], MOVED)
 
 
 def read_stream(store: PostgresStore, after: str | None = None) -> tuple[list[str], str | None]:
@@ -236,7 +238,7 @@ def test_the_moves_of_an_entity_are_told_in_their_order(store: PostgresStore, ot
     (run,) = early.lock_runs(["run_1"])
     run.state, run.phase, run.trigger, run.revision = "RUNNING", "active", "resume", run.revision + 1
     run.started_at = run.entered_at
-    early.move_runs([run])
+    early.move([run], MOVED)
     early.commit()
     with store.read() as reader:
         stream = reader.list_transitions("acme", after=None, limit=10, run_id=None)
@@ -511,9 +513,9 @@ def test_who_was_overtaken_gets_a_conflict(store: PostgresStore, other: Postgres
         (task,) = begun.select_tasks(["run_1_task_0"])
     canceled = replace(task, state="CANCELED", phase="done", outcome="canceled", trigger="cancel", revision=2, completed_at=AT)
     with transaction(other) as begun:
-        begun.move_tasks([canceled])
+        begun.move([canceled], MOVED)
     with pytest.raises(Conflict, match="run_1_task_0"), transaction(store) as begun:
-        begun.move_tasks([canceled])
+        begun.move([canceled], MOVED)
 
 
 def test_a_transaction_that_has_failed_cannot_be_committed(store: PostgresStore) -> None:
@@ -533,7 +535,7 @@ def test_a_row_that_moves_twice_in_a_batch_is_audited_twice(store: PostgresStore
     with transaction(store) as begun:
         begun.insert_runs([a_run("run_1")])
         begun.insert_tasks([task])
-        begun.move_tasks([ready, canceled])
+        begun.move([ready, canceled], MOVED)
         assert [step.to_state for step in begun.list_history("acme", "task_1")] == ["PENDING", "QUEUED", "CANCELED"]
 
 
@@ -562,7 +564,11 @@ def test_a_legal_update_by_hand_is_audited_and_put_right(postgres_url: str, stor
         ("UPDATE task SET state = 'RUNNING'", r"QUEUED -> RUNNING : by hand with this"),
         ("UPDATE task SET state = 'CANCELED', revision = 7", r"QUEUED -> CANCELED"),
         ("UPDATE task SET state = 'CANCELED', revision = 2, trigger = 'shrug'", r"QUEUED -> CANCELED : shrug \(allowed: CANC"),
-        ("UPDATE task SET phase = 'active', current_attempt = 0", "the phase of a task follows from its state"),
+        ("UPDATE task SET phase = 'held'", "the phase of a task follows from its state"),
+        ("UPDATE task SET epoch = 1", "the epoch of a task grows with the attempts at it"),
+        ("UPDATE task SET revision = revision + 1, actor = 'sql'", "no rule of machine standard.task 1 lets run_1_task_0 move"),
+        ("UPDATE attempt SET cost_usd = 0", "an attempt that has ended stays as it is"),
+        ("TRUNCATE attempt", "an attempt is not deleted"),
         ("UPDATE task SET id = 'x'", "keeps its id"),
         ("UPDATE run SET tenant = 'x'", "a run keeps its id, its machine and its tenant"),
         ("UPDATE transition SET actor = 'nobody'", "the audit trail is not changed"),
@@ -613,4 +619,4 @@ def test_a_breaker_follows_the_law_too(store: PostgresStore) -> None:
     with transaction(store) as begun:
         begun.insert_breakers([breaker])
     with pytest.raises(LawBroken, match=r"no rule of machine standard\.breaker"), transaction(store) as begun:
-        begun.move_breakers([replace(breaker, revision=1, trigger="shrug")])
+        begun.move([replace(breaker, revision=1, trigger="shrug")], MOVED)

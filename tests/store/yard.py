@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import count
 from typing import Any, TypeVar
 
+from msgspec import UNSET
 from msgspec.structs import replace
 from tests.databases import open_store
 from tests.store.outsider import Outsider, outsider
@@ -24,7 +25,7 @@ SECOND = timedelta(seconds=1)
 ACME = "acme"
 GLOBEX = "globex"
 HAND = "worker_of_the_yard"
-"""Who does the work where a test does not care; comes into being with the first task that is claimed."""
+"""Who does the work of ACME where a test does not care; comes into being with the first task that is claimed."""
 WORDS = 'Weichenwärter „Ω“ 転轍手 🚂\n\'; DROP TABLE run; --\t"%s" :id {} \\'
 JSON = '{"k": ["ü", 1.5, null, true]}'
 TEXTS = {"payload": "null", "output": None}
@@ -140,11 +141,16 @@ class Yard:
 
     def move_in(self, begun: Transaction, row: E, to_state: str, **columns: Any) -> E:
         after = self.moved(row, to_state, **columns)
-        if isinstance(row, Task) and isinstance(after, Task):
-            _move_task(begun, self, row, after)
-        else:
-            move(begun, after)
+        if isinstance(after, Task) and after.worker_id == hand_of(after.tenant):
+            self.hand_in(begun, after.tenant)
+        move(begun, after)
         return after
+
+    def hand_in(self, begun: Transaction, tenant: str = ACME) -> str:
+        """Who does the work of a tenant, there from now on."""
+        if not begun.lock_workers([hand_of(tenant)]):
+            begun.insert_workers([self.worker(id=hand_of(tenant), tenant=tenant)])
+        return hand_of(tenant)
 
     def moved(self, row: E, to_state: str, *, trigger: str | None = None, **columns: Any) -> E:
         """The row as it would be after a move, with all that follows from the state; nothing is stored."""
@@ -163,7 +169,7 @@ class Yard:
             "completed_at": at if state.phase == Phase.DONE else None,
         }
         if isinstance(row, Task):
-            follows |= _follows_for_task(row, state)
+            follows |= _follows_for_task(row, state, at)
         return replace(row, **follows | columns)
 
     def machine_of(self, row: Entity) -> Machine:
@@ -190,17 +196,24 @@ def insert(begun: Transaction, *rows: Entity) -> None:
 
 
 def move(begun: Transaction, *rows: Entity) -> None:
-    begun.move_runs([row for row in rows if isinstance(row, Run)])
-    begun.move_tasks([row for row in rows if isinstance(row, Task)])
-    begun.move_workers([row for row in rows if isinstance(row, Worker)])
-    begun.move_breakers([row for row in rows if isinstance(row, Breaker)])
+    """Store all that is set of rows that have made one move."""
+    for alike, columns in _sort(rows):
+        begun.move(alike, columns)
 
 
 def update(begun: Transaction, *rows: Entity) -> None:
-    begun.update_runs([row for row in rows if isinstance(row, Run)])
-    begun.update_tasks([row for row in rows if isinstance(row, Task)])
-    begun.update_workers([row for row in rows if isinstance(row, Worker)])
-    begun.update_breakers([row for row in rows if isinstance(row, Breaker)])
+    """Store all that is set of rows that stand where they stood."""
+    for alike, columns in _sort(rows):
+        begun.update(alike, columns)
+
+
+def _sort(rows: Iterable[Entity]) -> list[tuple[list[Entity], list[str]]]:
+    """Rows of one kind of which the same columns are set, and these columns."""
+    kinds: dict[tuple[type[Entity], tuple[str, ...]], list[Entity]] = {}
+    for row in rows:
+        columns = tuple(column for column in row.CHANGING if getattr(row, column) is not UNSET)
+        kinds.setdefault((type(row), columns), []).append(row)
+    return [(alike, list(columns)) for (_, columns), alike in kinds.items()]
 
 
 def find(store: Store, row: E) -> E:
@@ -220,10 +233,27 @@ def find(store: Store, row: E) -> E:
     return found
 
 
+def hand_of(tenant: str) -> str:
+    return HAND if tenant == ACME else f"{HAND}_of_{tenant}"
+
+
 def attempt_of(task: Task, **columns: Any) -> Attempt:
-    """The attempt that holds a task."""
-    held = {"task_id": task.id, "epoch": task.epoch, "tenant": task.tenant, "worker_id": task.worker_id or HAND}
-    return Attempt(**{**held, "started_at": task.entered_at, **columns})
+    """The attempt that holds a task, as the task itself tells of it."""
+    assert task.current_attempt
+    told: dict[str, Any] = {
+        "task_id": task.id,
+        "epoch": task.current_attempt,
+        "tenant": task.tenant,
+        "worker_id": task.worker_id,
+        "started_at": task.attempt_started_at,
+        "error": task.attempt_error,
+        "exit_code": task.attempt_exit_code,
+        "cost_usd": task.attempt_cost_usd,
+        "session_id": task.session_id,
+        "resumed": task.attempt_resumed,
+        "log_path": task.attempt_log_path,
+    }
+    return Attempt(**told | columns)
 
 
 def route(machine: Machine, from_state: str, to_state: str) -> list[str]:
@@ -241,7 +271,7 @@ def _pick(moves: Sequence[Move], trigger: str | None) -> Move:
     return next(move for move in moves if trigger in (None, move.trigger))
 
 
-def _follows_for_task(row: Task, state: State) -> dict[str, Any]:
+def _follows_for_task(row: Task, state: State, at: datetime) -> dict[str, Any]:
     """Who holds it, in which attempt; a new one begins where none was, or where one is taken over."""
     session = {"session_id": row.session_id or "session"} if "session" in state.needs else {}
     if state.phase != Phase.ACTIVE:
@@ -255,26 +285,18 @@ def _follows_for_task(row: Task, state: State) -> dict[str, Any]:
             **session,
         }
     fresh = row.current_attempt is None or state.name == row.state
+    told = {"attempt_resumed": False, "attempt_cost_usd": ZERO_USD}
+    told |= dict.fromkeys(("attempt_error", "attempt_exit_code", "attempt_log_path"))
     return {
+        **({"attempt_started_at": at, **told} if fresh else {}),
         "epoch": row.epoch + fresh,
         "current_attempt": row.epoch + fresh,
         "attempt_count": row.attempt_count + fresh,
-        "worker_id": (row.worker_id or HAND) if "worker" in state.needs else None,
+        "worker_id": row.worker_id or hand_of(row.tenant),
         "available_at": None,
         "lease_expired": False,
         **session,
     }
-
-
-def _move_task(begun: Transaction, yard: Yard, before: Task, after: Task) -> None:
-    """Its attempts begin and end with it, as the engine has it."""
-    if after.worker_id == HAND and not begun.lock_workers([HAND]):
-        begun.insert_workers([yard.worker(id=HAND)])
-    if before.current_attempt and before.current_attempt != after.current_attempt:
-        begun.end_attempts([attempt_of(before, ended_at=after.entered_at, ended_by=after.trigger)])
-    begun.move_tasks([after])
-    if after.current_attempt and before.current_attempt != after.current_attempt:
-        begun.insert_attempts([attempt_of(after)])
 
 
 def timer(entity: Entity | str, purpose: str = "expire", after_seconds: float = 0, **columns: Any) -> Timer:

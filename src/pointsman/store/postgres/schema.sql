@@ -459,9 +459,10 @@ END $$;
 -- for each kind
 --   run:     run = entity.id
 --   task:    run = entity.run_id
---            needs = AND needs_worker = (entity.worker_id IS NOT NULL) AND entity.epoch >= was.epoch AND (NOT needs_session OR entity.session_id IS NOT NULL) AND (NOT needs_dependencies OR entity.open_dependencies = 0) AND (entity.current_attempt IS NULL OR EXISTS (SELECT 1 FROM worker WHERE worker.id = entity.attempt_worker_id AND worker.tenant = entity.tenant))
+--            needs = AND needs_worker = (entity.worker_id IS NOT NULL) AND entity.epoch = was.epoch + (entity.current_attempt IS NOT NULL AND entity.current_attempt IS DISTINCT FROM was.current_attempt)::integer AND (entity.worker_id IS NULL OR entity.worker_id = entity.attempt_worker_id) AND (NOT needs_session OR entity.session_id IS NOT NULL) AND (NOT needs_dependencies OR entity.open_dependencies = 0) AND (entity.attempt_worker_id IS NOT DISTINCT FROM was.attempt_worker_id OR EXISTS (SELECT 1 FROM worker WHERE worker.id = entity.attempt_worker_id AND worker.tenant = entity.tenant))
 --            more = , was.current_attempt AS ended, was.attempt_worker_id AS worker_id, was.attempt_started_at AS started_at, was.attempt_resumed AS resumed, CASE WHEN entity.current_attempt IS NULL THEN entity.session_id ELSE was.session_id END AS session_id, CASE WHEN entity.current_attempt IS NULL THEN entity.attempt_cost_usd ELSE was.attempt_cost_usd END AS cost_usd, CASE WHEN entity.current_attempt IS NULL THEN entity.attempt_error ELSE was.attempt_error END AS error, CASE WHEN entity.current_attempt IS NULL THEN entity.attempt_exit_code ELSE was.attempt_exit_code END AS exit_code, CASE WHEN entity.current_attempt IS NULL THEN entity.attempt_log_path ELSE was.attempt_log_path END AS log_path, entity.current_attempt IS DISTINCT FROM was.current_attempt AS lets_go
 --            also = , attempts AS (INSERT INTO attempt (task_id, epoch, tenant, worker_id, started_at, ended_at, ended_by, resumed, session_id, cost_usd, error, exit_code, log_path) SELECT id, ended, tenant, worker_id, started_at, greatest(entered_at, started_at), trigger, resumed, session_id, cost_usd, error, exit_code, log_path FROM moved WHERE ended IS NOT NULL AND lets_go)
+--            fresh = AND entity.epoch = 0
 --            by_hand = AND NOT needs_worker AND to_phase <> 'active' AND (NOT needs_session OR new.session_id IS NOT NULL) AND (NOT needs_dependencies OR new.open_dependencies = 0)
 --            clear = new.current_attempt := NULL; new.worker_id := NULL; new.lease_expired := false; new.reserved_usd := 0; new.available_at := NULL;
 --   worker:  run = entity.run_id
@@ -477,7 +478,7 @@ BEGIN
     SELECT entity.tenant, '{kind}', entity.id, 0, {run}, entity.machine_id, NULL, entity.state, 'create',
            coalesce((SELECT 'info' FROM state
                       WHERE state.machine_id = entity.machine_id AND state.name = entity.state AND state.initial
-                        AND state.kind = '{kind}' AND state.phase = entity.phase AND entity.revision = 0),
+                        AND state.kind = '{kind}' AND state.phase = entity.phase AND entity.revision = 0 {fresh}),
                     refuse_beginning('{kind}', entity.id, entity.machine_id, entity.state)),
            entity.reason, entity.actor, entity.metadata, entity.created_at, NULL
       FROM new_rows AS entity;
@@ -585,9 +586,10 @@ END $$;
 CREATE TRIGGER run_succeeds_with_its_tasks AFTER UPDATE ON run REFERENCING OLD TABLE AS old_rows NEW TABLE AS new_rows
     FOR EACH STATEMENT EXECUTE FUNCTION run_succeeds_with_its_tasks();
 
--- An epoch is spent once, and never given back.
-CREATE TRIGGER task_epoch_grows BEFORE UPDATE OF epoch ON task FOR EACH ROW WHEN (new.epoch < old.epoch)
-    EXECUTE FUNCTION forbid('the epoch of a task only grows');
+-- Only a move that begins an attempt spends an epoch, and each of them one: so every epoch before the last has its attempt.
+CREATE TRIGGER task_epoch_grows BEFORE UPDATE OF epoch ON task FOR EACH ROW
+    WHEN (new.epoch <> old.epoch AND new.revision = old.revision)
+    EXECUTE FUNCTION forbid('the epoch of a task grows with the attempts at it, and not otherwise');
 
 CREATE TRIGGER attempt_is_not_changed BEFORE UPDATE ON attempt EXECUTE FUNCTION forbid('an attempt that has ended stays as it is');
 

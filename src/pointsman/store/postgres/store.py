@@ -592,7 +592,7 @@ class PostgresTransaction(PostgresReader):
                 self._connection.execute(QUERIES[query], {"rows": to_json(rows)})
 
     def _update(self, rows: Sequence[Entity], columns: Sequence[str], *, moved: int) -> None:
-        for turn in in_turns(rows):
+        for turn in in_turns(rows) if rows else ():
             statement, values = update_of(turn, columns, moved=moved)
             with explained(self._url):
                 changed = self._connection.execute(statement, values).rowcount

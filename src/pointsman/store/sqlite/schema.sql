@@ -139,7 +139,7 @@ CREATE TABLE task (
     available_at        INTEGER,
     epoch               INTEGER NOT NULL CHECK (epoch >= 0),
     current_attempt     INTEGER,
-    worker_id           TEXT REFERENCES worker,
+    worker_id           TEXT,
     lease_expired       INTEGER NOT NULL CHECK (lease_expired IN (0, 1)),
     attempt_count       INTEGER NOT NULL CHECK (attempt_count >= 0),
     max_attempts        INTEGER,
@@ -154,7 +154,7 @@ CREATE TABLE task (
     session_id          TEXT,
     keep_session        INTEGER NOT NULL CHECK (keep_session IN (0, 1)),
     -- Of the attempt that holds it, or of the last one.
-    attempt_worker_id   TEXT REFERENCES worker,
+    attempt_worker_id   TEXT, -- of the same tenant; the law looks, also where foreign keys are off
     attempt_started_at  INTEGER,
     attempt_resumed     INTEGER NOT NULL CHECK (attempt_resumed IN (0, 1)),
     attempt_cost_usd    INTEGER NOT NULL CHECK (attempt_cost_usd >= 0),
@@ -398,11 +398,12 @@ CREATE INDEX idempotency_key_expiry ON idempotency_key (expires_at);
 --            its_run = entity.id
 --   task:    new_run = new.run_id
 --            its_run = entity.run_id
---            needs = AND needs_worker = (new.worker_id IS NOT NULL) AND (needs_session = 0 OR new.session_id IS NOT NULL) AND (needs_dependencies = 0 OR new.open_dependencies = 0) AND new.epoch >= old.epoch
---            by_hand = AND needs_worker = 0 AND to_phase <> 'active' AND (needs_session = 0 OR new.session_id IS NOT NULL) AND (needs_dependencies = 0 OR new.open_dependencies = 0)
+--            needs = AND needs_worker = (new.worker_id IS NOT NULL) AND (needs_session = 0 OR new.session_id IS NOT NULL) AND (needs_dependencies = 0 OR new.open_dependencies = 0) AND new.epoch = old.epoch + (new.current_attempt IS NOT NULL AND new.current_attempt IS NOT old.current_attempt) AND (new.worker_id IS NULL OR new.worker_id IS new.attempt_worker_id) AND (new.attempt_worker_id IS old.attempt_worker_id OR EXISTS (SELECT 1 FROM worker WHERE worker.id = new.attempt_worker_id AND worker.tenant = new.tenant))
+--            fresh = AND new.epoch = 0
+--            by_hand = AND needs_worker = 0 AND to_phase <> 'active' AND new.epoch = old.epoch AND new.attempt_worker_id IS old.attempt_worker_id AND (needs_session = 0 OR new.session_id IS NOT NULL) AND (needs_dependencies = 0 OR new.open_dependencies = 0)
 --            clear = , current_attempt = NULL, worker_id = NULL, lease_expired = 0, reserved_usd = 0, available_at = NULL
 --            keeps = , worker_id, attempt_worker_id, current_attempt, epoch
---            kept = OR (new.worker_id IS NOT NULL AND new.worker_id IS NOT old.worker_id) OR new.attempt_worker_id IS NOT old.attempt_worker_id OR new.current_attempt IS NOT old.current_attempt OR new.epoch < old.epoch
+--            kept = OR (new.worker_id IS NOT NULL AND new.worker_id IS NOT old.worker_id) OR new.attempt_worker_id IS NOT old.attempt_worker_id OR new.current_attempt IS NOT old.current_attempt OR new.epoch <> old.epoch
 --   worker:  new_run = new.run_id
 --            its_run = entity.run_id
 --            clear = , run_id = CASE WHEN to_phase <> 'done' THEN run_id END
@@ -416,7 +417,7 @@ CREATE TRIGGER {kind}_begins AFTER INSERT ON {kind} BEGIN
     VALUES (new.tenant, '{kind}', new.id, 0, {new_run}, new.machine_id, NULL, new.state, 'create',
             coalesce((SELECT 'info' FROM state
                        WHERE machine_id = new.machine_id AND name = new.state AND initial = 1 AND kind = '{kind}' AND phase = new.phase
-                         AND new.revision = 0),
+                         AND new.revision = 0 {fresh}),
                      RAISE(ABORT, 'pointsman: a {kind} begins once, in the initial state of a {kind} machine, and nowhere else')),
             new.reason, new.actor, new.metadata, new.created_at, NULL);
 END;
@@ -470,6 +471,7 @@ END;
 -- end
 
 -- An attempt that ends is written down, whoever ended it. Where another one takes over in the same move, the task speaks of that one.
+-- Only a move that begins an attempt spends an epoch, and each of them one: so every epoch before the last has its attempt.
 CREATE TRIGGER attempt_ends AFTER UPDATE OF current_attempt ON task
     WHEN old.current_attempt IS NOT NULL AND new.current_attempt IS NOT old.current_attempt BEGIN
     INSERT INTO attempt (task_id, epoch, tenant, worker_id, started_at, ended_at, ended_by, resumed, session_id, cost_usd, error,

@@ -372,6 +372,8 @@ class SqliteTransaction(SqliteReader):
 
     def move(self, rows: Sequence[Entity], columns: Sequence[str]) -> None:
         """Every row that has really moved has left one line in the audit trail."""
+        if not rows:
+            return
         before = self._value("last_position") or 0
         statement, encoder = update_of(type(rows[0]), tuple(columns), moved=1)
         self._run_many(statement, map(encoder, rows))
@@ -385,6 +387,8 @@ class SqliteTransaction(SqliteReader):
             raise Conflict("A row was moved by somebody else.")
 
     def update(self, rows: Sequence[Entity], columns: Sequence[str]) -> None:
+        if not rows:
+            return
         statement, encoder = update_of(type(rows[0]), tuple(columns), moved=0)
         for row in rows:
             self._run_many(statement, [encoder(row)])

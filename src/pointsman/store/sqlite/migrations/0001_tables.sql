@@ -137,7 +137,7 @@ CREATE TABLE task (
     available_at        INTEGER,
     epoch               INTEGER NOT NULL CHECK (epoch >= 0),
     current_attempt     INTEGER,
-    worker_id           TEXT REFERENCES worker,
+    worker_id           TEXT,
     lease_expired       INTEGER NOT NULL CHECK (lease_expired IN (0, 1)),
     attempt_count       INTEGER NOT NULL CHECK (attempt_count >= 0),
     max_attempts        INTEGER,
@@ -152,7 +152,7 @@ CREATE TABLE task (
     session_id          TEXT,
     keep_session        INTEGER NOT NULL CHECK (keep_session IN (0, 1)),
     -- Of the attempt that holds it, or of the last one.
-    attempt_worker_id   TEXT REFERENCES worker,
+    attempt_worker_id   TEXT, -- of the same tenant; the law looks, also where foreign keys are off
     attempt_started_at  INTEGER,
     attempt_resumed     INTEGER NOT NULL CHECK (attempt_resumed IN (0, 1)),
     attempt_cost_usd    INTEGER NOT NULL CHECK (attempt_cost_usd >= 0),
