@@ -197,11 +197,12 @@ class Glance(Struct, frozen=True, kw_only=True):
     max_reclaims: int
     policy: str
     entered_at: datetime
-    priority: int
-    name: str
-    payload: str
     plain: bool
     """It asks for nothing but to be done, and nothing has happened to it yet."""
+    priority: int = 0
+    name: str = ""
+    payload: str = "null"
+    """These three for whoever is to do it."""
 
 
 class Worker(Entity, kw_only=True):

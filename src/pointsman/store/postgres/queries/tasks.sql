@@ -20,7 +20,7 @@ SELECT name, id FROM task WHERE run_id = %(run_id)s
 
 -- name: glance_at_tasks
 SELECT id, tenant, run_id, machine_id, state, lane_id, revision, epoch, current_attempt, attempt_worker_id, attempt_count, started,
-       max_retries, max_reclaims, policy, entered_at, priority, name, payload, plain
+       max_retries, max_reclaims, policy, entered_at, plain
   FROM task_at_a_glance WHERE id = ANY(%(ids)s) ORDER BY id
 
 -- name: glance_at_claimable

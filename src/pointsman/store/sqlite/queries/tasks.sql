@@ -17,7 +17,7 @@ SELECT name, id FROM task WHERE run_id = :run_id
 
 -- name: glance_at_tasks
 SELECT id, tenant, run_id, machine_id, state, lane_id, revision, epoch, current_attempt, attempt_worker_id, attempt_count, started,
-       max_retries, max_reclaims, policy, entered_at, priority, name, payload, plain
+       max_retries, max_reclaims, policy, entered_at, plain
   FROM task_at_a_glance WHERE id IN (SELECT value FROM json_each(:ids)) ORDER BY id
 
 -- name: select_to_claim
