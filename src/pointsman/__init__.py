@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 __all__ = [
     "Backoff",
+    "Completion",
     "Engine",
     "Facts",
     "NewRun",
@@ -21,7 +22,7 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from pointsman.engine.engine import Engine
+    from pointsman.engine.engine import Completion, Engine
     from pointsman.engine.policy import Backoff
     from pointsman.engine.submit import NewRun, NewTask
     from pointsman.kernel.machine import Refusal
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "Backoff": "pointsman.engine.policy",
+    "Completion": "pointsman.engine.engine",
     "Engine": "pointsman.engine.engine",
     "Facts": "pointsman.lifecycles.guards",
     "NewRun": "pointsman.engine.submit",
