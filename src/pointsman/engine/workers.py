@@ -210,6 +210,8 @@ def allocate(work: Work) -> None:
     for run_id in work.transaction.list_allocatable_runs(100):
         work.load(run_ids=[run_id])
         run = work.runs.rows[run_id]
+        if run.phase not in AVAILABLE:
+            continue  # it ended while we waited for it
         has = len(work.transaction.find_run_workers([run_id]))
         free = _find_free(work, run, run.worker_count - has)
         if run.phase == Phase.QUEUED and not _start_with(work, run, free):
