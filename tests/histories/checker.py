@@ -91,8 +91,8 @@ class _Search(Generic[S]):
                 continue
             heard = self.heard[number]
             following = list(self.model.take(state, operation, heard=heard))
-            if heard and following == [state]:
-                # What changes nothing may as well come now: whatever follows would follow all the same.
+            if heard and operation.changes_nothing and following == [state]:
+                # What never changes anything may as well come now: whatever follows would follow all the same.
                 return [(taken | 1 << number, state)]
             places += [(taken | 1 << number, each) for each in following if heard or each != state]
         return places
@@ -120,7 +120,7 @@ def _until(model: Model[S], instant: float, *, timed: bool) -> _Search[S]:
         for operation in sorted(model.operations, key=lambda each: each.invoked_at)
         if operation.invoked_at <= instant and (operation.after is None or operation.returned_at <= instant)
     ]
-    return _Search(model, operations, [each.returned_at <= instant and not each.is_unknown for each in operations], timed)
+    return _Search(model, operations, [each.returned_at <= instant and each.has_to_be for each in operations], timed)
 
 
 def _explain(model: Model[Any], instant: float, *, timed: bool) -> bool:
@@ -141,7 +141,7 @@ def _report(model: Model[Any], *, timed: bool) -> str:
     before = list(islice(_until(model, returns[low - 1], timed=timed).final_states(), 10)) if low else [model.start]
     prefix = _until(model, returns[low], timed=timed)
     origin = prefix.operations[0].invoked_at
-    lines += [_line(each, origin, returns[low]) for each in prefix.operations if each.after is None]
+    lines += [_line(each, origin, returns[low]) for each in prefix.operations if each.after is None and not each.may_be_missing]
     lines += ["The last answer (✗) has no place; without it, the subject could have been:"]
     lines += sorted({f"    {state}" for state in before})
     return "\n".join(lines)
@@ -152,7 +152,7 @@ def _line(operation: Operation, origin: float, instant: float) -> str:
     returned = operation.returned_at <= instant
     end = f"{operation.returned_at - origin:9.4f}" if returned else "        …"
     mark = "✗" if operation.returned_at == instant else " "
-    given = " ".join(f"{name}={_brief(value)}" for name, value in record.arguments.items())
+    given = " ".join(f"{name}={_brief(value, 60)}" for name, value in record.arguments.items())
     outcome = (record.error or _heard(operation)) if returned else "unknown"
     return f" {mark} {operation.invoked_at - origin:9.4f} ─ {end}  {record.client:<12} {record.operation} {given} ⇒ {outcome}"
 
@@ -162,9 +162,9 @@ def _heard(operation: Operation) -> str:
     if isinstance(answer, dict) and "state" in answer:
         epoch = f", epoch {answer['epoch']}" if "epoch" in answer else ""
         return f"{answer['state']}{epoch}"
-    return " ".join(f"{name}={_brief(value)}" for name, value in operation.details.items() if value is not None) or "done"
+    return " ".join(f"{name}={_brief(value, 600)}" for name, value in operation.details.items() if value is not None) or "done"
 
 
-def _brief(value: Any) -> str:
+def _brief(value: Any, most: int) -> str:
     text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
-    return text if len(text) <= 60 else f"{text[:28]}…{text[-28:]}"
+    return text if len(text) <= most else f"{text[: most // 2]}…{text[-most // 2 :]}"

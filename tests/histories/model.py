@@ -17,6 +17,8 @@ from typing import Any, Protocol, TypeVar
 from tests.histories.record import Record
 
 S = TypeVar("S")
+LOOKS = ("look", "count", "get_run", "get_breaker", "list_workers")
+"""Acts that change nothing, wherever they come."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -28,6 +30,8 @@ class Operation:
     details: Mapping[str, Any] = field(default_factory=dict)
     after: Operation | None = None
     """Comes after that one: an answer shows the subject as it is when everything has followed, or later."""
+    may_be_missing: bool = False
+    """Nobody knows whether it happened, although an answer came."""
 
     @property
     def invoked_at(self) -> float:
@@ -42,8 +46,16 @@ class Operation:
         return self.record.fate == "unknown"
 
     @property
+    def has_to_be(self) -> bool:
+        return not self.is_unknown and not self.may_be_missing
+
+    @property
     def is_refused(self) -> bool:
         return self.record.fate == "refused"
+
+    @property
+    def changes_nothing(self) -> bool:
+        return self.is_refused or self.act in LOOKS
 
 
 class Model(Protocol[S]):

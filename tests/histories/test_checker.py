@@ -423,6 +423,19 @@ def one_probe_closes_a_breaker(yard: Yard) -> None:
     yard.claim("eve", "c", 1, tool="t")
 
 
+@good
+def a_claim_that_began_long_ago_is_the_probe(yard: Yard) -> None:
+    yard.register("bob", "eve")
+    yard.tell("declare_tool", {}, tool="t", failure_threshold=1, success_threshold=1, cooldown_seconds=COOLDOWN_SECONDS)
+    yard.submit("a", "b", tool="t")
+    with yard.at_once():
+        yard.claim("bob", "a", 1, tool="t")
+        yard.fail("a", 1)
+        yard.wait(COOLDOWN_SECONDS)
+        yard.tell("get_breaker", {"state": "HALF_OPEN", "probe_task_id": "b"}, tool="t")
+        yard.claim("eve", "b", 1, tool="t")
+
+
 @bad("breaker of t")
 def two_probes_are_let_through(yard: Yard) -> None:
     tripped(yard)

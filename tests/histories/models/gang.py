@@ -95,7 +95,7 @@ class GangModel:
             case "submit_run":
                 return [state.with_job(details["run_id"], Job(details["size"], details["tasks"]))]
             case "claim_tasks":
-                return self._claim(state.heard_of(details["worker_id"], operation.invoked_at), details)
+                return self._claim(state, details)
             case "complete_task":
                 return self._finish(state, details["run_id"], 1)
             case "end":
@@ -110,9 +110,7 @@ class GangModel:
 
     def _claim(self, state: GangState, details: Mapping[str, Any]) -> list[GangState]:
         """Only who belongs to a job gets its tasks."""
-        worker_id, run_id = details["worker_id"], details.get("run_id")
-        if run_id is None:
-            return [state]
+        worker_id, run_id = details["worker_id"], details["run_id"]
         job = state.job(run_id)
         if job is None or job.stage != "running" or state.owner_of(worker_id) not in (None, run_id):
             return []
@@ -189,9 +187,7 @@ def _operations(record: Record, facts: Facts, jobs: Mapping[str, Record]) -> Ite
         case "submit_run" if answered and record.answer["id"] in jobs:
             yield from _submit(record)
         case "claim_tasks":
-            runs = {claim["run_id"] for claim in record.answer} & jobs.keys() if answered else set()
-            for run_id in sorted(runs) or [None]:
-                yield Operation(record, "claim_tasks", {"worker_id": arguments["worker_id"], "run_id": run_id})
+            yield from _claim(record, jobs)
         case "complete_task" if task and task.run_id in jobs:
             yield Operation(record, "complete_task", {"run_id": task.run_id})
         case "fail_task" if task and task.run_id in jobs and (not answered or record.answer["outcome"]):
@@ -204,6 +200,19 @@ def _operations(record: Record, facts: Facts, jobs: Mapping[str, Record]) -> Ite
             yield from _looks(record, jobs)
         case _:
             pass
+
+
+def _claim(record: Record, jobs: Mapping[str, Record]) -> Iterator[Operation]:
+    """Whoever waits for a task is heard of first, may be given to the job of that task only then, and is heard of again."""
+    worker_id = record.arguments["worker_id"]
+    sign_of_life = Operation(record, "heartbeat", {"worker_id": worker_id})
+    yield sign_of_life
+    if record.arguments.get("wait_seconds"):
+        for _ in range(2):
+            yield Operation(record, "heartbeat", {"worker_id": worker_id}, after=sign_of_life, may_be_missing=True)
+    runs = {claim["run_id"] for claim in record.answer} & jobs.keys() if record.fate == "answered" else set()
+    for run_id in sorted(runs):
+        yield Operation(record, "claim_tasks", {"worker_id": worker_id, "run_id": run_id}, after=sign_of_life)
 
 
 def _looks(record: Record, jobs: Mapping[str, Record]) -> Iterator[Operation]:

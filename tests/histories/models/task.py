@@ -125,7 +125,9 @@ class TaskModel:
                 return self._beat(state, operation)
             case "give_up":
                 if state.is_held_by(details["epoch"]) and state.holder == details["worker_id"]:
-                    return self._lose_lease(state)
+                    # The answer to its claim might still have been under way, but not after a whole lease.
+                    lease = self.leases.get(state.holder or "", 0)
+                    return [self._later(each, state.begun + lease) for each in self._lose_lease(state)]
                 return [state]  # somebody else was quicker
             case "signal_worker":
                 return self._lose_worker(state, operation)
