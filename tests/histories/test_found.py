@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import psycopg
-from tests.engine.harness import claim_one, submit
+from tests.engine.harness import ManualClock, claim_one, open_engine, pass_time, register, submit
 
 from pointsman import app
 from pointsman.engine.submit import NewTask
@@ -44,5 +44,31 @@ def test_a_job_that_ends_while_it_waits_to_be_allocated_gets_nobody(postgres_url
                 await asyncio.gather(completing, registering)
             assert (await one.get_run(job.id)).state == "COMPLETED"
             assert {worker.run_id for worker in await one.list_workers()} == {None}
+
+    asyncio.run(play())
+
+
+def test_a_claim_that_waits_for_a_run_holds_no_breaker(postgres_url: str) -> None:
+    """Whoever reports has the run and wants the breaker: in the other order, both would wait until the database ends one."""
+
+    async def play() -> None:
+        clock = ManualClock()
+        async with open_engine(postgres_url, clock) as engine:
+            worker = await register(engine)
+            await engine.declare_tool("hammer", failure_threshold=1, cooldown_seconds=1)
+            run = await submit(engine, NewTask(name="a", tool="hammer", critical=False), NewTask(name="b", tool="hammer"))
+            claim = await claim_one(engine, worker)
+            await engine.fail_task(claim.task_id, claim.epoch, "no")
+            await pass_time(engine, clock, 1)
+            assert (await engine.get_breaker("hammer")).state == "HALF_OPEN"
+            async with await psycopg.AsyncConnection.connect(postgres_url) as outsider:
+                await outsider.execute("SELECT 1 FROM run WHERE id = %s FOR UPDATE", [run.id])
+                claiming = asyncio.create_task(engine.claim_tasks(worker.id))
+                await _see_waiting(postgres_url, 1)
+                await outsider.execute("SELECT 1 FROM breaker FOR UPDATE NOWAIT")
+                await outsider.rollback()
+                (probe,) = await claiming
+            assert probe.name == "b"
+            assert (await engine.get_breaker("hammer")).probe_task_id == probe.task_id
 
     asyncio.run(play())
