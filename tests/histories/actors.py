@@ -59,7 +59,9 @@ def new_run(name: str, *names: str, **options: Any) -> NewRun:
 # working
 
 
-async def work(recorder: Recorder, *, lease_seconds: float, rounds: int, naps: bool = False) -> None:
+async def work(
+    recorder: Recorder, *, lease_seconds: float, rounds: int, naps: bool = False, holds_seconds: float = 0.0
+) -> None:
     """Claim and complete; whoever naps sleeps through its lease now and then, and completes all the same."""
     chance = random.Random(recorder.client)
     worker = await recorder.ask("register_worker", name=recorder.client, lease_seconds=lease_seconds)
@@ -68,9 +70,35 @@ async def work(recorder: Recorder, *, lease_seconds: float, rounds: int, naps: b
         for claim in claims or ():
             attempt = {"task_id": claim.task_id, "epoch": claim.epoch}
             await recorder.attempt("heartbeat", worker_id=worker.id, attempts=[(claim.task_id, claim.epoch)])
-            if naps and chance.random() < 0.5:
-                await asyncio.sleep(lease_seconds * 1.5)
+            await asyncio.sleep(lease_seconds * 1.5 if naps and chance.random() < 0.5 else holds_seconds)
             await recorder.attempt("complete_task", **attempt, output=[recorder.client, claim.epoch])
+
+
+async def haunt(recorder: Recorder, *, count: int, lease_seconds: float, rounds: int) -> None:
+    """Claim everything, fall silent until the lease is nearly over, and go on as if nothing were the matter."""
+    worker = await recorder.ask(
+        "register_worker", name=recorder.client, lease_seconds=lease_seconds, max_concurrent_tasks=count
+    )
+    claims = await recorder.ask("claim_tasks", worker_id=worker.id, limit=count)
+    attempts = [(claim.task_id, claim.epoch) for claim in claims]
+    await asyncio.sleep(lease_seconds * 0.9)
+    for number in range(rounds):
+        for claim in claims:
+            await recorder.attempt("complete_task", task_id=claim.task_id, epoch=claim.epoch, output=recorder.client)
+            if number:  # a sign of life in the first round would renew the lease
+                await recorder.attempt("heartbeat", worker_id=worker.id, attempts=attempts)
+            await asyncio.sleep(BREATH_SECONDS)
+
+
+async def forget(recorder: Recorder, *, count: int, lease_seconds: float) -> None:
+    """Claim everything, and be alive without knowing of it."""
+    worker = await recorder.ask(
+        "register_worker", name=recorder.client, lease_seconds=lease_seconds, max_concurrent_tasks=count
+    )
+    await recorder.ask("claim_tasks", worker_id=worker.id, limit=count)
+    for _ in range(int(lease_seconds * 1.5 / BREATH_SECONDS)):
+        await recorder.attempt("heartbeat", worker_id=worker.id, attempts=[])
+        await asyncio.sleep(BREATH_SECONDS)
 
 
 async def complete_each(
@@ -95,13 +123,6 @@ async def probe(recorder: Recorder, *, tool: str, rounds: int, lease_seconds: fl
                 await recorder.attempt("complete_task", task_id=claim.task_id, epoch=claim.epoch)
             else:
                 await recorder.attempt("fail_task", task_id=claim.task_id, epoch=claim.epoch, error="no")
-
-
-async def forget(recorder: Recorder, *, worker_id: str, seconds: float) -> None:
-    """Be alive, and know nothing of what was claimed."""
-    for _ in range(int(seconds / BREATH_SECONDS)):
-        await recorder.attempt("heartbeat", worker_id=worker_id, attempts=[])
-        await asyncio.sleep(BREATH_SECONDS)
 
 
 async def serve_jobs(recorder: Recorder, *, jobs: int, rounds: int, lease_seconds: float) -> None:
@@ -148,6 +169,7 @@ ACTORS: dict[str, Callable[..., Awaitable[None]]] = {
     for actor in (
         submit_twice,
         work,
+        haunt,
         complete_each,
         probe,
         forget,

@@ -14,14 +14,7 @@ import msgspec
 from tests.faults.programs import PATIENCE_SECONDS, Program, run
 from tests.histories.actors import Order, Part, play
 
-STAGE = """
-import sys
-from tests.histories.planted import plant
-if len(sys.argv) > 1:
-    plant(sys.argv[1])
-from tests.histories.actors import main
-main()
-"""
+STAGE = "from tests.histories.actors import main; main()"
 LOOK_SECONDS = 0.002
 
 
@@ -43,14 +36,13 @@ def _meet(everybody: threading.Barrier) -> None:
 class Processes:
     """Each part has a process of its own; those who live on play in the next scene, too."""
 
-    def __init__(self, bug: str | None = None) -> None:
-        self._words = (bug,) if bug else ()
+    def __init__(self) -> None:
         self._free: list[Program] = []
         self._programs = ExitStack()
 
     def play(self, url: str, folder: Path, parts: Sequence[Part]) -> None:
         while len(self._free) < len(parts):
-            self._free.append(self._programs.enter_context(run(STAGE, *self._words)))
+            self._free.append(self._programs.enter_context(run(STAGE)))
         cast = [(part, self._free.pop()) for part in parts]
         for part, program in cast:
             program.tell(msgspec.json.encode(_order(url, folder, part)).decode())

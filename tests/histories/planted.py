@@ -34,10 +34,9 @@ BUGS = {
         "return breaker.phase == Phase.QUEUED or (breaker.phase == Phase.ACTIVE and breaker.probe_task_id is None)",
         "return breaker.phase == Phase.QUEUED or breaker.phase == Phase.ACTIVE",
     ),
-    "idempotency look-up skipped": Bug(
-        "pointsman.engine.batch",
-        "if stored and stored.expires_at > work.now:",
-        "if False:",
+    "idempotency look-up skipped": Bug("pointsman.engine.batch", "if request is None:", "if True:"),
+    "key taken for another request": Bug(
+        "pointsman.engine.batch", "if stored.request_hash != request.request_hash:", "if False:"
     ),
     "job started with too few workers": Bug(
         "pointsman.engine.workers",

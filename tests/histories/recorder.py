@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Iterable
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -53,8 +52,10 @@ def read_journal(path: Path) -> list[Record]:
     return [msgspec.convert(fields, Record) for fields in merged.values()]
 
 
-def read_journals(paths: Iterable[Path]) -> list[Record]:
-    return sorted((record for path in paths for record in read_journal(path)), key=lambda record: record.invoked_at)
+def read_journals(folder: Path) -> list[Record]:
+    """What all clients have left behind, in the order in which they asked."""
+    records = (record for path in folder.iterdir() for record in read_journal(path))
+    return sorted(records, key=lambda record: record.invoked_at)
 
 
 class Recorder:

@@ -29,12 +29,13 @@ class Cast(Protocol):
 
 def perform(scene: Scene, cast: Cast, url: str, folder: Path) -> list[Record]:
     """Set a scene, let it be played, look at what has become of everything; all that anybody saw."""
+    folder.mkdir()
     journal = Journal(folder / "director")
     parts = asyncio.run(_direct(url, journal, scene))
     cast.play(url, folder, parts)
     asyncio.run(_direct(url, journal, _look_at_everything))
     journal.close()
-    return read_journals([folder / "director", *(folder / part.client for part in parts)])
+    return read_journals(folder)
 
 
 async def _direct(url: str, journal: Journal, direct: Scene) -> list[Part]:
@@ -72,11 +73,11 @@ async def hold(director: Recorder, lease_seconds: float) -> tuple[str, str, list
     return run_id, worker.id, [(claim.task_id, claim.epoch) for claim in claims]
 
 
-def heirs(count: int, *, rounds: int = TASKS, dies: bool = True) -> list[Part]:
-    """Workers that take what others have lost; one of them dies on the way."""
-    arguments = {"lease_seconds": LEASE_SECONDS * 2, "rounds": rounds}
+def heirs(count: int, *, rounds: int = TASKS) -> list[Part]:
+    """Workers that take what others have lost, and keep it for a moment; one of them dies on the way."""
+    arguments = {"lease_seconds": LEASE_SECONDS * 2, "rounds": rounds, "holds_seconds": 0.03}
     return [
-        Part(client=f"heir {number}", actor="work", arguments=arguments, dies_after=9 if dies and number == 1 else None)
+        Part(client=f"heir {number}", actor="work", arguments=arguments, dies_after=9 if number == 1 else None)
         for number in range(count)
     ]
 
@@ -122,13 +123,9 @@ async def complete_against_cancel(director: Recorder) -> list[Part]:
 
 async def zombie_against_heir(director: Recorder) -> list[Part]:
     """The zombie's completions come before, at and after the end of its lease."""
-    run_id, _, attempts = await hold(director, LEASE_SECONDS)
-    slowly = {"attempts": attempts, "pause_seconds": LEASE_SECONDS / 4}
-    return [
-        watcher(run_id),
-        Part(client="zombie", actor="complete_each", arguments=slowly),
-        *heirs(2),
-    ]
+    run_id, _ = await submit_tasks(director, max_reclaims=100)
+    arguments = {"count": TASKS, "lease_seconds": LEASE_SECONDS, "rounds": 4}
+    return [watcher(run_id), Part(client="zombie", actor="haunt", arguments=arguments), *heirs(2)]
 
 
 async def release_against_complete(director: Recorder) -> list[Part]:
@@ -149,11 +146,11 @@ async def release_against_complete(director: Recorder) -> list[Part]:
 
 async def forgotten_claims(director: Recorder) -> list[Part]:
     """A worker that never heard of its claims lets go of them after a lease, while somebody reports them all the same."""
-    run_id, worker_id, attempts = await hold(director, LEASE_SECONDS)
-    slowly = {"attempts": attempts, "pause_seconds": LEASE_SECONDS / 4}
+    run_id, task_ids = await submit_tasks(director, max_reclaims=100)
+    slowly = {"attempts": [(task_id, 1) for task_id in task_ids], "pause_seconds": LEASE_SECONDS / 4}
     return [
         watcher(run_id),
-        Part(client="forgetful", actor="forget", arguments={"worker_id": worker_id, "seconds": LEASE_SECONDS * 1.5}),
+        Part(client="forgetful", actor="forget", arguments={"count": TASKS, "lease_seconds": LEASE_SECONDS}),
         Part(client="worker", actor="complete_each", arguments=slowly),
         *heirs(1, rounds=4),
     ]
