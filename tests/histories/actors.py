@@ -20,8 +20,11 @@ from tests.histories.recorder import Journal, Recorder
 
 from pointsman import app
 from pointsman.engine.submit import NewRun, NewTask
+from pointsman.lifecycles import SHIPPED, load_lifecycle
 
 BREATH_SECONDS = 0.01
+WAITS = 3
+"""How often somebody waits in vain before going home."""
 
 
 class Part(Struct, frozen=True, kw_only=True):
@@ -65,8 +68,12 @@ async def work(
     """Claim and complete; whoever naps sleeps through its lease now and then, and completes all the same."""
     chance = random.Random(recorder.client)
     worker = await recorder.ask("register_worker", name=recorder.client, lease_seconds=lease_seconds)
+    patience = WAITS
     for _ in range(rounds):
         claims = await recorder.attempt("claim_tasks", worker_id=worker.id, limit=1, wait_seconds=0.15)
+        patience = WAITS if claims else patience - 1
+        if not patience:
+            break
         for claim in claims or ():
             attempt = {"task_id": claim.task_id, "epoch": claim.epoch}
             await recorder.attempt("heartbeat", worker_id=worker.id, attempts=[(claim.task_id, claim.epoch)])
@@ -192,7 +199,9 @@ async def play(order: Order, begin: Callable[[], None]) -> None:
 
 
 def main() -> None:
-    """Play the parts that come in, one after the other."""
+    """Play the parts that come in, one after the other; what takes long to load is loaded before the first."""
+    for name in SHIPPED:
+        load_lifecycle(name)
     for line in sys.stdin:
         asyncio.run(play(msgspec.json.decode(line, type=Order), _wait_for_go))
         say("done")

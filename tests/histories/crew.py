@@ -42,7 +42,7 @@ class Processes:
 
     def play(self, url: str, folder: Path, parts: Sequence[Part]) -> None:
         while len(self._free) < len(parts):
-            self._free.append(self._programs.enter_context(run(STAGE)))
+            self._hire()
         cast = [(part, self._free.pop()) for part in parts]
         for part, program in cast:
             program.tell(msgspec.json.encode(_order(url, folder, part)).decode())
@@ -56,6 +56,10 @@ class Processes:
                 assert program.read_line() == "done", f"{part.client} has not come to its end"
                 self._free.append(program)
 
+    def _hire(self) -> None:
+        """Somebody new, who gets ready while others play."""
+        self._free.insert(0, self._programs.enter_context(run(STAGE)))
+
     def _kill(self, victims: list[tuple[Program, int, Path]]) -> None:
         """Each as soon as it has written enough; it is in the middle of something most of the time."""
         end = time.monotonic() + PATIENCE_SECONDS
@@ -63,6 +67,7 @@ class Processes:
             for program, lines, journal in list(victims):
                 if journal.read_bytes().count(b"\n") >= lines:
                     program.kill()
+                    self._hire()
                     victims.remove((program, lines, journal))
             time.sleep(LOOK_SECONDS)
         assert not victims, "somebody was to be killed and wrote too little"

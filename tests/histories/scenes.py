@@ -77,7 +77,7 @@ def heirs(count: int, *, rounds: int = TASKS) -> list[Part]:
     """Workers that take what others have lost, and keep it for a moment; one of them dies on the way."""
     arguments = {"lease_seconds": LEASE_SECONDS * 2, "rounds": rounds, "holds_seconds": 0.03}
     return [
-        Part(client=f"heir {number}", actor="work", arguments=arguments, dies_after=9 if number == 1 else None)
+        Part(client=f"heir {number}", actor="work", arguments=arguments, dies_after=5 if number == 1 else None)
         for number in range(count)
     ]
 
@@ -103,7 +103,7 @@ async def racing_reclaimers(director: Recorder) -> list[Part]:
     return [
         watcher(run_id),
         *(
-            Part(client=f"napper {number}", actor="work", arguments=arguments, dies_after=7 if number == 2 else None)
+            Part(client=f"napper {number}", actor="work", arguments=arguments, dies_after=6 if number == 2 else None)
             for number in range(3)
         ),
     ]
@@ -180,7 +180,7 @@ async def two_probes(director: Recorder) -> list[Part]:
     await director.ask("fail_task", task_id=claim.task_id, epoch=claim.epoch, error="no")
     arguments = {"tool": TOOL, "rounds": 8, "lease_seconds": LEASE_SECONDS * 2}
     return [
-        Part(client=f"prober {number}", actor="probe", arguments=arguments, dies_after=7 if number == 2 else None)
+        Part(client=f"prober {number}", actor="probe", arguments=arguments, dies_after=6 if number == 2 else None)
         for number in range(4)
     ]
 
