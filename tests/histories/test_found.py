@@ -48,6 +48,29 @@ def test_a_job_that_ends_while_it_waits_to_be_allocated_gets_nobody(postgres_url
     asyncio.run(play())
 
 
+def test_a_worker_that_takes_a_task_while_it_waits_to_be_allocated_is_not_free(postgres_url: str) -> None:
+    """Who is about to get it has seen it with empty hands, and must look again when it is its turn."""
+
+    async def play() -> None:
+        async with app.open(postgres_url, keeps=False) as one, app.open(postgres_url, keeps=False) as two:
+            worker = await one.register_worker("worker")
+            run = await submit(one, NewTask(name="a"))
+            async with await psycopg.AsyncConnection.connect(postgres_url) as outsider:
+                await outsider.execute("SELECT 1 FROM run WHERE id = %s FOR UPDATE", [run.id])
+                claiming = asyncio.create_task(one.claim_tasks(worker.id))
+                await _see_waiting(postgres_url, 1)
+                submitting = asyncio.create_task(submit(two, NewTask(name="b"), lifecycle="supervised"))
+                await _see_waiting(postgres_url, 2)
+                await outsider.rollback()
+                (claim,), job = await asyncio.gather(claiming, submitting)
+            assert (job.state, (await one.get_worker(worker.id)).run_id) == ("PENDING", None)
+            await one.complete_task(claim.task_id, claim.epoch)
+            assert (await one.get_run(job.id)).state == "RUNNING"
+            assert (await one.get_worker(worker.id)).run_id == job.id
+
+    asyncio.run(play())
+
+
 def test_a_claim_that_waits_for_a_run_holds_no_breaker(postgres_url: str) -> None:
     """Whoever reports has the run and wants the breaker: in the other order, both would wait until the database ends one."""
 
