@@ -32,7 +32,8 @@ def check_history(records: Iterable[Record], *, timed: bool = True) -> int:
     """Hold a history against every model; how many operations were looked at.
 
     `timed` says that the times of the records are seconds of a clock that runs like the database's; otherwise they order
-    operations, and no lease, cooldown or timer is expected to last.
+    operations, and no lease, cooldown or timer is expected to last. Tasks of other lifecycles than `standard` and `supervised`
+    have no model yet and are passed over; so is what was asked for by `transition`, which these models do not know.
     """
     records = sorted(records, key=lambda record: record.invoked_at)
     checked = 0

@@ -64,12 +64,19 @@ class KeyModel:
 
 def key_models(records: Sequence[Record]) -> Iterator[KeyModel]:
     by_key: dict[tuple[str, str, str], list[Record]] = {}
+    submitters: dict[str, set[object]] = {}
+    lists = [record for record in records if record.operation == "list_runs" and _is_whole(record)]
     for record in records:
-        if key := key_of(record):
+        key = key_of(record)
+        if key:
             by_key.setdefault(key, []).append(record)
+        if record.operation == "submit_run":
+            submitters.setdefault(record.arguments["new"]["name"], set()).add(key)
     for key, twins in by_key.items():
         operations = [Operation(record, record.operation, _words(record)) for record in twins]
-        operations += _counts(records, twins)
+        names = {twin.arguments["new"]["name"] for twin in twins if twin.operation == "submit_run"}
+        if len(names) == 1 and submitters[min(names)] == {key}:
+            operations += _counts(lists, min(names))
         yield KeyModel(f"idempotency key {' '.join(key)}", operations)
 
 
@@ -83,14 +90,14 @@ def _text(value: object) -> str:
     return msgspec.json.encode(value, order="sorted").decode()
 
 
-def _counts(records: Sequence[Record], twins: Sequence[Record]) -> Iterator[Operation]:
+def _is_whole(record: Record) -> bool:
+    """A list of all runs, and not a page or a part of it."""
+    arguments = record.arguments
+    is_part = arguments.get("after") or arguments.get("phase")
+    return record.fate == "answered" and not is_part and len(record.answer) < arguments.get("limit", 100)
+
+
+def _counts(lists: Sequence[Record], name: str) -> Iterator[Operation]:
     """Whoever lists the runs sees one of that name, if only these twins would submit one."""
-    if any(twin.operation != "submit_run" for twin in twins):
-        return
-    names = {twin.arguments["new"]["name"] for twin in twins}
-    strangers = [each for each in records if each.operation == "submit_run" and each not in twins]
-    if len(names) > 1 or any(each.arguments["new"]["name"] in names for each in strangers):
-        return
-    for record in records:
-        if record.operation == "list_runs" and record.fate == "answered":
-            yield Operation(record, "count", {"runs": sum(run["name"] in names for run in record.answer)})
+    for record in lists:
+        yield Operation(record, "count", {"runs": sum(run["name"] == name for run in record.answer)})

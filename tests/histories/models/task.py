@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 from tests.histories.model import Operation, is_without_effect, key_of
-from tests.histories.models.facts import Facts, gather, tasks_seen
+from tests.histories.models.facts import LOST_CLAIMS, Facts, gather, tasks_seen
 from tests.histories.record import Record
 
 HELD_BY_AN_ATTEMPT = ("RUNNING", "VALIDATING")
@@ -337,7 +337,7 @@ def task_models(records: Sequence[Record]) -> Iterator[TaskModel]:
             continue
         yield TaskModel(
             subject=f"task {task_id} ({identity.name})",
-            operations=list(_operations(records, facts, task_id)),
+            operations=list(_operations(facts, task_id)),
             agreed=agreed or {},
             run=run,
             leases=facts.leases,
@@ -346,34 +346,25 @@ def task_models(records: Sequence[Record]) -> Iterator[TaskModel]:
         )
 
 
-def _operations(records: Sequence[Record], facts: Facts, task_id: str) -> Iterator[Operation]:
+def _operations(facts: Facts, task_id: str) -> Iterator[Operation]:
     run_id = facts.tasks[task_id].run_id
-    holders = {record.arguments["worker_id"] for record in facts.lost_claims}
-    holders |= {
-        record.arguments["worker_id"]
-        for record in records
-        if record.operation == "claim_tasks" and any(task["task_id"] == task_id for task in tasks_seen(record))
-    }
-    for record in records:
+    claims = [record for record in facts.about(task_id, LOST_CLAIMS) if record.operation == "claim_tasks"]
+    holders = {record.arguments["worker_id"] for record in claims}
+    for record in facts.about(task_id, run_id, LOST_CLAIMS, *holders):
         if operation := _operation(record, facts, task_id, run_id, holders):
             yield operation
             looks = record.operation not in ("claim_tasks", "list_tasks", "get_task")
             row = next((task for task in tasks_seen(record) if task["task_id"] == task_id), None)
-            if looks and row and _is_only_twin(record, records):
+            # Twins get the answer of the first, whatever has become of the task since; that they agree is looked at elsewhere.
+            if looks and row and facts.uses_of_keys[key_of(record)] <= 1:
                 yield Operation(record, "look", row, after=operation)
-
-
-def _is_only_twin(record: Record, records: Sequence[Record]) -> bool:
-    """Twins get the answer of the first, whatever has become of the task since; that they agree is looked at elsewhere."""
-    key = key_of(record)
-    return key is None or sum(key_of(other) == key for other in records) == 1
 
 
 def _operation(record: Record, facts: Facts, task_id: str, run_id: str, holders: set[str]) -> Operation | None:
     """What a record means to the task, if anything."""
     arguments = record.arguments
     match record.operation:
-        case "submit_run" if record in facts.submissions.get(run_id, ()) and task_id not in facts.additions:
+        case "submit_run" if task_id not in facts.additions:
             return Operation(record, "submit_run")
         case "add_tasks" if facts.additions.get(task_id) is record:
             return Operation(record, "add_tasks")
