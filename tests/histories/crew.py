@@ -12,7 +12,10 @@ from pathlib import Path
 
 import msgspec
 from tests.faults.programs import PATIENCE_SECONDS, Program, run
-from tests.histories.actors import Order, Part, play
+from tests.histories.actors import ACTORS, Order, Part, play
+from tests.histories.recorder import Journal, Recorder
+
+from pointsman import app
 
 STAGE = "from tests.histories.actors import main; main()"
 LOOK_SECONDS = 0.002
@@ -27,6 +30,22 @@ class Threads:
             playing = [threads.submit(asyncio.run, play(_order(url, folder, part), lambda: _meet(everybody))) for part in parts]
             for each in playing:
                 each.result()
+
+
+class OneEngine:
+    """All parts ask the same engine, which decides together what arrives together."""
+
+    def play(self, url: str, folder: Path, parts: Sequence[Part]) -> None:
+        asyncio.run(self._play(url, folder, parts))
+
+    async def _play(self, url: str, folder: Path, parts: Sequence[Part]) -> None:
+        journals = [Journal(folder / part.client) for part in parts]
+        async with app.open(url) as engine:
+            recorders = [Recorder(engine, part.client, journal) for part, journal in zip(parts, journals, strict=True)]
+            acts = [ACTORS[part.actor](recorder, **part.arguments) for part, recorder in zip(parts, recorders, strict=True)]
+            await asyncio.gather(*acts)
+        for journal in journals:
+            journal.close()
 
 
 def _meet(everybody: threading.Barrier) -> None:

@@ -43,6 +43,16 @@ BUGS = {
         "facts = runs.facts_of(run, free_workers=len(free))",
         "facts = runs.facts_of(run, free_workers=run.worker_count)",
     ),
+    "retry not counted": Bug(
+        "pointsman.engine.tasks",
+        "task.retry_count += not report.usage_limit_until",
+        "task.retry_count += 0",
+    ),
+    "answer lost": Bug(
+        "pointsman.engine.tasks",
+        "task.question, task.answer = None, report.answer",
+        "task.question, task.answer = None, None",
+    ),
     "forgotten task given up at once": Bug(
         "pointsman.engine.commands.workers",
         "if rows[task_id].entered_at + patience < work.now",

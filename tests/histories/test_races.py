@@ -10,7 +10,7 @@ import pytest
 from psycopg.sql import SQL, Identifier
 from tests.faults.programs import Program, run
 from tests.histories.checker import Unexplained, check_history
-from tests.histories.crew import Processes, Threads
+from tests.histories.crew import OneEngine, Processes, Threads
 from tests.histories.planted import BUGS, Bug, changed
 from tests.histories.recorder import read_journals
 from tests.histories.scenes import (
@@ -20,12 +20,13 @@ from tests.histories.scenes import (
     gangs_for_many_jobs,
     idempotent_twins,
     perform,
+    two_answers,
     two_probes,
     zombie_against_heir,
 )
 
 by_scene = pytest.mark.parametrize("scene", SCENES, ids=lambda scene: scene.__name__)
-TRIES = 5
+TRIES = 8
 """How often a scene is played with a planted bug before it has to have shown."""
 
 
@@ -53,6 +54,12 @@ def test_engines_in_threads(racing_url: str, tmp_path: Path, scene: Scene) -> No
 
 
 @by_scene
+def test_one_engine_for_all(racing_url: str, tmp_path: Path, scene: Scene) -> None:
+    records = perform(scene, OneEngine(), racing_url, tmp_path / "journals")
+    assert check_history(records) > len(records)
+
+
+@by_scene
 def test_processes_some_of_which_are_killed(racing_url: str, tmp_path: Path, processes: Processes, scene: Scene) -> None:
     records = perform(scene, processes, racing_url, tmp_path / "journals")
     assert check_history(records) > len(records)
@@ -68,6 +75,8 @@ SHOWN_BY: dict[str, tuple[Scene, str]] = {
     "idempotency look-up skipped": (idempotent_twins, "idempotency key"),
     "key taken for another request": (idempotent_twins, "idempotency key"),
     "job started with too few workers": (gangs_for_many_jobs, "workers and their jobs"),
+    "retry not counted": (two_probes, "task"),
+    "answer lost": (two_answers, "task"),
     "forgotten task given up at once": (forgotten_claims, "task"),
 }
 BUGGY = """
