@@ -145,17 +145,13 @@ def _open_lanes(work: Work, worker: Worker, able: set[str]) -> list[int]:
     tripped: set[str] = set()
     if any(lane.tool for lane in lanes):
         tripped |= set(work.transaction.list_tripped_tools(worker.tenant))
-    if tripped:
-        work.load_breakers(worker.tenant, tripped)
-    return [
-        lane.id
-        for lane in lanes
-        if _fits(lane, able) and (lane.fails_fast or lane.tool not in tripped or _probe_is_free(work, lane))
-    ]
+    shut = {tool for tool in tripped if not _probe_is_free(work, worker.tenant, tool)}
+    return [lane.id for lane in lanes if _fits(lane, able) and (lane.fails_fast or lane.tool not in shut)]
 
 
-def _probe_is_free(work: Work, lane: Lane) -> bool:
-    breaker = work.breaker(lane.tenant, lane.tool or "")
+def _probe_is_free(work: Work, tenant: str, tool: str) -> bool:
+    """Looked at without a lock, because runs are locked before breakers; whoever claims locks it, and looks again."""
+    breaker = work.breaker(tenant, tool) or work.transaction.find_breaker(tenant, tool)
     return breaker is None or breakers.admits(breaker)
 
 

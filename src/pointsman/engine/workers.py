@@ -212,6 +212,8 @@ def allocate(work: Work) -> None:
     for run_id in work.transaction.list_allocatable_runs(100):
         work.load(run_ids=[run_id])
         run = work.runs.rows[run_id]
+        if run.phase not in AVAILABLE:
+            continue  # it ended while we waited for it
         has = len(work.transaction.find_run_workers([run_id]))
         free = _find_free(work, run, run.worker_count - has)
         if run.phase == Phase.QUEUED and not _start_with(work, run, free):
@@ -229,10 +231,11 @@ def _find_free(work: Work, run: Run, wanted: int) -> list[Worker]:
     needed = set(read_policy(run.policy).capabilities)
     names = work.transaction.find_free_workers(run.tenant, 1000)
     work.load_workers(names)
+    held = work.transaction.count_held(names) if names else {}
     found = []
     for name in names:
         worker = work.workers.rows[name]
-        is_free = worker.phase in AVAILABLE and worker.run_id is None and not worker.missing
+        is_free = worker.phase in AVAILABLE and worker.run_id is None and not worker.missing and name not in held
         if is_free and needed <= capabilities(worker):
             found.append(worker)
     return found[: max(wanted, 0)]
