@@ -231,11 +231,11 @@ def _find_free(work: Work, run: Run, wanted: int) -> list[Worker]:
     needed = set(read_policy(run.policy).capabilities)
     names = work.transaction.find_free_workers(run.tenant, 1000)
     work.load_workers(names)
-    held = work.transaction.count_held(names) if names else {}
+    held = work.count_held(names)
     found = []
     for name in names:
         worker = work.workers.rows[name]
-        is_free = worker.phase in AVAILABLE and worker.run_id is None and not worker.missing and name not in held
+        is_free = worker.phase in AVAILABLE and worker.run_id is None and not worker.missing and not held[name]
         if is_free and needed <= capabilities(worker):
             found.append(worker)
     return found[: max(wanted, 0)]
