@@ -55,7 +55,8 @@ def claim(work: Work, worker: Worker, limit: int) -> list[Task]:
     passed: set[str] = set()
     while len(claimed) < room and len(passed) < MOST_PASSED:
         found = _find_candidates(work, worker, room - len(claimed) + len(passed))
-        fresh = [task for task in found if task.id not in passed]
+        # Some that were passed by may not be found again: there is room for no more than before.
+        fresh = [task for task in found if task.id not in passed][: room - len(claimed)]
         got = [task for task in fresh if _claim_one(work, worker, task)]
         claimed += got
         if len(got) == len(fresh):
