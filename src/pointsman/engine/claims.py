@@ -62,7 +62,7 @@ def claim(work: Work, worker: Worker, limit: int) -> list[Task]:
         if len(got) == len(fresh):
             break
         # A breaker or a budget stood in the way of some: those behind them get their turn.
-        passed |= {task.id for task in fresh if task.phase == Phase.QUEUED}
+        passed |= {task.id for task in fresh if task.phase == Phase.QUEUED or task.lease_expired}
         work.flush()
     return claimed
 
