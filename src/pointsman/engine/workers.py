@@ -186,6 +186,8 @@ def lose_lease(work: Work, task: Task, cause: Cause) -> None:
         work.lost.setdefault(worker_id, []).append(task.id)
         work.reviewed_workers.add(worker_id)
         work.news |= News.TASKS
+        if work.runs.rows[task.run_id].phase == Phase.DONE:
+            tasks.end_lost(work, task)
     elif tasks.try_send(work, task, "lease_lost", cause, tasks.Report(error=error)) is None and task.outcome is None:
         task.reclaim_count = min(task.reclaim_count + 1, task.max_reclaims)
 
