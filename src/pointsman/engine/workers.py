@@ -7,12 +7,12 @@ from datetime import timedelta
 
 import msgspec
 
-from pointsman.engine import tasks
+from pointsman.engine import breakers, budgets, tasks
 from pointsman.engine.policy import read_policy
 from pointsman.engine.work import Cause, Work
 from pointsman.kernel.machine import Kind, Phase, Refusal, Transition
 from pointsman.store.contract import News
-from pointsman.store.rows import Run, Task, Worker
+from pointsman.store.rows import ZERO_USD, Run, Task, Worker
 
 EXPIRES_AFTER_LEASES = 10
 """A worker that has been silent for that many leases is not waited for any longer."""
@@ -181,6 +181,9 @@ def lose_lease(work: Work, task: Task, cause: Cause) -> None:
     elif not moves:
         task.lease_expired = True
         task.reclaim_count += 1
+        # Whoever takes it over asks for money and for its tool's probe anew, and would wait for its own for ever.
+        budgets.settle(work, task, ZERO_USD)
+        breakers.free_probe(work, task)
         work.tasks.change(task)
         worker_id = tasks.worker_of(work, task)
         work.lost.setdefault(worker_id, []).append(task.id)
