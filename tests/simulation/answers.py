@@ -14,7 +14,16 @@ from tests.simulation.promises import Promises, keep
 from pointsman.engine.commands.runs import SubmitRun
 from pointsman.engine.commands.tasks import NoteAttempt, SignalAttempt
 from pointsman.engine.commands.workers import Beat, ClaimTasks, GiveUpTasks, Heartbeat
-from pointsman.errors import Conflict, LawBroken, OutcomeUnknown, PointsmanError, StoreBusy, StoreError, StoreFull, StoreUnavailable
+from pointsman.errors import (
+    Conflict,
+    LawBroken,
+    OutcomeUnknown,
+    PointsmanError,
+    StoreBusy,
+    StoreError,
+    StoreFull,
+    StoreUnavailable,
+)
 from pointsman.store.rows import Breaker, Run, Task, Worker
 
 MILLION = 1_000_000
@@ -108,6 +117,7 @@ class Answers:
 
     def _check_claims(self, command: ClaimTasks, outcome: Any) -> None:
         claims, _ = outcome
+        keep("nobody holds more than fits", len(claims) <= command.limit, f"{len(claims)} claimed instead of {command.limit}")
         for claim in claims:
             task, attempt = self._promises.tasks[claim.task_id], self._promises.attempt(claim.task_id, claim.epoch)
             keep("no tenant reaches another", task.tenant == command.tenant, f"{command.worker_id} got {claim.task_id}")

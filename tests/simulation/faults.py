@@ -1,4 +1,4 @@
-"""What can go wrong between the engine and its database: a thin proxy at the contract of the store that delegates and raises."""
+"""What can go wrong between the engine and its database: a thin proxy at the contract of the store."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class FaultyStore:
             self.fault = None
         if fault.kind == "busy":
             raise StoreBusy("simulated: somebody holds the database")
-        return cast(Transaction, FaultyTransaction(self._store.begin(), fault))
+        return cast("Transaction", FaultyTransaction(self._store.begin(), fault))
 
 
 class FaultyTransaction:

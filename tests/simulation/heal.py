@@ -122,7 +122,7 @@ def _asked_of(task: Any, run: Any) -> str | None:
 
 
 def _waits_behind_failure(tasks: list[Any]) -> bool:
-    """A task that is not critical has failed or was called off, and the lifecycle knows no way past it: a person ends the run."""
+    """A task that is not critical has failed or was called off, and its lifecycle knows no way past it: a person ends that."""
     failed = [task for task in tasks if task.phase == "done" and task.outcome != "success" and not task.critical]
     moving = [
         task
@@ -138,14 +138,14 @@ def _describe_stuck(simulation: Simulation) -> str:
     for run in seen.runs.values():
         tasks = seen.tasks_of(run.id)
         if run.phase != "done" or any(task.phase == "active" for task in tasks):
-            states = ", ".join(
-                f"{task.name} {task.state}"
-                + f"{' waits for ' + str(task.open_dependencies) if task.open_dependencies else ''}"
-                + f"{' lost' if task.lease_expired else ''}"
-                for task in tasks
-            )
+            states = ", ".join(_describe_task(task) for task in tasks)
             stuck.append(f"{run.lifecycle} run {run.id} is {run.state} ({states})")
     return "; ".join([*stuck, "the doctor says:", *(_consult_doctor(simulation, everything=True) or ["nothing"])])
+
+
+def _describe_task(task: Any) -> str:
+    waits = f" waits for {task.open_dependencies}" if task.open_dependencies else ""
+    return f"{task.name} {task.state}{waits}{' lost' if task.lease_expired else ''}"
 
 
 def _consult_doctor(simulation: Simulation, *, everything: bool = False) -> list[str]:

@@ -85,7 +85,8 @@ class Client:
         tasks = seen.tasks_of(run.id)
         if not tasks:
             return None
-        return self._signal_task(chance.choice(tasks), tenant) if luck < 0.94 else self._transition(chance.choice(tasks), tenant)
+        task = chance.choice(tasks)
+        return self._signal_task(task, tenant) if luck < 0.94 else self._transition(task, tenant)
 
     def _submit(self, tenant: str) -> SubmitRun:
         self._number += 1

@@ -25,10 +25,10 @@ class Message:
 
     def __str__(self) -> str:
         command = self.command
-        about = [str(getattr(command, name)) for name in ("worker_id", "task_id", "run_id", "entity_id") if hasattr(command, name)]
-        words = [str(getattr(command, name)) for name in ("epoch", "signal", "limit", "attempts") if hasattr(command, name)]
+        names = ("worker_id", "task_id", "run_id", "entity_id", "epoch", "signal", "limit", "attempts")
+        words = [str(getattr(command, name)) for name in names if hasattr(command, name)]
         key = f" key {command.request.key}" if command.request else ""
-        return f"{type(command).__name__}({' '.join(about + words)}){key}"
+        return f"{type(command).__name__}({' '.join(words)}){key}"
 
 
 def make_request(endpoint: str, key: str | None, *arguments: object) -> Request | None:

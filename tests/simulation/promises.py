@@ -1,4 +1,4 @@
-"""The promises, checked by reading the database itself: what was written since the last look must agree with all that was before.
+"""The promises, checked by reading the database itself: what was written since the last look agrees with all that was before.
 
 Nothing here asks the engine. Which rows were written is told by the database (`note`); everything is counted anew from them.
 """
@@ -17,7 +17,7 @@ FINISHED = ("state", "outcome", "revision", "epoch", "attempt_count", "cost_usd"
 """What of a task that has ended for good never changes."""
 
 
-class Broken(Exception):  # noqa: N818 - a promise is broken
+class Broken(Exception):
     """A promise was not kept."""
 
     def __init__(self, promise: str, detail: str) -> None:
@@ -247,8 +247,9 @@ class Promises:
     # counts
 
     def _check(self, tasks: set[str], runs: set[str], workers: set[str]) -> None:
-        for task_id in sorted(tasks | {other for task_id in tasks for other in self._waited_for_by[task_id]}):
-            self._check_task(self.tasks[task_id])
+        dependents = {other for task_id in tasks for other in self._waited_for_by[task_id]}
+        for name in sorted(tasks | dependents):
+            self._check_task(self.tasks[name])
         for run_id in sorted(runs | {self.tasks[task_id].run_id for task_id in tasks}):
             self._check_run(self.runs[run_id])
         holders = {row.worker_id for task_id in tasks for row in self.attempts[task_id].values()}
@@ -346,5 +347,5 @@ class Promises:
 
 
 def _row_type(connection: apsw.Connection, table: str) -> Any:
-    columns = [name for (name,) in connection.execute("SELECT name FROM pragma_table_info(?) ORDER BY cid", (table,)).fetchall()]
-    return namedtuple(table, columns)  # noqa: PYI024 - its columns are those of the table
+    query = "SELECT name FROM pragma_table_info(?) ORDER BY cid"
+    return namedtuple(table, [str(name) for (name,) in connection.execute(query, (table,)).fetchall()])

@@ -30,7 +30,7 @@ LARGEST_SKEW_SECONDS = 3.0
 REMEMBERED = 20
 
 
-class Failure(Exception):  # noqa: N818 - the run has failed
+class Failure(Exception):
     """A promise was broken: which, when, and what was done last."""
 
     def __init__(self, seed: int, step: int, broken: Broken, lines: Sequence[str]) -> None:

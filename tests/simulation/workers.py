@@ -1,4 +1,4 @@
-"""Simulated workers: they register, send heartbeats, claim, report, fall silent, come back, and know only what they were told."""
+"""Simulated workers: they register, send heartbeats, claim, report, fall silent, come back, and know what they were told."""
 
 from __future__ import annotations
 
@@ -124,7 +124,8 @@ class SimulatedWorker:
     def _report(self, held: Held, now: float) -> None:
         chance = self._simulation.chance
         if self.is_diligent:
-            held.asked = self._signal(held, "checks_passed" if held.is_checked else "complete", Report(output="1", session_id="s"))
+            signal = "checks_passed" if held.is_checked else "complete"
+            held.asked = self._signal(held, signal, Report(output="1", session_id="session"))
         elif held.is_checked:
             passed = chance.random() < 0.7
             report = Report(error=as_error("checks"), retryable=chance.random() < 0.7)
@@ -161,7 +162,9 @@ class SimulatedWorker:
     def _signal(self, held: Held, signal: str, report: Report) -> Message:
         command = SignalAttempt(
             tenant=self.tenant,
-            request=make_request(f"{signal}_attempt", self._simulation.draw_key(), held.claim.task_id, held.claim.epoch, report),
+            request=make_request(
+                f"{signal}_attempt", self._simulation.draw_key(), held.claim.task_id, held.claim.epoch, report
+            ),
             task_id=held.claim.task_id,
             epoch=held.claim.epoch,
             signal=signal,

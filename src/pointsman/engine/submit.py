@@ -337,7 +337,7 @@ def add_tasks(
 
 
 def _is_open_dependency(work: Work, task_id: str) -> bool:
-    """What has succeeded just now is still open: its dependents, this one among them, are released when all has been decided."""
+    """What has succeeded just now is still open: its dependents are released, this one too, when all has been decided."""
     row = work.tasks.rows.get(task_id)
     return row is None or row.outcome != "success" or task_id in work.succeeded
 
