@@ -6,12 +6,15 @@ PEERS  := .venv-peers
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 export PIP_ROOT_USER_ACTION = ignore
 
-.PHONY: help run test lint bench docs lock clean
+SEEDS ?= 500
+
+.PHONY: help run test lint simulate bench docs lock clean
 
 help:
 	@echo "make run     set up .venv and take the tour of the shipped machines"
 	@echo "make test    set up .venv and run every check and test"
 	@echo "make lint    only the static checks: ruff, mypy, import-linter"
+	@echo "make simulate SEEDS=500   run that many seeds of the simulation, on all cores"
 	@echo "make bench   measure kernel and engine against peers and floors, and write docs/benchmarks.md"
 	@echo "make docs    write the reference of the shipped machines and their pictures anew"
 	@echo "make lock    write requirements/*.txt anew from pyproject.toml"
@@ -28,6 +31,9 @@ lint: $(VENV)/test.stamp
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
+
+simulate: $(VENV)/test.stamp
+	$(BIN)/python -m tests.simulation --seeds $(SEEDS)
 
 docs: $(VENV)/run.stamp
 	$(BIN)/python docs/generate.py

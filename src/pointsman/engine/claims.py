@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from datetime import datetime, timedelta
 from decimal import Decimal
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -18,6 +18,7 @@ from pointsman.errors import WorkerUnavailable
 from pointsman.kernel.machine import Phase
 from pointsman.store.rows import ZERO_USD, Glance, Lane, Task, Worker
 
+Found = TypeVar("Found", Task, Glance)
 MOST_PASSED = 1000
 """How many tasks one claim passes by before it gives up."""
 
@@ -63,17 +64,20 @@ def claim(work: Work, worker: Worker, limit: int) -> list[Claimed]:
     claimed: list[Claimed] = []
     passed: set[str] = set()
     while room > 0 and len(passed) < MOST_PASSED:
-        found = _find_candidates(work, worker, room + len(passed))
-        fresh = [candidate for candidate in found if candidate.task.id not in passed]
-        got = [candidate for candidate in fresh if _claim_one(work, worker, candidate.task)]
+        found = _find_candidates(work, worker, room, passed)
+        got = [candidate for candidate in found if _claim_one(work, worker, candidate.task)]
         claimed += got
         room -= sum(1 + len(candidate.followers) for candidate in got)
-        if len(got) == len(fresh):
+        if len(got) == len(found):
             break
         # A breaker or a budget stood in the way of some: those behind them get their turn.
-        passed |= {candidate.task.id for candidate in fresh if candidate.task.phase == Phase.QUEUED}
+        passed |= {candidate.task.id for candidate in found if _still_waits(candidate.task)}
         work.flush()
     return claimed
+
+
+def _still_waits(task: Task) -> bool:
+    return task.phase == Phase.QUEUED or task.lease_expired
 
 
 def describe(work: Work, claimed: list[Claimed]) -> list[Claim]:
@@ -88,26 +92,32 @@ def _describe_each(work: Work, claimed: Claimed) -> Iterator[Claim]:
         yield replace(claim, task_id=glance.id, name=glance.name, payload=msgspec.json.decode(glance.payload))
 
 
-def _find_candidates(work: Work, worker: Worker, room: int) -> list[Claimed]:
+def _find_candidates(work: Work, worker: Worker, room: int, passed: Set[str]) -> list[Claimed]:
+    """As many as there is room for, without those that were passed by."""
     work.flush()
     able = workers.capabilities(worker)
+    limit = room + len(passed)
     if worker.run_id:
-        found = work.transaction.select_allocated(worker.run_id, room)
-        return _take_in_hand(work, [task for task in found if _fits(work.lane(task), able)])
+        found = [task for task in work.transaction.select_allocated(worker.run_id, limit) if _fits(work.lane(task), able)]
+        return _take_in_hand(work, _without(found, passed, room))
     lane_ids = _open_lanes(work, worker, able)
     if not lane_ids:
         return []
-    lost = work.transaction.select_reclaimable(worker.tenant, lane_ids, room)
+    lost = _without(work.transaction.select_reclaimable(worker.tenant, lane_ids, limit), passed, room)
     candidates = _take_in_hand(work, lost)
     if len(lost) < room:
-        glances = work.transaction.select_claimable(worker.tenant, lane_ids, room - len(lost))
+        glances = work.transaction.select_claimable(worker.tenant, lane_ids, limit)
         # Whoever holds no run may wait for those that others hold; docs/decisions/0004 says what can come of that.
         may_wait = not glances and not work.runs.rows
         if may_wait and (waiting := work.transaction.find_claimable_runs(worker.tenant, lane_ids, room)):
             work.load(run_ids=waiting)
-            glances = work.transaction.select_claimable(worker.tenant, lane_ids, room)
-        candidates += _take_in_groups(work, worker, glances)
+            glances = work.transaction.select_claimable(worker.tenant, lane_ids, limit)
+        candidates += _take_in_groups(work, worker, _without(glances, passed, room - len(lost)))
     return candidates
+
+
+def _without(found: Sequence[Found], passed: Set[str], room: int) -> list[Found]:
+    return [each for each in found if each.id not in passed][:room]
 
 
 def _take_in_hand(work: Work, found: Sequence[Task]) -> list[Claimed]:

@@ -174,6 +174,17 @@ def _take(work: Work, run: Run, transition: Transition, cause: Cause, error: str
         _open(work, run, now_open=is_open(run, state))
     if state.phase is Phase.QUEUED and run.allocates:
         work.allocation_wanted = True
+    if state.phase is Phase.DONE and state.outcome is not Outcome.SUCCESS:
+        _end_lost_tasks(work, run)
+
+
+def _end_lost_tasks(work: Work, run: Run) -> None:
+    work.flush()
+    for task in work.transaction.select_run_tasks(run.id, (Phase.ACTIVE.value,)):
+        work.tasks.hold([task])
+        held = work.tasks.rows[task.id]
+        if held.phase == Phase.ACTIVE and held.lease_expired:
+            tasks.end_lost(work, held)
 
 
 def _effects_into(work: Work, run: Run, state: State) -> set[str]:

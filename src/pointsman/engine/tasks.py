@@ -199,6 +199,13 @@ def cancel(work: Work, task: Task, cause: Cause) -> Refusal | None:
     return refusal
 
 
+def end_lost(work: Work, task: Task) -> None:
+    """An attempt was lost where only another claim could take it over, and its run has ended: nobody will."""
+    reason = "its attempt was lost, and its run has ended"
+    if cancel(work, task, Cause(reason=reason)):
+        try_send(work, task, "fail", Cause(reason=reason), Report(error=as_error(reason), retryable=False))
+
+
 def grant_attempt(task: Task) -> None:
     """What a person asks for is not refused for want of attempts."""
     if task.phase != Phase.DONE and task.max_attempts is not None:

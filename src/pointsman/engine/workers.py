@@ -7,12 +7,12 @@ from datetime import timedelta
 
 import msgspec
 
-from pointsman.engine import tasks
+from pointsman.engine import breakers, budgets, tasks
 from pointsman.engine.policy import read_policy
 from pointsman.engine.work import Cause, Work
 from pointsman.kernel.machine import Kind, Phase, Refusal, Transition
 from pointsman.store.contract import News
-from pointsman.store.rows import Run, Task, Worker
+from pointsman.store.rows import ZERO_USD, Run, Task, Worker
 
 EXPIRES_AFTER_LEASES = 10
 """A worker that has been silent for that many leases is not waited for any longer."""
@@ -183,11 +183,16 @@ def lose_lease(work: Work, task: Task, cause: Cause) -> None:
     elif not moves:
         task.lease_expired = True
         task.reclaim_count += 1
+        # Whoever takes it over asks for money and for its tool's probe anew, and would wait for its own for ever.
+        budgets.settle(work, task, ZERO_USD)
+        breakers.free_probe(work, task)
         work.tasks.change(task)
         assert task.attempt_worker_id
         work.lost.setdefault(task.attempt_worker_id, []).append(task.id)
         work.change_held(task.attempt_worker_id, -1)
         work.news |= News.TASKS
+        if work.runs.rows[task.run_id].phase == Phase.DONE:
+            tasks.end_lost(work, task)
     elif tasks.try_send(work, task, "lease_lost", cause, tasks.Report(error=error)) is None and task.outcome is None:
         task.reclaim_count = min(task.reclaim_count + 1, task.max_reclaims)
 

@@ -59,6 +59,7 @@ class AddTasks:
         run = work.run(self.tenant, self.run_id)
         if run.phase == Phase.DONE:
             raise RequestInvalid([Problem("run_id", f"{run.name} has ended ({run.state}). Submit a new run.")])
+        work.flush()  # others may have added some in this transaction
         known = work.transaction.find_task_names(run.id)
         work.load(task_ids=known.values())
         problems = submit.check_tasks(self.new, {name: work.tasks.rows[task_id].depth for name, task_id in known.items()})

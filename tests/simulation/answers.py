@@ -1,0 +1,174 @@
+"""What processes answer must be true, and stay so: every acknowledgement is held against what is stored."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from decimal import Decimal
+from typing import Any
+
+import msgspec
+from tests.simulation.post import Message
+from tests.simulation.promises import Promises, keep
+
+from pointsman.engine.commands.runs import SubmitRun
+from pointsman.engine.commands.tasks import NoteAttempt, SignalAttempt
+from pointsman.engine.commands.workers import Beat, ClaimTasks, GiveUpTasks, Heartbeat
+from pointsman.errors import (
+    Conflict,
+    LawBroken,
+    OutcomeUnknown,
+    PointsmanError,
+    StoreBusy,
+    StoreError,
+    StoreFull,
+    StoreUnavailable,
+)
+from pointsman.store.rows import Breaker, Run, Task, Worker
+
+MILLION = 1_000_000
+KEYS_LAST_SECONDS = 3000.0
+
+
+class Answers:
+    def __init__(self, promises: Promises) -> None:
+        self._promises = promises
+        self._keyed: dict[tuple[str, str, str], tuple[bytes, float]] = {}
+        self._claimed: set[tuple[str, int]] = set()
+        self._submitted: dict[tuple[str, str], Message] = {}
+        self._reported: defaultdict[tuple[str, int], dict[int, Message]] = defaultdict(dict)
+        self._acknowledged: defaultdict[tuple[str, int], dict[int, Decimal]] = defaultdict(dict)
+        self._current: dict[tuple[str, int], bool] = {}
+        self._repeated: list[bool] = []
+
+    def expect(self, messages: Sequence[Message]) -> None:
+        """Called before a process gets these messages: how things stand that they speak of."""
+        self._current = {}
+        self._repeated = []
+        for message in messages:
+            message.deliveries += 1
+            command = message.command
+            request = command.request
+            self._repeated.append(bool(request and self._promises.has_key(command.tenant, request.endpoint, request.key)))
+            if isinstance(command, (SignalAttempt, NoteAttempt)):
+                self._reported[command.task_id, command.epoch][id(message)] = message
+                self._note_current(command.task_id, command.epoch)
+            elif isinstance(command, (Heartbeat, GiveUpTasks)):
+                for task_id, epoch in command.attempts:
+                    self._note_current(task_id, epoch)
+            elif isinstance(command, SubmitRun):
+                self._submitted[command.tenant, command.new.name] = message
+
+    def check(self, messages: Sequence[Message], outcomes: Sequence[Any] | None, now: float) -> None:
+        """Called when the process has answered, or died, and what it wrote has been looked at."""
+        if outcomes is not None:
+            for message, outcome, repeated in zip(messages, outcomes, self._repeated, strict=True):
+                self._check_one(message, outcome, repeated=repeated, now=now)
+            self._check_refusals(messages, outcomes)
+        for message in messages:
+            self._check_effects(message)
+
+    def _note_current(self, task_id: str, epoch: int) -> None:
+        task = self._promises.tasks.get(task_id)
+        self._current[task_id, epoch] = task is not None and (
+            epoch > task.epoch or (task.current_attempt == epoch and not task.lease_expired)
+        )
+
+    def _check_one(self, message: Message, outcome: Any, *, repeated: bool, now: float) -> None:
+        known = (StoreBusy, StoreFull, StoreUnavailable)
+        ours = isinstance(outcome, PointsmanError) and (not isinstance(outcome, StoreError) or isinstance(outcome, known))
+        keep("no command breaks the law", ours or not isinstance(outcome, BaseException), f"{message}: {outcome!r}")
+        keep("no command breaks the law", not isinstance(outcome, (LawBroken, Conflict)), f"{message}: {outcome!r}")
+        if isinstance(outcome, PointsmanError):
+            return
+        command = message.command
+        self._check_entities(message, outcome)
+        if isinstance(command, (SignalAttempt, NoteAttempt)):
+            fresh = self._current[command.task_id, command.epoch] or repeated
+            keep("a stale epoch is refused", fresh, f"{message} was accepted")
+            cost = command.report.cost_usd if isinstance(command, SignalAttempt) else command.cost_usd
+            self._acknowledged[command.task_id, command.epoch][id(message)] = cost
+        elif isinstance(outcome, Beat):
+            self._check_beat(message, outcome)
+        elif isinstance(command, ClaimTasks):
+            self._check_claims(command, outcome)
+        if command.request:
+            self._check_twin(message, outcome, now)
+
+    def _check_entities(self, message: Message, outcome: Any) -> None:
+        """What an answer says of something was so: its trail has that state at that revision, for the same tenant."""
+        for row in outcome if isinstance(outcome, list) else [outcome]:
+            if isinstance(row, (Run, Task, Worker, Breaker)):
+                keep("no tenant reaches another", row.tenant == message.command.tenant, f"{message} got {row.id}")
+                trail = self._promises.trails.get(row.id, [])
+                told = trail[row.revision].to_state if row.revision < len(trail) else None
+                keep("what was acknowledged is true", told == row.state, f"{message}: {row.id} is {row.state}, and was {told}")
+
+    def _check_beat(self, message: Message, beat: Beat) -> None:
+        assert isinstance(message.command, Heartbeat)
+        for attempt in message.command.attempts:
+            task = self._promises.tasks[attempt[0]]
+            holds = self._current[attempt] or (task.current_attempt == attempt[1] and not task.lease_expired)
+            keep("a lost lease is told", holds or attempt in beat.lost, f"{message}: {attempt} is lost, and nobody says so")
+        for task_id, epoch in beat.unknown:
+            attempt_row = self._promises.attempt(task_id, epoch)
+            worker_id = attempt_row and attempt_row.worker_id
+            keep("what was acknowledged is true", worker_id == message.command.worker_id, f"{message}: {beat.unknown}")
+
+    def _check_claims(self, command: ClaimTasks, outcome: Any) -> None:
+        claims, _ = outcome
+        keep("nobody holds more than fits", len(claims) <= command.limit, f"{len(claims)} claimed instead of {command.limit}")
+        for claim in claims:
+            task, attempt = self._promises.tasks[claim.task_id], self._promises.attempt(claim.task_id, claim.epoch)
+            keep("no tenant reaches another", task.tenant == command.tenant, f"{command.worker_id} got {claim.task_id}")
+            stored = attempt is not None and attempt.worker_id == command.worker_id
+            keep("what was acknowledged is true", stored, f"{claim.task_id} {claim.epoch} for {command.worker_id}: {attempt}")
+            given = (claim.task_id, claim.epoch)
+            keep("each claim has its own epoch", given not in self._claimed, f"{given} was given twice")
+            self._claimed.add(given)
+
+    def _check_twin(self, message: Message, outcome: Any, now: float) -> None:
+        request = message.command.request
+        assert request
+        key = (message.command.tenant, request.endpoint, request.key)
+        answer = msgspec.json.encode(outcome)
+        first, at = self._keyed.setdefault(key, (answer, now))
+        if now - at < KEYS_LAST_SECONDS:
+            keep("twins get one answer", answer == first, f"{message}: {first!r}, then {answer!r}")
+
+    def _check_refusals(self, messages: Sequence[Message], outcomes: Sequence[Any]) -> None:
+        """Where all are refused, nothing has changed; but a worker that asks for work gives a sign of life."""
+        if all(isinstance(outcome, PointsmanError) and not isinstance(outcome, OutcomeUnknown) for outcome in outcomes):
+            alive = any(isinstance(message.command, ClaimTasks) for message in messages)
+            changed = [name for name in self._promises.changed if not (alive and name in self._promises.workers)]
+            detail = f"{[str(message) for message in messages]}: {changed} changed all the same"
+            keep("a refusal changes nothing", not changed, detail)
+
+    def _check_effects(self, message: Message) -> None:
+        """One effect for a key, and no more effects than deliveries without one."""
+        command = message.command
+        if isinstance(command, SubmitRun):
+            key = (command.tenant, command.new.name)
+            made = sum((run.tenant, run.name) == key for run in self._promises.runs.values())
+            keep("one request, one effect", made <= _most(message), f"{message}: {made} runs for {_most(message)}")
+        elif isinstance(command, (SignalAttempt, NoteAttempt)):
+            self._check_cost(command.task_id, command.epoch)
+
+    def _check_cost(self, task_id: str, epoch: int) -> None:
+        attempt = self._promises.attempt(task_id, epoch)
+        if attempt is None:
+            return
+        reports = self._reported[task_id, epoch].values()
+        most = sum(_cost(message.command) * _most(message) for message in reports) * MILLION
+        least = sum(self._acknowledged[task_id, epoch].values()) * MILLION
+        keep("one request, one effect", attempt.cost_usd <= most, f"{task_id} {epoch} cost {attempt.cost_usd}, at most {most}")
+        keep("what was acknowledged is true", attempt.cost_usd >= least, f"{task_id} {epoch} cost {attempt.cost_usd} < {least}")
+
+
+def _most(message: Message) -> int:
+    return 1 if message.command.request else message.deliveries
+
+
+def _cost(command: Any) -> Decimal:
+    cost: Decimal = command.report.cost_usd if isinstance(command, SignalAttempt) else command.cost_usd
+    return cost

@@ -1,0 +1,323 @@
+"""Planted bugs: each is a few characters of the engine or of its SQL, and each must be caught, or the harness proves nothing.
+
+A bug is planted when the module that it sits in is imported, so that takes a process that has not imported the engine yet.
+Its old text has to be found exactly once: when the code is rewritten, its bugs move along with it, or this fails loudly.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Patch:
+    place: str
+    """A module (`engine.claims`), a query (`query:release_dependents`), or the schema (`schema`)."""
+    old: str
+    new: str
+
+    def apply(self, text: str) -> str:
+        if text.count(self.old) != 1:
+            raise LookupError(f"{self.place}: found {text.count(self.old)} times instead of once: {self.old!r}")
+        return text.replace(self.old, self.new)
+
+
+@dataclass(frozen=True, slots=True)
+class Bug:
+    name: str
+    patches: tuple[Patch, ...]
+    promises: tuple[str, ...]
+    """Which of them may name it; whichever a seed breaks first."""
+
+
+def _bug(name: str, place: str, old: str, new: str, *promises: str) -> Bug:
+    return Bug(name, (Patch(place, old, new),), promises)
+
+
+LAW = "no command breaks the law"
+COUNTS = "counts agree with a recount"
+END = "everything comes to an end"
+DOCTOR = "the doctor finds nothing"
+EFFECT = "one request, one effect"
+TRUE = "what was acknowledged is true"
+_TASK_MOVES = """\
+SELECT{} new.tenant, 'task', new.id, new.run_id, new.machine_id, old.state, new.state, new.trigger, {}, new.reason, new.actor,
+           new.metadata, new.entered_at, (new.entered_at - old.entered_at) / 1e6
+      FROM rule
+     WHERE machine_id = old.machine_id {}AND to_state"""
+
+BUGS = (
+    _bug(
+        "the epoch is not checked",
+        "engine.commands.tasks",
+        "if task.current_attempt == epoch and not task.lease_expired:",
+        "if task.current_attempt is not None and not task.lease_expired:",
+        "a stale epoch is refused",
+    ),
+    _bug(
+        "a lost lease still counts",
+        "engine.commands.tasks",
+        "if task.current_attempt == epoch and not task.lease_expired:",
+        "if task.current_attempt == epoch:",
+        "a stale epoch is refused",
+    ),
+    _bug(
+        "a heartbeat does not hear that its lease is over",
+        "engine.commands.workers",
+        "task.current_attempt != epoch or task.lease_expired:",
+        "task.current_attempt is None:",
+        "a lost lease is told",
+    ),
+    _bug("a claim keeps the old epoch", "engine.tasks", "    task.epoch += 1\n", "    task.epoch += task.epoch == 0\n", LAW),
+    _bug(
+        "the trail loses a move",
+        "schema",
+        "CREATE TRIGGER worker_moves AFTER UPDATE OF revision ON worker\n    WHEN new.revision <>",
+        "CREATE TRIGGER worker_moves AFTER UPDATE OF revision ON worker\n    WHEN new.state <> 'IDLE' AND new.revision <>",
+        LAW,
+        "the trail folds to the row",
+    ),
+    _bug(
+        "the trail forgets where a run came from",
+        "schema",
+        "SELECT new.tenant, 'run', new.id, new.id, new.machine_id, old.state, new.state, new.trigger",
+        "SELECT new.tenant, 'run', new.id, new.id, new.machine_id, new.state, new.state, new.trigger",
+        LAW,
+        "the trail goes on where it ended",
+    ),
+    Bug(
+        "nobody keeps the law, and what has ended can be cancelled",
+        (
+            Patch(
+                "schema",
+                _TASK_MOVES.format("", "severity", "AND from_state = old.state "),
+                _TASK_MOVES.format(" DISTINCT", "'info'", ""),
+            ),
+            Patch(
+                "kernel.step",
+                "    for move in machine.moves_on.get((state, signal), ()):\n",
+                "    for move in machine.moves_on.get((state, signal), ()) or "
+                "[each for each in machine.transitions if each.signal == signal == 'cancel' and machine.kind == 'task']:\n",
+            ),
+        ),
+        ("sealed stays sealed", "every move is in the rules"),
+    ),
+    _bug(
+        "a half-open breaker lets everybody through",
+        "engine.breakers",
+        "(breaker.phase == Phase.ACTIVE and breaker.probe_task_id is None)",
+        "breaker.phase == Phase.ACTIVE",
+        "one probe",
+    ),
+    _bug(
+        "a probe that ended without an answer keeps its place",
+        "engine.tasks",
+        "    breakers.free_probe(work, task)\n    task.current_attempt = None\n",
+        "    task.current_attempt = None\n",
+        "one probe",
+    ),
+    _bug(
+        "a reservation is not promised",
+        "engine.budgets",
+        "        run.promised_usd += amount\n",
+        "        run.promised_usd += ZERO_USD\n",
+        COUNTS,
+        LAW,
+    ),
+    _bug(
+        "a cost is counted twice",
+        "engine.budgets",
+        "    run.spent_usd += cost\n",
+        "    run.spent_usd += 2 * cost\n",
+        "money is counted once",
+    ),
+    _bug(
+        "nobody counts that a dependency was met",
+        "query:release_dependents",
+        "open_dependencies - :released",
+        "open_dependencies - (:released - 1)",
+        COUNTS,
+    ),
+    _bug(
+        "who waits for what has just succeeded is counted free twice",
+        "engine.submit",
+        'or row.outcome != "success" or task_id in work.succeeded',
+        'or row.outcome != "success"',
+        COUNTS,
+        LAW,
+    ),
+    _bug("what was freed is not begun", "engine.follow", "        work.waiting += freed\n", "", "what can begin begins"),
+    _bug(
+        "what follows stops too early",
+        "engine.follow",
+        "    while True:\n        if work.succeeded:",
+        "    for _ in range(3):\n        if work.succeeded:",
+        COUNTS,
+        "workers are as busy as they are",
+        "what can begin begins",
+        END,
+        LAW,
+        "workers are given back",
+        DOCTOR,
+    ),
+    _bug(
+        "a commit whose answer was lost is tried again",
+        "engine.writer",
+        "                raise  # to try again could do it twice\n",
+        "                pass\n",
+        EFFECT,
+        "no command goes on for ever",
+        LAW,
+    ),
+    _bug(
+        "the answer to a request is not kept",
+        "engine.batch",
+        "        if not isinstance(outcomes[index], PointsmanError):\n",
+        "        if isinstance(outcomes[index], KeyReused):\n",
+        EFFECT,
+        "twins get one answer",
+        "a stale epoch is refused",
+    ),
+    _bug(
+        "a commit that failed is acknowledged",
+        "engine.batch",
+        "        transaction.commit(work.news)\n",
+        "        with __import__('contextlib').suppress(StoreError):\n            transaction.commit(work.news)\n",
+        TRUE,
+        LAW,
+    ),
+    _bug(
+        "a retry is never due",
+        "engine.tasks",
+        '    work.set_timer(task, Kind.TASK, "retry", due_at, task.run_id)\n',
+        "",
+        END,
+    ),
+    _bug(
+        "a timer fires and fires",
+        "query:take_timers",
+        "DELETE FROM timer WHERE entity_id = :entity_id",
+        "UPDATE timer SET revision = revision WHERE entity_id = :entity_id",
+        "timers come to rest",
+    ),
+    _bug(
+        "a worker stays busy when its task was taken from it",
+        "engine.tasks",
+        "    work.reviewed_workers.add(worker_of(work, task))\n    budgets.settle",
+        "    budgets.settle",
+        "workers are as busy as they are",
+    ),
+    _bug(
+        "nobody notices that a worker is gone",
+        "engine.workers",
+        '    reassign_tasks(work, worker, Cause(reason=f"worker {worker.name} is gone: {silence}"))\n',
+        "",
+        "workers are as busy as they are",
+    ),
+    _bug(
+        "a worker gets more than it asked for",
+        "engine.claims",
+        "if task.id not in passed][: room - len(claimed)]",
+        "if task.id not in passed]",
+        "nobody holds more than fits",
+    ),
+    _bug(
+        "attempts are not limited",
+        "engine.tasks",
+        "    return task.max_attempts is not None and task.attempt_count >= task.max_attempts\n",
+        "    return False\n",
+        LAW,
+        "no more attempts than allowed",
+    ),
+    _bug(
+        "a lane is remembered that was never committed",
+        "engine.submit",
+        "    work.new_lanes[lane.id] = lane\n",
+        "    work.lanes[lane.id] = lane  # type: ignore\n",
+        LAW,
+    ),
+    _bug(
+        "a tenant can touch what belongs to another",
+        "engine.work",
+        "if row is None or row.tenant != tenant:",
+        "if row is None:",
+        "no tenant reaches another",
+    ),
+)
+
+
+def find(name: str) -> Bug:
+    return next(bug for bug in BUGS if bug.name == name)
+
+
+def plant(bug: Bug) -> None:
+    """Have the engine imported with the bug in it."""
+    texts = {f"pointsman.{patch.place}": patch for patch in bug.patches if not patch.place.startswith(("query:", "schema"))}
+    loaded = [name for name in texts if name in sys.modules]
+    if loaded:
+        raise LookupError(f"{loaded} were imported before the bug could be planted")
+    sys.meta_path.insert(0, _Finder(texts))
+    for name in texts:
+        importlib.import_module(name)
+    for patch in bug.patches:
+        if patch.place.startswith("query:"):
+            _patch_query(patch)
+        elif patch.place == "schema":
+            _patch_schema(patch)
+
+
+def _patch_query(patch: Patch) -> None:
+    from pointsman.store.sqlite.store import QUERIES
+
+    name = patch.place.removeprefix("query:")
+    QUERIES[name] = patch.apply(QUERIES[name])
+
+
+def _patch_schema(patch: Patch) -> None:
+    from pointsman.store.scripts import read_migrations
+    from pointsman.store.sqlite import store
+
+    migrations = read_migrations("pointsman.store.sqlite")
+    whole = "".join(migration.sql for migration in migrations)
+    patch.apply(whole)
+    patched = [migration._replace(sql=migration.sql.replace(patch.old, patch.new)) for migration in migrations]
+    vars(store)["read_migrations"] = lambda _: patched
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    """Finds the modules that are to be patched where they are, and loads them with another text."""
+
+    def __init__(self, patches: dict[str, Patch]) -> None:
+        self._patches = patches
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        patch = self._patches.get(fullname)
+        if patch is None:
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)
+        assert spec
+        assert spec.origin
+        spec.loader = _Loader(fullname, spec.origin, patch)
+        return spec
+
+
+class _Loader(importlib.machinery.SourceFileLoader):
+    def __init__(self, name: str, path: str, patch: Patch) -> None:
+        super().__init__(name, path)
+        self._patch = patch
+
+    def get_code(self, fullname: str) -> Any:
+        """Compiled from the patched text, never from a cache."""
+        source = self.get_source(fullname)
+        assert source
+        return compile(self._patch.apply(source), self.path, "exec")

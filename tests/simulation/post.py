@@ -1,0 +1,38 @@
+"""Messages between the people and machines of a simulation and its processes: slow, lost, doubled, out of order."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from pointsman.engine.command import Command, Request
+
+
+class Sender(Protocol):
+    def hear(self, message: Message, outcome: Any) -> None:
+        """The answer to something that it asked."""
+        ...
+
+
+@dataclass(slots=True, eq=False)
+class Message:
+    command: Command[Any]
+    sender: Sender
+    sent_at: float
+    deliveries: int = 0
+    """How often a process has been given it."""
+
+    def __str__(self) -> str:
+        command = self.command
+        names = ("worker_id", "task_id", "run_id", "entity_id", "epoch", "signal", "limit", "attempts")
+        words = [str(getattr(command, name)) for name in names if hasattr(command, name)]
+        key = f" key {command.request.key}" if command.request else ""
+        return f"{type(command).__name__}({' '.join(words)}){key}"
+
+
+def make_request(endpoint: str, key: str | None, *arguments: object) -> Request | None:
+    """As the engine makes one; the arguments are written as text, which is as good."""
+    if key is None:
+        return None
+    return Request(endpoint, key, hashlib.sha256(repr(arguments).encode()).hexdigest())

@@ -1,0 +1,33 @@
+"""Every planted bug is caught, soon, and by a promise that names it."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.simulation.planted import BUGS, Bug, Patch
+
+ROOT = Path(__file__).parents[2]
+MOST_SEEDS = 60
+
+
+@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name.replace(" ", "-"))
+def test_a_planted_bug_is_caught(bug: Bug) -> None:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-m", "tests.simulation", "--plant", bug.name, "--seeds", str(MOST_SEEDS)]
+    result = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=300)
+    assert result.returncode == 1, f"it was not caught by {MOST_SEEDS} seeds: {result.stderr[-2000:]}"
+    named = re.search(r"^broken promise: (.*)$", result.stdout, re.MULTILINE)
+    assert named, result.stderr[-2000:]
+    assert named[1] in bug.promises, result.stdout[:2000]
+
+
+def test_a_bug_that_cannot_be_planted_any_more_is_an_error() -> None:
+    with pytest.raises(LookupError, match="found 2 times"):
+        Patch("engine.claims", "a", "b").apply("a a")
+    with pytest.raises(LookupError, match="found 0 times"):
+        Patch("engine.claims", "a", "b").apply("c")
