@@ -225,11 +225,16 @@ class Promises:
     def _compare_attempts(self, task: Any) -> None:
         known = self.attempts.setdefault(task.id, {})
         rows = [self._types["attempt"]._make(row) for row in self._rows("SELECT * FROM attempt WHERE task_id = ?", (task.id,))]
+        keep("an attempt is written down when it ends", all(row.epoch != task.current_attempt for row in rows), f"{task.id}: {rows}")
+        if task.current_attempt is not None:
+            rows.append(self._read_current_attempt(task))
         epochs = sorted(row.epoch for row in rows)
         keep("each claim has its own epoch", epochs == list(range(1, task.epoch + 1)), f"{task.id}: {epochs}, {task.epoch}")
         for row in rows:
             before = known.get(row.epoch)
             keep("an attempt ends once", not (before and before.ended_at is not None and before != row), f"{before} -> {row}")
+            same = before is None or (before.worker_id, before.started_at) == (row.worker_id, row.started_at)
+            keep("an attempt stays its worker's", same, f"{before} -> {row}")
             known[row.epoch] = row
             self._held_by[row.worker_id].discard(task.id)
         under_way = [row for row in rows if row.ended_at is None]
@@ -243,6 +248,24 @@ class Promises:
         if task.max_attempts is not None:
             most = task.max_attempts * (1 + self._second_chances[task.id]) + self._free_tries[task.id]
             keep("no more attempts than allowed", task.epoch <= most, f"{task.id}: {task.epoch} attempts, {most} allowed")
+
+    def _read_current_attempt(self, task: Any) -> Any:
+        """What the row of a task says of the attempt that holds it."""
+        return self._types["attempt"](
+            task_id=task.id,
+            epoch=task.current_attempt,
+            tenant=task.tenant,
+            worker_id=task.attempt_worker_id,
+            started_at=task.attempt_started_at,
+            ended_at=None,
+            ended_by=None,
+            error=task.attempt_error,
+            exit_code=task.attempt_exit_code,
+            cost_usd=task.attempt_cost_usd,
+            session_id=task.session_id,
+            resumed=task.attempt_resumed,
+            log_path=task.attempt_log_path,
+        )
 
     # counts
 

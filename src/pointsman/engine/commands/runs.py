@@ -59,6 +59,9 @@ class AddTasks:
         run = work.run(self.tenant, self.run_id)
         if run.phase == Phase.DONE:
             raise RequestInvalid([Problem("run_id", f"{run.name} has ended ({run.state}). Submit a new run.")])
+        if run.phase == Phase.ACTIVE and not work.takes(run, "complete"):
+            message = f"{run.name} is {run.state}: its tasks are done, and only its checks are left. Submit a new run."
+            raise RequestInvalid([Problem("run_id", message)])
         work.flush()  # others may have added some in this transaction
         known = work.transaction.find_task_names(run.id)
         work.load(task_ids=known.values())
