@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import defaultdict, namedtuple
 from collections.abc import Iterable
+from functools import cache
 from typing import Any, NamedTuple
 
 import apsw
@@ -371,4 +372,9 @@ class Promises:
 
 def _row_type(connection: apsw.Connection, table: str) -> Any:
     query = "SELECT name FROM pragma_table_info(?) ORDER BY cid"
-    return namedtuple(table, [str(name) for (name,) in connection.execute(query, (table,)).fetchall()])
+    return _make_row_type(table, tuple(str(name) for (name,) in connection.execute(query, (table,)).fetchall()))
+
+
+@cache
+def _make_row_type(table: str, columns: tuple[str, ...]) -> Any:
+    return namedtuple(table, columns)

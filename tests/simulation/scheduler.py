@@ -21,7 +21,7 @@ from tests.simulation.workers import SimulatedWorker
 from pointsman.engine.commands.tend import Tend
 from pointsman.kernel.machine import Lifecycle
 
-STEPS = 180
+STEPS = 130
 PROCESSES = 3
 WORKERS = 6
 CLIENTS = 2
