@@ -49,10 +49,10 @@ DOCTOR = "the doctor finds nothing"
 EFFECT = "one request, one effect"
 TRUE = "what was acknowledged is true"
 _TASK_MOVES = """\
-SELECT{} new.tenant, 'task', new.id, new.run_id, new.machine_id, old.state, new.state, new.trigger, {}, new.reason, new.actor,
-           new.metadata, new.entered_at, (new.entered_at - old.entered_at) / 1e6
-      FROM rule
-     WHERE machine_id = old.machine_id {}AND to_state"""
+coalesce((SELECT {} FROM rule
+                       WHERE machine_id = old.machine_id {}AND to_state = new.state AND trigger = new.trigger
+                         AND to_phase = new.phase AND to_outcome IS new.outcome AND new.revision = old.revision + 1
+                         AND needs_worker = (new.worker_id IS NOT NULL)"""
 
 BUGS = (
     _bug(
@@ -88,8 +88,8 @@ BUGS = (
     _bug(
         "the trail forgets where a run came from",
         "schema",
-        "SELECT new.tenant, 'run', new.id, new.id, new.machine_id, old.state, new.state, new.trigger",
-        "SELECT new.tenant, 'run', new.id, new.id, new.machine_id, new.state, new.state, new.trigger",
+        "VALUES (new.tenant, 'run', new.id, new.revision, new.id, new.machine_id, old.state, new.state, new.trigger",
+        "VALUES (new.tenant, 'run', new.id, new.revision, new.id, new.machine_id, new.state, new.state, new.trigger",
         LAW,
         "the trail goes on where it ended",
     ),
@@ -98,8 +98,8 @@ BUGS = (
         (
             Patch(
                 "schema",
-                _TASK_MOVES.format("", "severity", "AND from_state = old.state "),
-                _TASK_MOVES.format(" DISTINCT", "'info'", ""),
+                _TASK_MOVES.format("severity", "AND from_state = old.state "),
+                _TASK_MOVES.format("'info'", ""),
             ),
             Patch(
                 "kernel.step",
@@ -211,7 +211,7 @@ BUGS = (
     _bug(
         "a worker stays busy when its task was taken from it",
         "engine.tasks",
-        "    work.reviewed_workers.add(worker_of(work, task))\n    budgets.settle",
+        "    work.change_held(task.attempt_worker_id, -ended)\n    budgets.settle",
         "    budgets.settle",
         "workers are as busy as they are",
     ),
@@ -225,8 +225,8 @@ BUGS = (
     _bug(
         "a worker gets more than it asked for",
         "engine.claims",
-        "if task.id not in passed][: room - len(claimed)]",
-        "if task.id not in passed]",
+        "if each.id not in passed][:room]",
+        "if each.id not in passed]",
         "nobody holds more than fits",
     ),
     _bug(

@@ -15,8 +15,8 @@ from pointsman.engine.work import Work
 from pointsman.kernel.machine import Outcome, Phase, Refusal
 from pointsman.store.rows import Glance, Task
 
-FEWEST = 4
-"""It takes as many for one statement to be less work than several rows in one."""
+FEWEST = 10
+"""It takes as many for a statement of their own to be less work than their share of a common one."""
 _likeness = attrgetter(
     "tenant",
     "run_id",
