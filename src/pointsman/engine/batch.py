@@ -55,13 +55,12 @@ def _load(work: Work, commands: Sequence[Command[Any]]) -> None:
         held = work.transaction.find_held_tasks(held_by)
         task_ids += [task_id for _, task_id, _ in held]
         run_ids |= {run_id for _, _, run_id in held}
-    together = _find_together(needs)
-    if together:
-        work.runs.hold(work.transaction.lock_runs(sorted(run_ids), of_tasks=task_ids))
+    work.lock_runs(run_ids, of_tasks=task_ids)
+    if together := _find_together(needs):
         work.groups = _find_groups(work, together)
         followers = {glance.id for group in work.groups for glance in group[1:]}
         task_ids = [task_id for task_id in task_ids if task_id not in followers]
-    work.load(task_ids=task_ids, run_ids=run_ids)
+    work.read_tasks(task_ids)
     work.load_workers(sorted({worker_id for each in needs for worker_id in each.worker_ids}))
     for tenant in sorted({task.tenant for task in work.tasks.rows.values()}):
         tools = {work.tool_of(task) for task in work.tasks.rows.values() if task.tenant == tenant}

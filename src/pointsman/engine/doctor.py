@@ -49,7 +49,7 @@ def repair(work: Work, diagnoses: Sequence[Diagnosis]) -> None:
     found = {kind: [each.entity_id for each in diagnoses if each.kind == kind] for kind in Kind}
     held = work.transaction.find_held_tasks(found[Kind.WORKER]) if found[Kind.WORKER] else []
     task_ids = found[Kind.TASK] + [task_id for _, task_id, _ in held]
-    work.runs.hold(work.transaction.lock_runs(found[Kind.RUN], of_tasks=task_ids))
+    work.lock_runs(found[Kind.RUN], of_tasks=task_ids)
     work.load_workers(found[Kind.WORKER])
     _repair_tasks(work, found[Kind.TASK])
     for worker_id in found[Kind.WORKER]:

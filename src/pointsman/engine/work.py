@@ -182,11 +182,18 @@ class Work:
         task_ids = self.tasks.missing(task_ids)
         if self.tasks.is_followed(task_ids):
             self.flush()
+        self.lock_runs(run_ids, of_tasks=task_ids)
+        self.read_tasks(task_ids)
+
+    def lock_runs(self, run_ids: Collection[str], of_tasks: Collection[str] = ()) -> None:
         run_ids = self.runs.missing(run_ids)
-        if run_ids or task_ids:
-            self.runs.hold(self.transaction.lock_runs(sorted(run_ids), of_tasks=task_ids))
-        if task_ids:
-            self.tasks.hold(self.transaction.select_tasks(task_ids))
+        if run_ids or of_tasks:
+            self.runs.hold(self.transaction.lock_runs(sorted(run_ids), of_tasks=of_tasks))
+
+    def read_tasks(self, task_ids: Collection[str]) -> None:
+        """Tasks whose runs are locked."""
+        if missing := self.tasks.missing(task_ids):
+            self.tasks.hold(self.transaction.select_tasks(missing))
 
     def load_workers(self, worker_ids: Collection[str]) -> None:
         if missing := self.workers.missing(worker_ids):

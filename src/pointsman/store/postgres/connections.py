@@ -28,6 +28,7 @@ WRITER_SESSION = f"""
     SET idle_in_transaction_session_timeout = '60s';
     SET jit = off;
     SET enable_seqscan = off;
+    SET enable_bitmapscan = off;
     SET enable_hashjoin = off;
     SET enable_mergejoin = off
 """
