@@ -17,12 +17,18 @@
 --            clear = , current_attempt = NULL, worker_id = NULL, lease_expired = 0, reserved_usd = 0, available_at = NULL
 --            keeps = , worker_id, attempt_worker_id, current_attempt, epoch
 --            kept = OR (new.worker_id IS NOT NULL AND new.worker_id IS NOT old.worker_id) OR new.attempt_worker_id IS NOT old.attempt_worker_id OR new.current_attempt IS NOT old.current_attempt OR new.epoch <> old.epoch
+--            identity = , run_id, name
+--            identified = OR new.run_id <> old.run_id OR new.name <> old.name
+--            taken = OR EXISTS (SELECT 1 FROM task WHERE run_id = new.run_id AND name = new.name)
 --   worker:  new_run = new.run_id
 --            its_run = entity.run_id
 --            clear = , run_id = CASE WHEN to_phase <> 'done' THEN run_id END
 --   breaker: new_run = NULL
 --            its_run = NULL
 --            clear = , probe_task_id = NULL
+--            identity = , tool
+--            identified = OR new.tool <> old.tool
+--            taken = OR EXISTS (SELECT 1 FROM breaker WHERE tenant = new.tenant AND tool = new.tool)
 -- do
 CREATE TRIGGER {kind}_begins AFTER INSERT ON {kind} BEGIN
     INSERT INTO transition (tenant, kind, entity_id, revision, run_id, machine_id, from_state, to_state, trigger, severity, reason,
@@ -77,9 +83,15 @@ CREATE TRIGGER {kind}_changed_by_hand AFTER UPDATE OF state, phase, outcome, rev
      WHERE entity.id = new.id AND new.state <> old.state;
 END;
 
-CREATE TRIGGER {kind}_keeps_its_machine BEFORE UPDATE OF id, machine_id, tenant ON {kind}
-    WHEN new.id <> old.id OR new.machine_id <> old.machine_id OR new.tenant <> old.tenant BEGIN
-    SELECT RAISE(ABORT, 'pointsman: a {kind} keeps its id, its machine and its tenant');
+CREATE TRIGGER {kind}_keeps_its_machine BEFORE UPDATE OF id, machine_id, tenant{identity} ON {kind}
+    WHEN new.id <> old.id OR new.machine_id <> old.machine_id OR new.tenant <> old.tenant {identified} BEGIN
+    SELECT RAISE(ABORT, 'pointsman: a {kind} keeps its id, its machine and its tenant, a task its run and name, a breaker its tool');
+END;
+
+-- REPLACE deletes what is in its way, and no trigger hears of that.
+CREATE TRIGGER {kind}_is_not_replaced BEFORE INSERT ON {kind}
+    WHEN EXISTS (SELECT 1 FROM {kind} WHERE rowid = new.rowid) {taken} BEGIN
+    SELECT RAISE(ABORT, 'pointsman: there is such a {kind} already, and it is not replaced');
 END;
 -- end
 
