@@ -23,7 +23,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.databases import DATABASES, postgres_database, sqlite_url
-from tests.engine.harness import ManualClock, claim_one, open_engine, register, submit
+from tests.engine.harness import ManualClock, claim_one, open_engine, register, state_of, submit
 from tests.faults.prompt import Prompt, prompt
 
 from pointsman.engine.checks import MAX_TEXT_BYTES as MAX_PAYLOAD_BYTES
@@ -1089,3 +1089,29 @@ async def test_whoever_waits_when_the_engine_is_closed_is_told(database_url: str
     for each in pending:
         each.cancel()
     assert [type(each.exception()) for each in waiting if each in done] == [EngineClosed, EngineClosed]
+
+
+@pytest.mark.parametrize("lifecycle", ["pipeline", "orchestrated", "agent"])
+async def test_a_gate_needs_a_lifecycle_that_has_gates(database_url: str, clock: ManualClock, lifecycle: str) -> None:
+    """Nobody could ever approve it, and its run would wait for ever."""
+    async with open_engine(database_url, clock) as engine:
+        with pytest.raises(RequestInvalid, match=r"tasks\[1\].gate: .* has no gates"):
+            await submit(engine, NewTask(name="a"), NewTask(name="b", gate=True), lifecycle=lifecycle)
+        assert await engine.list_runs() == []
+        run = await submit(engine, NewTask(name="a"), lifecycle=lifecycle)
+        with pytest.raises(RequestInvalid, match="has no gates"):
+            await engine.add_tasks(run.id, [NewTask(name="b", gate=True)])
+        assert len(await engine.list_tasks(run.id)) == 1
+
+
+async def test_nothing_is_added_to_a_run_that_is_in_its_last_checks(database_url: str, clock: ManualClock) -> None:
+    """Its tasks are done: another one would keep it from ending, whatever its checks say."""
+    async with open_engine(database_url, clock) as engine:
+        run = await submit(engine, NewTask(name="a"), lifecycle="orchestrated", checks=True)
+        worker = await register(engine, lifecycle="orchestrated")
+        claim = await claim_one(engine, worker)
+        await engine.complete_task(claim.task_id, claim.epoch)
+        await engine.signal_attempt(claim.task_id, claim.epoch, "checks_passed")
+        assert await state_of(engine, run) == "validating"
+        with pytest.raises(RequestInvalid, match="only its checks are left"):
+            await engine.add_tasks(run.id, [NewTask(name="b")])

@@ -295,6 +295,15 @@ def check_tools(work: Work, tenant: str, new: Sequence[NewTask]) -> None:
         raise RequestInvalid(problems)
 
 
+def check_gates(new: Sequence[NewTask], machine: Machine) -> None:
+    """A gate of a machine that knows none would wait for a person whom nobody can be."""
+    if any(guard.name == "is_gate" for move in machine.transitions for guard in move.guards):
+        return
+    message = f"{machine.name} has no gates: nobody could approve it. Choose the lifecycle standard or approval."
+    if problems := [Problem(f"tasks[{index}].gate", message) for index, task in enumerate(new) if task.gate]:
+        raise RequestInvalid(problems)
+
+
 def add_tasks(
     work: Work,
     run: Run,

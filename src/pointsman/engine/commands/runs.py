@@ -32,10 +32,11 @@ class SubmitRun:
 
     def decide(self, work: Work) -> Callable[[], Run]:
         lifecycle = work.machines.lifecycle(self.new.lifecycle)
+        machine = lifecycle.of_kind(Kind.TASK)
+        submit.check_gates(self.new.tasks, machine)
         submit.check_tools(work, self.tenant, self.new.tasks)
         work.ensure_tenant(self.tenant)
         run = submit.build_run(work, self.new, lifecycle, self.tenant, self.cause)
-        machine = lifecycle.of_kind(Kind.TASK)
         is_open = runs.is_open(run, work.machine(run).initial)
         submit.add_tasks(work, run, self.new.tasks, machine, self.cause, is_open=is_open, ordered=self.new.ordered)
         runs.make_ready(work, run)
@@ -68,8 +69,9 @@ class AddTasks:
         problems = submit.check_tasks(self.new, {name: work.tasks.rows[task_id].depth for name, task_id in known.items()})
         if problems:
             raise RequestInvalid(problems)
-        submit.check_tools(work, self.tenant, self.new)
         machine = work.machines.lifecycle(run.lifecycle).of_kind(Kind.TASK)
+        submit.check_gates(self.new, machine)
+        submit.check_tools(work, self.tenant, self.new)
         is_open = runs.is_open(run, work.machine(run).state(run.state))
         rows = submit.add_tasks(work, run, self.new, machine, self.cause, is_open=is_open, ordered=False, known=known)
         if run.missing_tasks:
