@@ -88,6 +88,8 @@ class Table(Generic[Row]):
             self._changed[row.id] = row
 
     def take_new(self) -> list[Row]:
+        if not self._new:
+            return []
         new, self._new = list(self._new.values()), {}
         for row in new:
             self._stored[row.id] = self._read(row)
@@ -321,48 +323,43 @@ class Work:
 
     # writing
 
-    @property
-    def is_dirty(self) -> bool:
-        tables: Sequence[Table[Any]] = (self.runs, self.tasks, self.workers, self.breakers)
-        return any(table.is_dirty for table in tables)
-
     def flush(self) -> None:
         """Write everything that has been decided, tasks before runs, because a run succeeds only with its tasks."""
-        if self.is_dirty:
-            self.news |= News.EVENTS
         write = self.transaction
-        _write(write.insert_runs, self.runs.take_new())
-        _write(write.insert_workers, self.workers.take_new())
-        _write(write.insert_breakers, self.breakers.take_new())
-        _write(write.insert_tasks, self.tasks.take_new())
-        _write(write.insert_dependencies, self.dependencies)
-        self.dependencies = []
-        _store(write, self.tasks)
-        _store(write, self.runs)
-        _store(write, self.workers)
-        _store(write, self.breakers)
+        self._insert(self.runs, write.insert_runs)
+        self._insert(self.workers, write.insert_workers)
+        self._insert(self.breakers, write.insert_breakers)
+        self._insert(self.tasks, write.insert_tasks)
+        if self.dependencies:
+            dependencies, self.dependencies = self.dependencies, []
+            write.insert_dependencies(dependencies)
+        for table in (self.tasks, self.runs, self.workers, self.breakers):
+            if table.is_dirty:
+                self._store(table)
         if self.dropped_timers:
-            write.drop_timers(sorted(self.dropped_timers))
-            self.dropped_timers = set()
-        _write(write.set_timers, list(self.timers.values()))
-        self.timers = {}
-        _write(write.insert_notices, self.notices)
-        self.notices = []
+            dropped, self.dropped_timers = self.dropped_timers, set()
+            write.drop_timers(sorted(dropped))
+        if self.timers:
+            timers, self.timers = self.timers, {}
+            write.set_timers(list(timers.values()))
+        if self.notices:
+            notices, self.notices = self.notices, []
+            write.insert_notices(notices)
 
+    def _insert(self, table: Table[Row], write: Callable[[Sequence[Row]], None]) -> None:
+        if new := table.take_new():
+            self.news |= News.EVENTS
+            write(new)
 
-def _store(write: Transaction, table: Table[Any]) -> None:
-    for rows, columns in table.take_moved():
-        if followers := table.followers.pop(rows[0].id, None):
-            write.move_alike(rows[0], [rows[0].id, *followers], columns)
-        else:
-            write.move(rows, columns)
-    for rows, columns in table.take_changed():
-        write.update(rows, columns)
-
-
-def _write(method: Callable[[Sequence[Any]], None], rows: Sequence[Any]) -> None:
-    if rows:
-        method(rows)
+    def _store(self, table: Table[Any]) -> None:
+        for rows, columns in table.take_moved():
+            self.news |= News.EVENTS
+            if followers := table.followers.pop(rows[0].id, None):
+                self.transaction.move_alike(rows[0], [rows[0].id, *followers], columns)
+            else:
+                self.transaction.move(rows, columns)
+        for rows, columns in table.take_changed():
+            self.transaction.update(rows, columns)
 
 
 def _found(row: Row | None, kind: str, tenant: str, name: str) -> Row:

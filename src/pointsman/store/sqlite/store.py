@@ -334,13 +334,23 @@ class SqliteReader:
 
     def _all(self, row_type: type[Row], query: str, **values: Any) -> list[Row]:
         try:
-            cursor = self._connection.execute(QUERIES[query], values)
-            decoder = _decoder(query, row_type, cursor.get_description())
-            return list(map(decoder, cursor))
-        except apsw.ExecutionCompleteError:  # no rows, so there is nothing to describe
-            return []
+            rows = self._connection.execute(QUERIES[query], values).fetchall()
+            if not rows:
+                return []
+            decoder = _DECODERS.get((query, len(rows[0])))
+            if decoder is None:
+                decoder = self._describe(row_type, query, values)
+            return list(map(decoder, rows))
         except apsw.Error as error:
             raise explain(error, self._connection.filename) from error
+
+    def _describe(self, row_type: type[Row], query: str, values: dict[str, Any]) -> Decoder[Row]:
+        """How to read what a query returns. Known by the number of columns, too: another process may add one by a migration."""
+        cursor = self._connection.execute(QUERIES[query], values)
+        columns = [column[0] for column in cursor.get_description()]
+        cursor.close()
+        decoder = _DECODERS[query, len(columns)] = compile_decoder(row_type, columns)
+        return decoder
 
     def _one(self, row_type: type[Row], query: str, **values: Any) -> Row | None:
         found = self._all(row_type, query, **values)
@@ -576,14 +586,6 @@ def _encoder(query: str, row_type: type[Struct]) -> Encoder:
     if encoder is None:
         encoder = _ENCODERS[query, row_type] = compile_encoder(QUERIES[query], row_type)
     return encoder
-
-
-def _decoder(query: str, row_type: type[Row], description: Sequence[Sequence[Any]]) -> Decoder[Row]:
-    """Kept by the number of columns, too: another process may add one by a migration."""
-    decoder = _DECODERS.get((query, len(description)))
-    if decoder is None:
-        decoder = _DECODERS[query, len(description)] = compile_decoder(row_type, [column[0] for column in description])
-    return decoder
 
 
 def explain(error: apsw.Error, url: str) -> StoreError:
