@@ -160,6 +160,7 @@ def test_an_empty_batch_does_nothing(yard: Yard) -> None:
         begun.insert_workers([])
         begun.insert_breakers([])
         begun.move([], Run.CHANGING)
+        begun.move_alike(yard.moved(run, "RUNNING"), [], Run.CHANGING)
         begun.update([], Run.CHANGING)
         begun.insert_dependencies([])
         begun.insert_notices([])
