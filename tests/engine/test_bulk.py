@@ -7,7 +7,7 @@ together; in one commit, where each goes alone; and, where nothing else happens 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass
 from decimal import Decimal
@@ -20,13 +20,15 @@ from msgspec.structs import replace
 from tests.databases import DATABASES, postgres_database, sqlite_url
 from tests.engine.harness import ManualClock, open_engine, pass_time, path_of, register, submit
 from tests.engine.test_commits import fit_valve, together
+from tests.faults.prompt import prompt
 
 from pointsman.engine import alike
 from pointsman.engine.claims import Claim
 from pointsman.engine.engine import Completion, Engine
 from pointsman.engine.submit import NewRun, NewTask
 from pointsman.errors import LeaseLost, NotFound, PointsmanError, TransitionRefused
-from pointsman.store.rows import Worker
+from pointsman.store.postgres.store import PostgresTransaction
+from pointsman.store.rows import Glance, Worker
 
 GLOBEX = "globex"
 TENANTS = ("default", GLOBEX)
@@ -551,3 +553,53 @@ async def test_in_the_same_commit(stage: Stage, what: str, when: str, lifecycle:
         return Plan(reports=done(claims), before=aside if when == "before" else (), after=aside if when == "after" else ())
 
     assert len((await stage.play(prepare)).answers) == 7
+
+
+# Somebody else at the same database.
+
+
+async def test_whoever_was_changed_by_hand_goes_alone(database_url: str, clock: ManualClock) -> None:
+    async with open_engine(database_url, clock) as engine:
+        _worker, claims = await claim_all(engine, *some(8))
+        with prompt(database_url) as somebody:
+            somebody.ask("UPDATE task SET state = 'CANCELED' WHERE id = :id", id=claims[0].task_id)
+            somebody.ask("UPDATE task SET comment = 'mind the gap' WHERE id = :id", id=claims[1].task_id)
+        clock.advance(1)
+        first, *others = await engine.complete_tasks(done(claims, output=1))
+        assert isinstance(first, LeaseLost)
+        assert others == [None] * 7
+        tasks = [await engine.get_task(claim.task_id) for claim in claims]
+        assert [task.state for task in tasks] == ["CANCELED"] + ["SUCCEEDED"] * 7
+        assert [task.comment for task in tasks] == [None, "mind the gap"] + [None] * 6
+        assert [task.output for task in tasks] == [None] + ["1"] * 7
+        for task in tasks:
+            (attempt,) = await engine.list_attempts(task.id)
+            assert attempt.ended_by == ("cancel" if task is tasks[0] else "complete")
+            assert len(await engine.list_history(task.id)) == 4
+
+
+async def test_whoever_is_changed_by_hand_meanwhile_is_looked_at_again(
+    postgres_url: str, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the look at the tasks and the move of all; on SQLite nobody can come between."""
+    async with open_engine(postgres_url, clock) as engine:
+        _worker, claims = await claim_all(engine, *some(8))
+        glance = PostgresTransaction.glance_at_tasks
+        looks = 0
+
+        def look(transaction: PostgresTransaction, task_ids: Collection[str]) -> list[Glance]:
+            nonlocal looks
+            looks += 1
+            found = glance(transaction, task_ids)
+            if looks == 1:
+                with prompt(postgres_url) as somebody:
+                    somebody.ask("UPDATE task SET state = 'CANCELED' WHERE id = :id", id=claims[5].task_id)
+            return found
+
+        monkeypatch.setattr(PostgresTransaction, "glance_at_tasks", look)
+        answers = await engine.complete_tasks(done(claims))
+        assert (looks, engine.commit_metrics.retries, engine.commit_metrics.splits) == (2, 1, 0)
+        assert [type(answer) for answer in answers if answer] == [LeaseLost]
+        assert isinstance(answers[5], LeaseLost)
+        paths = [await path_of(engine, claim.task_id) for claim in claims]
+        assert [path[2:] for path in paths] == [["RUNNING", "CANCELED" if number == 5 else "SUCCEEDED"] for number in range(8)]
