@@ -90,7 +90,8 @@ async def _assert_workstream_agrees(engine: Engine, run: Run) -> None:
     tasks = await engine.list_tasks(run.id)
     by_id = {task.id: task for task in tasks}
     for task in tasks:
-        assert (task.worker_id is not None) == (task.state in ("running", "validating")), "whose attempt it is"
+        assert (task.worker_id is not None) == (task.state == "running")
+        assert task.attempt_worker_id or task.state != "validating", "whose attempt it is"
     for link in await engine.list_dependencies(run.id):
         if by_id[link.task_id].state not in ("pending", "cancelled"):
             assert by_id[link.depends_on_id].state == "completed"
@@ -305,6 +306,7 @@ async def test_a_worker_is_busy_until_the_checks_of_its_task_have_ended(database
         assert await engine.claim_tasks(worker.id) == []
         await assert_promises_kept(engine)
         await engine.signal_attempt(claim.task_id, claim.epoch, "checks_passed")
+        assert [move.actor for move in await engine.list_history(claim.task_id)][-3:] == [worker.id] * 3
         assert (await engine.get_worker(worker.id)).state == "idle"
         await do_one(engine, worker)
         assert await state_of(engine, run) == "validating"

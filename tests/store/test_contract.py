@@ -87,14 +87,32 @@ def test_a_lane_is_made_once(yard: Yard) -> None:
         (GLOBEX, "git", "[]", False),
     ]
     with yard.transaction() as begun:
+        (own,) = begun.list_lanes()
         lanes = [begun.insert_lane(tenant, tool, words, fails_fast=fast) for tenant, tool, words, fast in wanted]
     with yard.transaction() as begun:
         assert [begun.insert_lane(tenant, tool, words, fails_fast=fast) for tenant, tool, words, fast in wanted] == lanes
         assert [(lane.tenant, lane.tool, lane.capabilities, lane.fails_fast) for lane in lanes] == wanted
         assert len({lane.id for lane in lanes}) == len(wanted)
-        assert begun.list_lanes(ACME)[1:] == lanes[:-1], "the yard's own comes first"
-        assert begun.list_lanes(GLOBEX) == lanes[-1:]
+        assert sorted(begun.list_lanes(), key=lambda lane: lane.id) == [own, *lanes], "of all tenants"
         assert [begun.find_tool(lane.id) for lane in lanes] == [lane.tool for lane in lanes]
+
+
+def test_lanes_are_counted_as_they_come(yard: Yard) -> None:
+    """Of all tenants, and with those that the transaction itself has added; one that was known is no other."""
+    yard.tenant(GLOBEX)
+    begun = yard.store.begin()
+    assert begun.count_lanes() == 1
+    for tenant, expected in ((ACME, 2), (ACME, 2), (GLOBEX, 3), (GLOBEX, 3)):
+        begun.insert_lane(tenant, "git", "[]", fails_fast=False)
+        assert begun.count_lanes() == expected == len(begun.list_lanes())
+    begun.rollback()
+    with yard.transaction() as begun:
+        assert begun.count_lanes() == 1
+        begun.insert_lane(GLOBEX, "git", "[]", fails_fast=True)
+    with closing(open_store(yard.url)) as other, transaction(other) as begun:
+        assert begun.count_lanes() == 2
+        begun.insert_lane(GLOBEX, "git", "[]", fails_fast=True)
+        assert begun.count_lanes() == 2
 
 
 def test_a_tenant_is_made_once_and_nothing_belongs_to_one_that_was_not(yard: Yard) -> None:
@@ -128,8 +146,8 @@ def test_nothing_is_found_under_an_unknown_name(yard: Yard) -> None:
         assert nothing(
             begun.release_dependents(["nobody"]), begun.find_run_workers(["nobody"]), begun.find_held_tasks(["nobody"])
         )
-        assert nothing(begun.select_payloads(["nobody"]), begun.find_task_names("nobody"), begun.count_held(["nobody"]))
-        assert begun.find_run_ids(["nobody"]) == set()
+        assert nothing(begun.select_to_claim(["nobody"]), begun.find_task_names("nobody"), begun.count_held(["nobody"]))
+        assert nothing(begun.glance_at_tasks(["nobody"]), begun.lock_runs([], of_tasks=["nobody"]))
 
 
 def test_an_empty_batch_does_nothing(yard: Yard) -> None:
@@ -142,6 +160,7 @@ def test_an_empty_batch_does_nothing(yard: Yard) -> None:
         begun.insert_workers([])
         begun.insert_breakers([])
         begun.move([], Run.CHANGING)
+        begun.move_alike(yard.moved(run, "RUNNING"), [], Run.CHANGING)
         begun.update([], Run.CHANGING)
         begun.insert_dependencies([])
         begun.insert_notices([])
@@ -155,8 +174,7 @@ def test_an_empty_batch_does_nothing(yard: Yard) -> None:
         assert nothing(begun.select_claimable(ACME, [], 9), begun.select_reclaimable(ACME, [], 9))
         assert nothing(begun.find_claimable_runs(ACME, [], 9))
         assert nothing(begun.find_held_tasks([]), begun.find_run_workers([]), begun.count_overstayed(AT, []))
-        assert nothing(begun.select_payloads([]), begun.count_held([]))
-        assert begun.find_run_ids([]) == set()
+        assert nothing(begun.select_to_claim([]), begun.glance_at_tasks([]), begun.count_held([]))
         assert begun.last_position() == position
 
 
@@ -223,7 +241,7 @@ def test_what_was_rolled_back_was_never_there(yard: Yard) -> None:
         assert nothing(begun.list_tasks(ACME, other.id), begun.list_dependencies(ACME, other.id), begun.list_timers(ACME))
         assert nothing(begun.list_workers(ACME), begun.list_breakers(ACME))
         assert begun.find_response(ACME, "POST /runs", "key") is None
-        assert len(begun.list_lanes(ACME)) == 1
+        assert len(begun.list_lanes()) == 1
         assert len(begun.list_machines()) == len(MACHINES)
         assert begun.last_position() == position
         assert len(begun.list_history(ACME, run.id)) == 1

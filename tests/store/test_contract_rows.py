@@ -109,6 +109,7 @@ def test_a_task_comes_back_as_it_was_stored(yard: Yard) -> None:
         critical=False,
         review_wanted=True,
         has_checks=True,
+        has_children=True,
         allocated=True,
         run_open=True,
         available_at=AT + SECOND,
@@ -336,4 +337,5 @@ def test_large_texts_come_back_whole(yard: Yard) -> None:
     text = WORDS * 20_000
     task = yard.put_task(payload=text)
     with yard.transaction() as begun:
-        assert begun.select_payloads([task.id]) == {task.id: text}
+        assert [row.payload for row in begun.select_to_claim([task.id])] == [text]
+        assert [glance.payload for glance in begun.glance_at_tasks([task.id])] == [text]

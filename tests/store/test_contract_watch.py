@@ -83,6 +83,9 @@ def test_workers_are_silent_once_their_lease_is_over(yard: Yard) -> None:
 def test_workers_are_free_when_they_may_claim_hold_nothing_and_belong_to_no_run(yard: Yard) -> None:
     idle, busy, holder = (yard.bring(yard.put(yard.worker()), state) for state in ("IDLE", "BUSY", "BUSY"))
     yard.bring(yard.put_task(), "RUNNING", worker_id=holder.id)
+    checks = yard.bring(yard.put(yard.worker()), "BUSY")
+    checked = yard.move(yard.bring(yard.put_task(machine="orchestrated.task"), "running", worker_id=checks.id), "validating")
+    assert (checked.worker_id, checked.attempt_worker_id) == (None, checks.id)
     run = yard.put(yard.run())
     yard.bring(yard.put(yard.worker(run_id=run.id)), "IDLE")
     yard.bring(yard.put(yard.worker(missing=True)), "IDLE")

@@ -10,10 +10,12 @@ from typing import Any, NamedTuple
 import pytest
 from msgspec import UNSET
 from msgspec.structs import replace
+from tests.store.outsider import type_columns
 from tests.store.yard import (
     ACME,
     AT,
     GLOBEX,
+    JSON,
     MACHINES,
     SECOND,
     WORDS,
@@ -25,9 +27,10 @@ from tests.store.yard import (
     update,
 )
 
-from pointsman.kernel.machine import Outcome, Phase
+from pointsman.errors import Conflict, LawBroken
+from pointsman.kernel.machine import Kind, Outcome, Phase
 from pointsman.store.contract import Transaction
-from pointsman.store.rows import ZERO_USD, Dependency, Family, Run, Task
+from pointsman.store.rows import ZERO_USD, Dependency, Family, Glance, Run, Task
 
 # Runs.
 
@@ -52,11 +55,15 @@ def test_runs_are_locked_in_the_order_of_their_ids(yard: Yard) -> None:
         assert begun.lock_runs({runs[1].id, "nobody"}) == [runs[1]]
 
 
-def test_the_runs_of_tasks_are_found(yard: Yard) -> None:
-    tasks = [yard.put_task() for _ in range(3)]
-    sister = yard.put(replace(tasks[0], id="task_sister", name="sister"))
+def test_runs_are_locked_by_their_tasks_too(yard: Yard) -> None:
+    """Each once, in the order of their ids, whether it is named, one of its tasks is, or both."""
+    runs = [yard.put(yard.run()) for _ in range(4)]
+    tasks = [yard.put_task(run) for run in runs]
+    sister = yard.put_task(runs[0])
     with yard.transaction() as begun:
-        assert begun.find_run_ids([tasks[0].id, sister.id, tasks[2].id, "nobody"]) == {tasks[0].run_id, tasks[2].run_id}
+        assert begun.lock_runs([], of_tasks=[tasks[2].id, sister.id, tasks[0].id, "nobody"]) == [runs[0], runs[2]]
+        assert begun.lock_runs([runs[3].id, runs[0].id], of_tasks={tasks[1].id, tasks[0].id}) == [runs[0], runs[1], runs[3]]
+        assert begun.lock_runs([runs[1].id], of_tasks=["nobody"]) == [runs[1]]
 
 
 def test_runs_that_wait_for_workers_of_their_own_are_allocated_oldest_first(yard: Yard) -> None:
@@ -171,7 +178,9 @@ def test_tasks_are_selected_without_what_can_be_large(yard: Yard) -> None:
         assert begun.select_tasks([three.id, "nobody", one.id]) == [
             replace(row, payload=UNSET, output=UNSET) for row in (one, three)
         ]
-        assert begun.select_payloads([two.id, one.id, "nobody"]) == {one.id: '"0"', two.id: '"1"'}
+        to_claim = begun.select_to_claim([two.id, one.id, "nobody"])
+        assert sorted(to_claim, key=lambda row: row.id) == [replace(row, output=UNSET) for row in (one, two)]
+        assert {row.id: row.payload for row in to_claim} == {one.id: '"0"', two.id: '"1"'}
 
 
 def test_an_output_stays_until_another_is_stored(yard: Yard) -> None:
@@ -222,7 +231,7 @@ def test_tasks_are_claimed_by_priority_then_by_age_over_all_lanes(yard: Yard) ->
     lanes = [yard.lane_id, yard.lane("gpu"), yard.lane("tpu")]
     wanted = [(0, 0), (1, 5), (0, 5), (2, 9), (1, 0), (0, -1), (1, 5), (0, 0)]
     tasks = [yard.put_task(state="QUEUED", run_open=True, lane_id=lanes[lane], priority=priority) for lane, priority in wanted]
-    order = [replace(tasks[number], payload=UNSET, output=UNSET) for number in (3, 1, 2, 6, 0, 4, 7, 5)]
+    order = [glance_at(tasks[number]) for number in (3, 1, 2, 6, 0, 4, 7, 5)]
     with yard.transaction() as begun:
         for asked in (lanes, lanes[:1], lanes[:0:-1]):
             for limit in (1, 3, 5, 99):
@@ -289,7 +298,7 @@ def test_the_workers_of_a_run_claim_what_is_kept_for_them(yard: Yard) -> None:
         for priority in (0, 3, 3, 1)
     ]
     yard.put_task(other, state="QUEUED", run_open=True, allocated=True)
-    order = [replace(kept[number], payload=UNSET, output=UNSET) for number in (1, 2, 3, 0)]
+    order = [replace(kept[number], output=UNSET) for number in (1, 2, 3, 0)]
     with yard.transaction() as begun:
         assert begun.select_allocated(run.id, 99) == order
         assert begun.select_allocated(run.id, 2) == order[:2]
@@ -304,7 +313,7 @@ def test_lost_tasks_are_taken_over_by_priority_then_by_age(yard: Yard) -> None:
         task = replace(task, lease_expired=lost)
         with yard.transaction() as begun:
             update(begun, task)
-        return replace(task, payload=UNSET, output=UNSET)
+        return replace(task, output=UNSET)
 
     late, urgent, early = running(), running(priority=5, lane_id=lanes[1]), running(priority=1)
     for unfit in ({"lost": False}, {"run_open": False}, {"tenant": GLOBEX}, {"lane_id": yard.lane("tpu")}):
@@ -315,6 +324,206 @@ def test_lost_tasks_are_taken_over_by_priority_then_by_age(yard: Yard) -> None:
         assert begun.select_reclaimable(ACME, lanes[:1], 99) == [early, late]
         yard.move_in(begun, early, "RUNNING")
         assert begun.select_reclaimable(ACME, lanes, 99) == [urgent, late]
+
+
+# Tasks at a glance.
+
+
+def glance_at(task: Task, *, plain: bool = True) -> Glance:
+    told: dict[str, Any] = {name: getattr(task, name) for name in Glance.__struct_fields__ if name not in ("started", "plain")}
+    return Glance(**told, started=task.started_at is not None, plain=plain)
+
+
+@pytest.mark.parametrize("machine", [name for name, machine in MACHINES.items() if machine.kind == Kind.TASK])
+def test_a_task_that_has_only_gone_on_is_plain_wherever_it_is(yard: Yard, machine: str) -> None:
+    """Until it ends; a session is all that a state itself can add."""
+    run = yard.put(yard.run())
+    columns: dict[str, Any] = {"payload": WORDS, "policy": JSON, "priority": 3, "max_retries": 2, "max_reclaims": 7}
+    tasks = [yard.put_task(run, machine=machine, state=state.name, **columns) for state in MACHINES[machine].states]
+    expected = [glance_at(task, plain=task.phase != "done" and task.session_id is None) for task in tasks]
+    assert sum(glance.plain for glance in expected) > 2
+    with yard.transaction() as begun:
+        assert begun.glance_at_tasks([*ids(tasks)[::-1], "nobody"]) == expected
+
+
+NOT_PLAIN: dict[str, tuple[str, dict[str, Any]]] = {
+    # what makes a task special: the state in which it can have it, and what somebody types to give it that
+    "is_gate": ("QUEUED", {"is_gate": True}),
+    "review_wanted": ("QUEUED", {"review_wanted": True}),
+    "has_checks": ("QUEUED", {"has_checks": True}),
+    "has_children": ("QUEUED", {"has_children": True}),
+    "allocated": ("QUEUED", {"allocated": True}),
+    "lease_expired": ("RUNNING", {"lease_expired": True}),
+    "keep_session": ("QUEUED", {"keep_session": True}),
+    "attempt_resumed": ("RUNNING", {"attempt_resumed": True}),
+    "parent_task_id": ("QUEUED", {"parent_task_id": "task_above", "depth": 1}),
+    "budget_usd": ("QUEUED", {"budget_usd": ZERO_USD}),
+    "max_attempts": ("QUEUED", {"max_attempts": 9}),
+    "available_at": ("QUEUED", {"available_at": AT}),
+    "open_dependencies": ("QUEUED", {"open_dependencies": 1}),
+    "retry_count": ("QUEUED", {"retry_count": 1}),
+    "reclaim_count": ("QUEUED", {"reclaim_count": 1}),
+    "cost_usd": ("QUEUED", {"cost_usd": Decimal("0.000001")}),
+    "reserved_usd": ("RUNNING", {"reserved_usd": Decimal("0.000001")}),
+    "attempt_cost_usd": ("RUNNING", {"attempt_cost_usd": Decimal("0.000001")}),
+    "attempt_error": ("QUEUED", {"attempt_error": ""}),
+    "attempt_exit_code": ("QUEUED", {"attempt_exit_code": 0}),
+    "attempt_log_path": ("QUEUED", {"attempt_log_path": ""}),
+    "session_id": ("RUNNING", {"session_id": ""}),
+    "question": ("QUEUED", {"question": ""}),
+    "answer": ("QUEUED", {"answer": ""}),
+    "comment": ("QUEUED", {"comment": ""}),
+    "error": ("QUEUED", {"error": ""}),
+    "reason": ("QUEUED", {"reason": ""}),
+    "cancel_requested_at": ("RUNNING", {"cancel_requested_at": AT}),
+    "outcome": ("RUNNING", {"state": "FAILED"}),
+}
+TOLD_ELSEWHERE = {"phase": "state", "completed_at": "outcome", "depth": "parent_task_id", "started_at": "started"}
+TOLD_ELSEWHERE |= {"worker_id": "attempt_worker_id", "attempt_started_at": "entered_at"}
+OF_NO_ACCOUNT = {"trigger", "actor", "metadata", "created_at", "position", "critical", "run_open", "output"}
+"""Written anew by whatever moves next, or asked for only by what plain tasks do not do."""
+
+
+@pytest.mark.parametrize("column", NOT_PLAIN)
+def test_a_task_is_not_plain_with(yard: Yard, column: str) -> None:
+    run = yard.put(yard.run())
+    state, typed = NOT_PLAIN[column]
+    yard.put_task(run, id="task_above")
+    special, plain = (yard.put_task(run, state=state, run_open=True, max_retries=2) for _ in range(2))
+    with yard.transaction() as begun:
+        assert begun.glance_at_tasks([special.id, plain.id]) == [glance_at(special), glance_at(plain)]
+    type_columns(yard.somebody, special, **typed)
+    special = find(yard.store, special)
+    assert getattr(special, column) is not None
+    with yard.transaction() as begun:
+        assert begun.glance_at_tasks([special.id, plain.id]) == [glance_at(special, plain=False), glance_at(plain)]
+        claimable = {glance.id: glance for glance in begun.select_claimable(ACME, [yard.lane_id], 9)}
+        assert claimable.get(special.id) in (None, glance_at(special, plain=False))
+        assert claimable.get(plain.id) == (glance_at(plain) if state == "QUEUED" else None)
+
+
+def test_every_column_of_a_task_is_told_at_a_glance_or_makes_it_special() -> None:
+    """So that a new one is thought of here."""
+    told = set(Glance.__struct_fields__)
+    assert {*NOT_PLAIN, *TOLD_ELSEWHERE, *OF_NO_ACCOUNT} == set(Task.__struct_fields__) - told
+    assert set(TOLD_ELSEWHERE.values()) <= {*told, *NOT_PLAIN}
+
+
+# Tasks that are alike.
+
+
+def put_alike(yard: Yard, number: int, state: str = "RUNNING", **columns: Any) -> list[Task]:
+    run = yard.put(yard.run())
+    return [yard.put_task(run, state=state, **columns) for _ in range(number)]
+
+
+def test_tasks_that_are_alike_make_the_same_move(yard: Yard) -> None:
+    """Each with a line of its own in the audit trail, and an attempt of its own."""
+    tasks = put_alike(yard, 5)
+    bystander = yard.put_task(replace(yard.run(), id=tasks[0].run_id), state="RUNNING")
+    last: dict[str, Any] = {"attempt_exit_code": 3, "attempt_log_path": WORDS, "output": JSON, "reason": WORDS}
+    moved = [yard.moved(task, "SUCCEEDED", **last) for task in tasks]
+    with yard.transaction() as begun:
+        begun.move_alike(moved[2], ids(tasks), Task.CHANGING)
+        assert [begun.find_task(ACME, task.id) for task in tasks] == moved
+    with yard.store.read() as reader:
+        for task, after in zip(tasks, moved, strict=True):
+            assert reader.list_attempts(ACME, task.id) == [
+                attempt_of(task, exit_code=3, log_path=WORDS, ended_at=after.entered_at, ended_by="complete")
+            ]
+            *before, line = reader.list_history(ACME, task.id)
+            assert len(before) == after.revision
+            assert (line.entity_id, line.revision, line.run_id) == (task.id, after.revision, task.run_id)
+            assert (line.from_state, line.to_state, line.trigger, line.reason) == ("RUNNING", "SUCCEEDED", "complete", WORDS)
+            assert (line.actor, line.at, line.seconds_in_state) == ("engine", after.entered_at, 1.0)
+    assert find(yard.store, bystander) == bystander
+
+
+def test_tasks_that_are_alike_begin_their_attempts_together(yard: Yard) -> None:
+    tasks = put_alike(yard, 3, "QUEUED", run_open=True)
+    worker = yard.put(yard.worker())
+    taken = [yard.moved(task, "RUNNING", worker_id=worker.id) for task in tasks]
+    with yard.transaction() as begun:
+        begun.move_alike(taken[0], ids(tasks), Task.CHANGING)
+        assert begun.count_held([worker.id]) == {worker.id: 3}
+    assert [find(yard.store, task) for task in tasks] == taken
+    with yard.store.read() as reader:
+        assert [reader.list_attempts(ACME, task.id) for task in tasks] == [[attempt_of(task)] for task in taken]
+
+
+def test_only_the_columns_that_are_named_are_stored_in_those_that_are_alike(yard: Yard) -> None:
+    tasks = put_alike(yard, 3, "QUEUED")
+    leader = yard.moved(tasks[0], "SKIPPED", comment="only mine", name="mine", priority=9)
+    columns = ["state", "phase", "outcome", "revision", "trigger", "entered_at", "completed_at"]
+    with yard.transaction() as begun:
+        begun.move_alike(leader, ids(tasks), columns)
+    for task in tasks:
+        assert find(yard.store, task) == replace(task, **{column: getattr(leader, column) for column in columns})
+
+
+def test_many_that_are_alike_move_together(yard: Yard) -> None:
+    run = yard.put(yard.run())
+    with yard.transaction() as begun:
+        tasks = [yard.task(run, run_open=True) for _ in range(1000)]
+        begun.insert_tasks(tasks)
+        begun.move_alike(yard.moved(tasks[0], "QUEUED"), ids(tasks), Task.CHANGING)
+        assert [task.revision for task in begun.select_tasks(ids(tasks))] == [1] * 1000
+        assert len(begun.select_claimable(ACME, [yard.lane_id], 2000)) == 1000
+
+
+REFUSED_TOGETHER: dict[str, dict[str, Any]] = {
+    "no rule": {"trigger": "whim"},
+    "another phase": {"phase": "held"},
+    "no worker": {"worker_id": None},
+    "nobody's attempt": {"worker_id": "nobody", "attempt_worker_id": "nobody"},
+    "the attempt of somebody of another tenant": {"worker_id": "worker_globex", "attempt_worker_id": "worker_globex"},
+    "another epoch": {"epoch": 2, "current_attempt": 2},
+}
+
+
+@pytest.mark.parametrize("what", REFUSED_TOGETHER)
+def test_the_law_refuses_a_move_of_many_for_all_of_them(yard: Yard, what: str) -> None:
+    yard.put(yard.worker(id="worker_globex", tenant=yard.tenant(GLOBEX)))
+    tasks = put_alike(yard, 4, "QUEUED")
+    with yard.transaction() as begun:
+        yard.hand_in(begun)
+    taken = yard.moved(tasks[0], "RUNNING")
+    with pytest.raises(LawBroken), yard.transaction() as begun:
+        begun.move_alike(replace(taken, **REFUSED_TOGETHER[what]), ids(tasks), Task.CHANGING)
+    assert [find(yard.store, task) for task in tasks] == tasks
+    with yard.transaction() as begun:
+        begun.move_alike(taken, ids(tasks), Task.CHANGING)
+        assert [len(begun.list_history(ACME, task.id)) for task in tasks] == [3] * 4, "nothing else was wrong with it"
+
+
+def test_one_that_the_law_refuses_keeps_the_others_from_moving(yard: Yard) -> None:
+    """Of the same revision and not alike at all: the database judges each by what it is itself."""
+    tasks = put_alike(yard, 3, "QUEUED")
+    skipped = yard.move(yard.put_task(replace(yard.run(), id=tasks[0].run_id)), "SKIPPED")
+    assert skipped.revision == tasks[0].revision
+    with yard.transaction() as begun:
+        yard.hand_in(begun)
+    moved = yard.moved(tasks[0], "RUNNING")
+    with pytest.raises(LawBroken), yard.transaction() as begun:
+        begun.move_alike(moved, [*ids(tasks), skipped.id], Task.CHANGING)
+    assert [find(yard.store, task) for task in (*tasks, skipped)] == [*tasks, skipped]
+
+
+def test_whoever_comes_second_with_many_is_told_so(yard: Yard) -> None:
+    tasks = put_alike(yard, 4)
+    leader = yard.moved(tasks[0], "SUCCEEDED")
+    ended = yard.move(tasks[2], "FAILED")
+    retried = yard.move(yard.move(tasks[3], "QUEUED"), "RUNNING")
+    now = [*tasks[:2], ended, retried]
+    for others in ([ended.id], [retried.id], ["nobody"], [tasks[1].id, ended.id]):
+        with pytest.raises(Conflict), yard.transaction() as begun:
+            begun.move_alike(leader, [tasks[0].id, *others], Task.CHANGING)
+        assert [find(yard.store, task) for task in tasks] == now
+    with yard.store.read() as reader:
+        assert [len(reader.list_history(ACME, task.id)) for task in tasks] == [task.revision + 1 for task in now]
+    with yard.transaction() as begun:
+        begun.move_alike(leader, ids(tasks[:2]), Task.CHANGING)
+    assert find(yard.store, tasks[1]).state == "SUCCEEDED"
 
 
 def test_runs_with_something_to_claim_are_found_once_each(yard: Yard) -> None:

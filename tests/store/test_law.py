@@ -309,9 +309,11 @@ def test_everything_begins_in_the_initial_state_of_a_machine_of_its_kind(yard: Y
         if not state.initial:
             done = {"outcome": state.outcome and state.outcome.value, "completed_at": AT if state.outcome else None}
             runs = machine.kind == Kind.TASK and state.phase == Phase.ACTIVE
-            held = {"current_attempt": 1, "epoch": 1, "worker_id": hand, "attempt_started_at": AT} if runs else {}
+            held = {"current_attempt": 1, "epoch": 1, "attempt_worker_id": hand, "attempt_started_at": AT} if runs else {}
+            held |= {"worker_id": hand} if "worker" in state.needs else {}
             wrong.append(replace(row, state=state.name, phase=state.phase.value, **done, **held))
-    wrong += [replace(row, epoch=1)] if isinstance(row, Task) else []
+    wrong += [replace(row, epoch=1), replace(row, attempt_worker_id=hand)] if isinstance(row, Task) else []
+    wrong += [replace(row, outcome=outcome) for outcome in ("success", "glory")]
     wrong += [replace(row, phase=phase) for phase in ("held", "queued") if phase != machine.initial.phase]
     for other in MACHINES.values():
         if other.kind != machine.kind:
@@ -572,7 +574,8 @@ def test_whoever_takes_a_task_over_in_place_ends_the_attempt_before(yard: Yard, 
     other = yard.put(yard.worker())
     at = task.entered_at + SECOND
     knowing: dict[str, Any] = {"revision": task.revision + 1, "trigger": "reclaim", "actor": "eve", "entered_at": at}
-    following: dict[str, Any] = {"epoch": 2, "current_attempt": 2, "worker_id": other.id, "attempt_started_at": at}
+    following: dict[str, Any] = {"epoch": 2, "current_attempt": 2, "worker_id": other.id, "attempt_worker_id": other.id}
+    following["attempt_started_at"] = at
     fresh: dict[str, Any] = {"session_id": "t", "attempt_cost_usd": ZERO_USD, "attempt_error": None, "attempt_log_path": None}
     type_columns(somebody, task, **knowing, **following, **fresh)
     taken = replace(task, **knowing, **following, **fresh)
@@ -610,17 +613,40 @@ def test_nobody_but_the_law_writes_an_attempt(yard: Yard, somebody: Outsider, st
     assert attempts_of(yard, task) == before
 
 
-def test_a_worker_comes_with_a_move_and_goes_with_one(yard: Yard, somebody: Outsider) -> None:
+@pytest.mark.parametrize("state", ["QUEUED", "RUNNING", "VALIDATING", "RETRYING", "FAILED", "validating", "retrying"])
+def test_a_worker_and_an_attempt_come_with_a_move_and_go_with_one(yard: Yard, somebody: Outsider, state: str) -> None:
     other = yard.put(yard.worker())
-    waiting, running = yard.put_task(state="QUEUED"), yard.put_task(state="RUNNING")
-    checked = yard.bring(yard.put_task(machine="orchestrated.task"), "validating")
-    for task in (waiting, running, checked):
-        for worker_id in {other.id, None} - {task.worker_id}:
-            with pytest.raises(Refused):
-                type_columns(somebody, task, worker_id=worker_id)
-            with pytest.raises(LawBroken), yard.transaction() as begun:
-                update(begun, replace(task, worker_id=worker_id))
-        assert find(yard.store, task) == task
+    task = yard.put_task(machine="orchestrated.task" if state.islower() else "standard.task", state=state)
+    assert task.worker_id in (None, task.attempt_worker_id)
+    names = {other.id, HAND, None}
+    wrong: list[dict[str, Any]] = [{"worker_id": name} for name in names - {task.worker_id}]
+    wrong += [{"attempt_worker_id": name} for name in names - {task.attempt_worker_id}]
+    wrong += [{"worker_id": other.id, "attempt_worker_id": other.id}]
+    wrong += [{"current_attempt": epoch} for epoch in {0, 1, 2, None} - {task.current_attempt}]
+    wrong += [{"epoch": epoch} for epoch in {0, 1, 2} - {task.epoch}]
+    wrong += [{"current_attempt": 2, "epoch": 2}, {"worker_id": other.id, "attempt_worker_id": other.id, "current_attempt": 2}]
+    for columns in wrong:
+        with pytest.raises(Refused):
+            type_columns(somebody, task, **columns)
+        with pytest.raises(LawBroken), yard.transaction() as begun:
+            update(begun, replace(task, **columns))
+    assert find(yard.store, task) == task
+    assert attempts_of(yard, task) == ([attempt_of(task)] if task.current_attempt else attempts_of(yard, task))
+
+
+def test_nobody_types_a_worker_together_with_a_state(yard: Yard, somebody: Outsider) -> None:
+    """What the law takes away itself may be typed, too."""
+    task, other = yard.put_task(state="RUNNING"), yard.put(yard.worker())
+    for columns in ({"worker_id": other.id}, {"attempt_worker_id": other.id}, {"attempt_worker_id": None}):
+        with suppress(Refused):
+            type_columns(somebody, task, state="FAILED", **columns)
+        found = find(yard.store, task)
+        assert (found.worker_id, found.attempt_worker_id) in ((HAND, HAND), (None, HAND))
+    another = yard.put_task(state="RUNNING")
+    type_columns(somebody, another, state="FAILED", worker_id=None)
+    last = history_of(yard, another)[-1]
+    assert (last.to_state, last.actor) == ("FAILED", "sql")
+    assert attempts_of(yard, another) == [attempt_of(another, ended_at=last.at, ended_by=last.trigger)]
 
 
 @pytest.mark.parametrize("machine", ["standard.task", "approval.step", "orchestrated.task"])
@@ -644,8 +670,9 @@ def test_a_task_is_given_only_to_a_worker_of_its_tenant(yard: Yard, somebody: Ou
     for following in MACHINES[machine].allowed(to_state):
         moved = yard.moved(held, following)
         if moved.current_attempt:
-            with pytest.raises(LawBroken), yard.transaction() as begun:
-                move(begun, replace(moved, worker_id="nobody"))
+            for wrong in ({"worker_id": "nobody"}, {"attempt_worker_id": "nobody"}, {"attempt_worker_id": theirs.id}):
+                with pytest.raises(LawBroken), yard.transaction() as begun:
+                    move(begun, replace(moved, **wrong))
     assert find(yard.store, held) == held
 
 
@@ -661,7 +688,11 @@ ILLEGAL_MOVES: dict[str, tuple[str, str, str, dict[str, Any]]] = {
     "an unknown state": ("standard.run", "PENDING", "RUNNING", {"state": "DANCING"}),
     "a worker where nothing runs": ("standard.task", "QUEUED", "SKIPPED", {"worker_id": HAND}),
     "no worker for a state that needs one": ("standard.task", "QUEUED", "RUNNING", {"worker_id": None}),
-    "no worker for an attempt that goes on": ("orchestrated.task", "running", "validating", {"worker_id": None}),
+    "a worker for a state that needs none": ("orchestrated.task", "running", "validating", {"worker_id": HAND}),
+    "a worker whose attempt it is not": ("standard.task", "QUEUED", "RUNNING", {"worker_id": "worker_other"}),
+    "an attempt of nobody": ("standard.task", "QUEUED", "RUNNING", {"attempt_worker_id": None}),
+    "an attempt that is nobody's any more": ("orchestrated.task", "running", "validating", {"attempt_worker_id": None}),
+    "an attempt that ends as nobody's": ("standard.task", "RUNNING", "FAILED", {"attempt_worker_id": None}),
     "an attempt that never began": ("standard.task", "QUEUED", "RUNNING", {"attempt_started_at": None}),
     "no session for a state that needs one": ("agent.task", "RUNNING", "BLOCKED", {"session_id": None}),
     "no attempt for a state in which something runs": ("standard.task", "QUEUED", "RUNNING", {"current_attempt": None}),
@@ -676,6 +707,8 @@ def test_a_move_is_what_its_rule_says_and_nothing_else(yard: Yard, what: str) ->
     row = yard.bring(yard.put(yard.entity(name)), before)
     with yard.transaction() as begun:
         yard.hand_in(begun)
+        if not begun.lock_workers(["worker_other"]):
+            begun.insert_workers([yard.worker(id="worker_other")])
     with pytest.raises(LawBroken), yard.transaction() as begun:
         move(begun, replace(yard.moved(row, after), **wrong))
     assert find(yard.store, row) == row

@@ -455,6 +455,36 @@ def test_the_tasks_of_a_locked_run_are_skipped(store: PostgresStore, other: Post
     second.rollback()
 
 
+def test_the_runs_of_tasks_are_locked_with_those_that_are_named(store: PostgresStore, other: PostgresStore) -> None:
+    prepare(store)
+    for name in ("run_1", "run_2", "run_3"):
+        insert_run(store, name, tasks=2)
+    begun, second = store.begin(), other.begin()
+    assert [run.id for run in begun.lock_runs(["run_3"], of_tasks=["run_1_task_0", "nobody"])] == ["run_1", "run_3"]
+    assert [task.run_id for task in second.select_claimable("acme", [1], 9)] == ["run_2", "run_2"]
+    begun.commit()
+    second.commit()
+    with transaction(other) as third:
+        assert len(third.select_claimable("acme", [1], 9)) == 6
+
+
+def test_lanes_are_counted_as_of_the_beginning(store: PostgresStore, other: PostgresStore) -> None:
+    """What others add meanwhile is seen by whoever lists them, and counted by the next."""
+    prepare(store)
+    early = store.begin()
+    with transaction(other) as begun:
+        begun.insert_lane("acme", "git", "[]", fails_fast=False)
+    assert early.count_lanes() == 1
+    assert len(early.list_lanes()) == 2
+    early.insert_lane("acme", "git", "[]", fails_fast=False)
+    assert early.count_lanes() == 1, "it was there, though it is not counted"
+    early.insert_lane("acme", "npm", "[]", fails_fast=False)
+    assert early.count_lanes() == 2
+    early.commit()
+    with transaction(other) as begun:
+        assert begun.count_lanes() == len(begun.list_lanes()) == 3
+
+
 def test_only_the_runs_of_what_is_returned_are_locked(store: PostgresStore, other: PostgresStore) -> None:
     prepare(store)
     insert_run(store, "run_1", tasks=2)

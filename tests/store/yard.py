@@ -18,7 +18,7 @@ from pointsman.kernel.machine import Machine, Phase, State
 from pointsman.kernel.machine import Transition as Move
 from pointsman.lifecycles import load_machine, machine_names
 from pointsman.store.contract import News, Store, Transaction
-from pointsman.store.rows import ZERO_USD, Attempt, Breaker, Entity, Run, StoredResponse, Task, Timer, Worker
+from pointsman.store.rows import ZERO_USD, Attempt, Breaker, Entity, Glance, Run, StoredResponse, Task, Timer, Worker
 
 AT = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
 SECOND = timedelta(seconds=1)
@@ -141,7 +141,7 @@ class Yard:
 
     def move_in(self, begun: Transaction, row: E, to_state: str, **columns: Any) -> E:
         after = self.moved(row, to_state, **columns)
-        if isinstance(after, Task) and after.worker_id == hand_of(after.tenant):
+        if isinstance(after, Task) and after.attempt_worker_id == hand_of(after.tenant):
             self.hand_in(begun, after.tenant)
         move(begun, after)
         return after
@@ -169,7 +169,7 @@ class Yard:
             "completed_at": at if state.phase == Phase.DONE else None,
         }
         if isinstance(row, Task):
-            follows |= _follows_for_task(row, state, at)
+            follows |= _follows_for_task(row, state, at, columns.get("worker_id"))
         return replace(row, **follows | columns)
 
     def machine_of(self, row: Entity) -> Machine:
@@ -244,7 +244,7 @@ def attempt_of(task: Task, **columns: Any) -> Attempt:
         "task_id": task.id,
         "epoch": task.current_attempt,
         "tenant": task.tenant,
-        "worker_id": task.worker_id,
+        "worker_id": task.attempt_worker_id,
         "started_at": task.attempt_started_at,
         "error": task.attempt_error,
         "exit_code": task.attempt_exit_code,
@@ -271,8 +271,8 @@ def _pick(moves: Sequence[Move], trigger: str | None) -> Move:
     return next(move for move in moves if trigger in (None, move.trigger))
 
 
-def _follows_for_task(row: Task, state: State, at: datetime) -> dict[str, Any]:
-    """Who holds it, in which attempt; a new one begins where none was, or where one is taken over."""
+def _follows_for_task(row: Task, state: State, at: datetime, worker_id: str | None) -> dict[str, Any]:
+    """Whose attempt it is, and who works on it; a new one begins where none was, or where one is taken over."""
     session = {"session_id": row.session_id or "session"} if "session" in state.needs else {}
     if state.phase != Phase.ACTIVE:
         waits = {"available_at": None if state.phase == Phase.DONE else row.available_at}
@@ -285,14 +285,17 @@ def _follows_for_task(row: Task, state: State, at: datetime) -> dict[str, Any]:
             **session,
         }
     fresh = row.current_attempt is None or state.name == row.state
+    whose = row.attempt_worker_id
+    if fresh:
+        whose = hand_of(row.tenant) if worker_id is None else worker_id
     told = {"attempt_resumed": False, "attempt_cost_usd": ZERO_USD}
     told |= dict.fromkeys(("attempt_error", "attempt_exit_code", "attempt_log_path"))
     return {
-        **({"attempt_started_at": at, **told} if fresh else {}),
+        **({"attempt_worker_id": whose, "attempt_started_at": at, **told} if fresh else {}),
         "epoch": row.epoch + fresh,
         "current_attempt": row.epoch + fresh,
         "attempt_count": row.attempt_count + fresh,
-        "worker_id": row.worker_id or hand_of(row.tenant),
+        "worker_id": whose if "worker" in state.needs else None,
         "available_at": None,
         "lease_expired": False,
         **session,
@@ -313,5 +316,5 @@ def response(**columns: Any) -> StoredResponse:
     return StoredResponse(**{**said, "created_at": AT, "expires_at": AT + SECOND, **columns})
 
 
-def ids(rows: Iterable[Entity]) -> list[str]:
+def ids(rows: Iterable[Entity | Glance]) -> list[str]:
     return [row.id for row in rows]

@@ -105,6 +105,10 @@ class Table(Generic[Row]):
         """Whether some of these rows are about to go where another one goes, and are not in hand."""
         return bool(self.followers) and not {name for names in self.followers.values() for name in names}.isdisjoint(names)
 
+    def is_untouched(self, name: str) -> bool:
+        """Whether nothing of a row is still to be written."""
+        return name not in self._moves and name not in self._changed and name not in self._new
+
     def take_changed(self) -> list[Alike[Row]]:
         changed, self._changed = self._changed, {}
         return [alike for alike in self._sort(changed.values()) if alike[1]]

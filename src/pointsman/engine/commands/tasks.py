@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, ClassVar
@@ -14,7 +14,7 @@ from pointsman.engine.tasks import Report
 from pointsman.engine.work import Cause, Work
 from pointsman.errors import LeaseLost, PointsmanError, StoreError
 from pointsman.kernel.machine import Kind, Phase
-from pointsman.store.rows import ZERO_USD, Task
+from pointsman.store.rows import ZERO_USD, Glance, Task
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +47,7 @@ class SignalAttempt:
     def _cause(self, task: Task) -> Cause:
         """Whose attempt it is; a try that does not count says so in the audit trail."""
         metadata = {"usage_limit": True} if self.report.usage_limit_until else None
-        return Cause(task.worker_id or self.cause.actor, self.cause.reason, metadata)
+        return Cause(task.attempt_worker_id or self.cause.actor, self.cause.reason, metadata)
 
     def _tell_breaker(self, work: Work, task: Task) -> bool:
         """The tool has answered: that counts before the task asks whether its breaker is open."""
@@ -74,25 +74,33 @@ class SignalAttempts:
         task_ids = tuple(report.task_id for report in self.reports)
         first = self.reports[0]
         same = all(report.signal == first.signal and report.report == first.report for report in self.reports)
+        # What each has cost is counted with its run, one by one.
+        same = same and not first.report.cost_usd
         together = tuple((report.task_id, report.epoch) for report in self.reports) if same else ()
         return Needs(task_ids=task_ids, families=task_ids, together=together)
 
     def decide(self, work: Work) -> Callable[[], list[PointsmanError | None]]:
-        leaders = self._find_leaders(work)
-        answers = {report.task_id: self._decide_one(work, report) for report in self.reports if report.task_id not in leaders}
-        return lambda: [answers[leaders.get(report.task_id, report.task_id)] for report in self.reports]
+        followers = self._find_followers(work)
+        answers = [None if report.task_id in followers else self._decide_one(work, report) for report in self.reports]
+        return lambda: answers
 
-    def _find_leaders(self, work: Work) -> dict[str, str]:
-        """By task: the one that it goes together with."""
-        leaders: dict[str, str] = {}
+    def _find_followers(self, work: Work) -> set[str]:
+        """Tasks that go together with another one, which is decided."""
+        followers: set[str] = set()
         report = self.reports[0]
         for group in work.groups:
             leader = work.tasks.rows[group[0].id]
-            if alike.lead(work, leader, group, report.signal, report.report):
-                leaders |= dict.fromkeys(work.tasks.followers[leader.id], leader.id)
+            if self._are_alike(work, group) and alike.lead(work, leader, group, report.signal, report.report):
+                followers |= set(work.tasks.followers[leader.id])
             else:
                 work.load(task_ids=[glance.id for glance in group])
-        return leaders
+        return followers
+
+    def _are_alike(self, work: Work, group: Sequence[Glance]) -> bool:
+        """Whether they still are: what came before in the same commit may have changed some of them."""
+        first, *others = group
+        is_as_it_was = work.tasks.is_untouched(first.id) and work.tasks.rows[first.id].revision == first.revision
+        return first.tenant == self.tenant and is_as_it_was and not any(other.id in work.tasks.rows for other in others)
 
     def _decide_one(self, work: Work, report: SignalAttempt) -> PointsmanError | None:
         try:

@@ -399,11 +399,11 @@ CREATE INDEX idempotency_key_expiry ON idempotency_key (expires_at);
 --   task:    new_run = new.run_id
 --            its_run = entity.run_id
 --            needs = AND needs_worker = (new.worker_id IS NOT NULL) AND (needs_session = 0 OR new.session_id IS NOT NULL) AND (needs_dependencies = 0 OR new.open_dependencies = 0) AND new.epoch = old.epoch + (new.current_attempt IS NOT NULL AND new.current_attempt IS NOT old.current_attempt) AND (new.worker_id IS NULL OR new.worker_id IS new.attempt_worker_id) AND (new.attempt_worker_id IS old.attempt_worker_id OR EXISTS (SELECT 1 FROM worker WHERE worker.id = new.attempt_worker_id AND worker.tenant = new.tenant))
---            fresh = AND new.epoch = 0
+--            fresh = AND new.epoch = 0 AND new.attempt_worker_id IS NULL
 --            by_hand = AND needs_worker = 0 AND to_phase <> 'active' AND new.epoch = old.epoch AND new.attempt_worker_id IS old.attempt_worker_id AND (needs_session = 0 OR new.session_id IS NOT NULL) AND (needs_dependencies = 0 OR new.open_dependencies = 0)
 --            clear = , current_attempt = NULL, worker_id = NULL, lease_expired = 0, reserved_usd = 0, available_at = NULL
 --            keeps = , worker_id, attempt_worker_id, current_attempt, epoch
---            kept = OR (new.worker_id IS NOT NULL AND new.worker_id IS NOT old.worker_id) OR new.attempt_worker_id IS NOT old.attempt_worker_id OR new.current_attempt IS NOT old.current_attempt OR new.epoch <> old.epoch
+--            kept = OR new.worker_id IS NOT old.worker_id OR new.attempt_worker_id IS NOT old.attempt_worker_id OR new.current_attempt IS NOT old.current_attempt OR new.epoch <> old.epoch
 --            identity = , run_id, name
 --            identified = OR new.run_id <> old.run_id OR new.name <> old.name
 --            taken = OR EXISTS (SELECT 1 FROM task WHERE run_id = new.run_id AND name = new.name)
@@ -423,7 +423,7 @@ CREATE TRIGGER {kind}_begins AFTER INSERT ON {kind} BEGIN
     VALUES (new.tenant, '{kind}', new.id, 0, {new_run}, new.machine_id, NULL, new.state, 'create',
             coalesce((SELECT 'info' FROM state
                        WHERE machine_id = new.machine_id AND name = new.state AND initial = 1 AND kind = '{kind}' AND phase = new.phase
-                         AND new.revision = 0 {fresh}),
+                         AND outcome IS new.outcome AND new.revision = 0 {fresh}),
                      RAISE(ABORT, 'pointsman: a {kind} begins once, in the initial state of a {kind} machine, and nowhere else')),
             new.reason, new.actor, new.metadata, new.created_at, NULL);
 END;

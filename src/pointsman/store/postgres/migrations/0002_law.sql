@@ -43,7 +43,7 @@ END $$;
 --            needs = AND needs_worker = (entity.worker_id IS NOT NULL) AND entity.epoch = was.epoch + (entity.current_attempt IS NOT NULL AND entity.current_attempt IS DISTINCT FROM was.current_attempt)::integer AND (entity.worker_id IS NULL OR entity.worker_id = entity.attempt_worker_id) AND (NOT needs_session OR entity.session_id IS NOT NULL) AND (NOT needs_dependencies OR entity.open_dependencies = 0) AND (entity.attempt_worker_id IS NOT DISTINCT FROM was.attempt_worker_id OR EXISTS (SELECT 1 FROM worker WHERE worker.id = entity.attempt_worker_id AND worker.tenant = entity.tenant))
 --            more = , was.current_attempt AS ended, was.attempt_worker_id AS worker_id, was.attempt_started_at AS started_at, was.attempt_resumed AS resumed, CASE WHEN entity.current_attempt IS NULL THEN entity.session_id ELSE was.session_id END AS session_id, CASE WHEN entity.current_attempt IS NULL THEN entity.attempt_cost_usd ELSE was.attempt_cost_usd END AS cost_usd, CASE WHEN entity.current_attempt IS NULL THEN entity.attempt_error ELSE was.attempt_error END AS error, CASE WHEN entity.current_attempt IS NULL THEN entity.attempt_exit_code ELSE was.attempt_exit_code END AS exit_code, CASE WHEN entity.current_attempt IS NULL THEN entity.attempt_log_path ELSE was.attempt_log_path END AS log_path, entity.current_attempt IS DISTINCT FROM was.current_attempt AS lets_go
 --            also = , attempts AS (INSERT INTO attempt (task_id, epoch, tenant, worker_id, started_at, ended_at, ended_by, resumed, session_id, cost_usd, error, exit_code, log_path) SELECT id, ended, tenant, worker_id, started_at, greatest(entered_at, started_at), trigger, resumed, session_id, cost_usd, error, exit_code, log_path FROM moved WHERE ended IS NOT NULL AND lets_go)
---            fresh = AND entity.epoch = 0
+--            fresh = AND entity.epoch = 0 AND entity.attempt_worker_id IS NULL
 --            by_hand = AND NOT needs_worker AND to_phase <> 'active' AND (NOT needs_session OR new.session_id IS NOT NULL) AND (NOT needs_dependencies OR new.open_dependencies = 0)
 --            clear = new.current_attempt := NULL; new.worker_id := NULL; new.lease_expired := false; new.reserved_usd := 0; new.available_at := NULL;
 --   worker:  run = entity.run_id
@@ -59,7 +59,8 @@ BEGIN
     SELECT entity.tenant, '{kind}', entity.id, 0, {run}, entity.machine_id, NULL, entity.state, 'create',
            coalesce((SELECT 'info' FROM state
                       WHERE state.machine_id = entity.machine_id AND state.name = entity.state AND state.initial
-                        AND state.kind = '{kind}' AND state.phase = entity.phase AND entity.revision = 0 {fresh}),
+                        AND state.kind = '{kind}' AND state.phase = entity.phase
+                        AND state.outcome IS NOT DISTINCT FROM entity.outcome AND entity.revision = 0 {fresh}),
                     refuse_beginning('{kind}', entity.id, entity.machine_id, entity.state)),
            entity.reason, entity.actor, entity.metadata, entity.created_at, NULL
       FROM new_rows AS entity;
@@ -144,7 +145,7 @@ CREATE TRIGGER {kind}_phase_follows_state AFTER UPDATE OF phase, outcome ON {kin
 -- Only a move gives a task to a worker, or takes it away: so only states that need one have one, and no attempt ends unseen.
 CREATE TRIGGER task_gets_its_worker_by_a_move BEFORE UPDATE OF worker_id, attempt_worker_id, current_attempt ON task FOR EACH ROW
     WHEN (new.revision = old.revision
-          AND ((new.worker_id IS NOT NULL AND new.worker_id IS DISTINCT FROM old.worker_id)
+          AND ((new.worker_id IS DISTINCT FROM old.worker_id AND (new.state = old.state OR new.worker_id IS NOT NULL))
                OR (new.state = old.state AND new.current_attempt IS DISTINCT FROM old.current_attempt)
                OR new.attempt_worker_id IS DISTINCT FROM old.attempt_worker_id))
     EXECUTE FUNCTION forbid('a task gets its worker by a move, and not otherwise');
