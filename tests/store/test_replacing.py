@@ -8,10 +8,9 @@ from tests.store.yard import Yard
 
 
 @pytest.fixture
-def prompt(yard: Yard, somebody: Outsider) -> Outsider:
+def prompt(somebody: Outsider) -> Outsider:
     if somebody.dialect != "sqlite":
         pytest.skip("PostgreSQL has no such statement")
-    assert yard
     return somebody
 
 
