@@ -79,8 +79,12 @@ class SignalAttempts:
 
     def decide(self, work: Work) -> Callable[[], list[PointsmanError | None]]:
         leaders = self._find_leaders(work)
-        answers = {report.task_id: self._decide_one(work, report) for report in self.reports if report.task_id not in leaders}
-        return lambda: [answers[leaders.get(report.task_id, report.task_id)] for report in self.reports]
+        answers = [None if report.task_id in leaders else self._decide_one(work, report) for report in self.reports]
+        led = {report.task_id: answer for report, answer in zip(self.reports, answers, strict=True)}
+        return lambda: [
+            led[leaders[report.task_id]] if report.task_id in leaders else answer
+            for report, answer in zip(self.reports, answers, strict=True)
+        ]
 
     def _find_leaders(self, work: Work) -> dict[str, str]:
         """By task: the one that it goes together with."""
