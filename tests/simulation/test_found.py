@@ -91,14 +91,14 @@ class Scene:
         return found
 
 
-def complete(claim: Claim, epoch: int) -> SignalAttempt:
+def complete(claim: Claim, epoch: int = 1, cost_usd: Decimal = Decimal(0)) -> SignalAttempt:
     return SignalAttempt(
         tenant=ACME,
         request=None,
         task_id=claim.task_id,
         epoch=epoch,
         signal="complete",
-        report=Report(),
+        report=Report(cost_usd=cost_usd),
         cause=Cause("worker"),
     )
 
@@ -210,3 +210,10 @@ def test_two_reports_of_one_task_get_an_answer_each(scene: Scene, epochs: tuple[
     (claim,) = scene.claim(scene.register())
     (answers,) = scene.do(SignalAttempts(tenant=ACME, reports=tuple(complete(claim, epoch) for epoch in epochs)))
     assert [isinstance(answer, LeaseLost) for answer in answers] == [index == refused for index in range(2)]
+
+
+def test_what_tasks_cost_that_end_together_is_counted_for_each(scene: Scene) -> None:
+    run = scene.submit(*map(plain, range(20)))
+    claims = scene.claim(scene.register(slots=20), 20)
+    scene.do(SignalAttempts(tenant=ACME, reports=tuple(complete(claim, cost_usd=Decimal(2)) for claim in claims)))
+    assert scene.run(run).spent_usd == 40

@@ -48,6 +48,8 @@ def sort(work: Work, glances: Iterable[Glance]) -> list[list[Glance]]:
 
 def lead(work: Work, task: Task, group: Sequence[Glance], signal: str, report: tasks.Report) -> bool:
     """Let the others of its group follow a task, if it goes where that makes no difference."""
+    if report.cost_usd:
+        return False  # a run counts what each of its tasks has cost
     decided = tasks.decide(work, task, signal, report)
     if isinstance(decided, Refusal) or len(decided) != 1 or "schedule_retry" in decided[0].effects:
         return False
