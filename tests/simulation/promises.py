@@ -226,7 +226,8 @@ class Promises:
     def _compare_attempts(self, task: Any) -> None:
         known = self.attempts.setdefault(task.id, {})
         rows = [self._types["attempt"]._make(row) for row in self._rows("SELECT * FROM attempt WHERE task_id = ?", (task.id,))]
-        keep("an attempt is written down when it ends", all(row.epoch != task.current_attempt for row in rows), f"{task.id}: {rows}")
+        ended = all(row.epoch != task.current_attempt for row in rows)
+        keep("an attempt is written down when it ends", ended, f"{task.id}: {rows}")
         if task.current_attempt is not None:
             rows.append(self._read_current_attempt(task))
         epochs = sorted(row.epoch for row in rows)
