@@ -11,6 +11,7 @@ from typing import Any
 from tests.simulation.answers import Answers
 from tests.simulation.database import new_database, template
 from tests.simulation.faults import Fault
+from tests.simulation.history import History
 from tests.simulation.people import Client, declare_tool
 from tests.simulation.post import Message, Sender
 from tests.simulation.process import MOST_WORK, Process, Time
@@ -65,6 +66,7 @@ class Simulation:
         self.machines = template()[1]
         self.promises = Promises(connection, sealed_states(self.machines.lifecycles.values()))
         self._answers = Answers(self.promises)
+        self._history = History(self.promises)
         self.processes = [Process(f"p{n}", name, self.time, self.chance, self.promises.note) for n in range(PROCESSES)]
         self.workers = [SimulatedWorker(self, number, self.chance.choice(TENANTS)) for number in range(WORKERS)]
         self._clients = [Client(self, f"c{number}") for number in range(CLIENTS)]
@@ -92,6 +94,7 @@ class Simulation:
                 self._take_step()
             heal(self)
             self.promises.look_at_everything()
+            self._history.check()
         except Broken as broken:
             raise Failure(self.seed, self.step, broken, self.lines()) from broken
 
@@ -149,6 +152,7 @@ class Simulation:
         self.note(partial(describe_batch, process.name, batch, outcomes))
         keep("no command goes on for ever", process.work <= MOST_WORK, f"{[str(message) for message in batch]}")
         self.promises.look()
+        self._history.note(batch, outcomes)
         self._answers.check(batch, outcomes, self.time.seconds)
         was_split = process.writer.metrics.splits > splits
         keep("no command breaks the law", not was_split, f"a batch had to be split: {process.last_error!r}")
