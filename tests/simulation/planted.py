@@ -76,7 +76,14 @@ BUGS = (
         "task.current_attempt is None:",
         "a lost lease is told",
     ),
-    _bug("a claim keeps the old epoch", "engine.tasks", "    task.epoch += 1\n", "    task.epoch += task.epoch == 0\n", LAW),
+    _bug(
+        "a claim keeps the old epoch",
+        "engine.tasks",
+        "    task.epoch += 1\n",
+        "    task.epoch += task.epoch == 0\n",
+        LAW,
+        "an attempt stays its worker's",
+    ),
     _bug(
         "the trail loses a move",
         "schema",
