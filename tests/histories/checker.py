@@ -28,6 +28,10 @@ class Unexplained(AssertionError):
     """No legal order explains a history; the message has the shortest part of it that already has none."""
 
 
+class TooManyOrders(AssertionError):
+    """The search was given up."""
+
+
 def check_history(records: Iterable[Record], *, timed: bool = True) -> int:
     """Hold a history against every model; how many operations were looked at.
 
@@ -43,8 +47,8 @@ def check_history(records: Iterable[Record], *, timed: bool = True) -> int:
     return checked
 
 
-def check_model(model: Model[Any], *, timed: bool = True) -> None:
-    if not _explain(model, math.inf, timed=timed):
+def check_model(model: Model[Any], *, timed: bool = True, most_states: int = MOST_STATES) -> None:
+    if next(_until(model, math.inf, timed=timed, most_states=most_states).final_states(), None) is None:
         raise Unexplained(_report(model, timed=timed))
 
 
@@ -56,6 +60,7 @@ class _Search(Generic[S]):
     operations: Sequence[Operation]
     heard: Sequence[bool]
     timed: bool
+    most_states: int = MOST_STATES
     _numbers: dict[Operation, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -76,8 +81,8 @@ class _Search(Generic[S]):
                 if place not in seen:
                     seen.add(place)
                     places.append(place)
-            if len(seen) > MOST_STATES:
-                raise AssertionError(f"{self.model.subject}: too many orders to try. Record fewer operations at once.")
+            if len(seen) > self.most_states:
+                raise TooManyOrders(f"{self.model.subject}: too many orders to try. Record fewer operations at once.")
 
     def _next(self, taken: int, state: S) -> list[tuple[int, S]]:
         eligible, first_return = self._eligible(taken)
@@ -114,14 +119,15 @@ class _Search(Generic[S]):
         return [number for number in found if self.operations[number].invoked_at <= first_return], first_return
 
 
-def _until(model: Model[S], instant: float, *, timed: bool) -> _Search[S]:
+def _until(model: Model[S], instant: float, *, timed: bool, most_states: int = MOST_STATES) -> _Search[S]:
     """The history up to an instant: what had not returned by then had no known end."""
     operations = [
         operation
         for operation in sorted(model.operations, key=lambda each: each.invoked_at)
         if operation.invoked_at <= instant and (operation.after is None or operation.returned_at <= instant)
     ]
-    return _Search(model, operations, [each.returned_at <= instant and each.has_to_be for each in operations], timed)
+    heard = [each.returned_at <= instant and each.has_to_be for each in operations]
+    return _Search(model, operations, heard, timed, most_states)
 
 
 def _explain(model: Model[Any], instant: float, *, timed: bool) -> bool:

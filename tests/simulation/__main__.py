@@ -16,11 +16,15 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=1, help="where to begin")
     parser.add_argument("--trace", action="store_true", help="print every step")
     parser.add_argument("--plant", help="plant this bug first, and run until it is caught")
+    parser.add_argument("--only", help="with --plant: look at this promise alone")
     options = parser.parse_args()
     if options.plant is not None:
         from tests.simulation import planted
 
         planted.plant(planted.find(options.plant))
+        from tests.simulation.promises import Wanted
+
+        Wanted.only = options.only
         return _run_in_turn(options.first, options.seeds, trace=False)
     if options.seed is not None:
         return _run_in_turn(options.seed, 1, trace=options.trace)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from decimal import Decimal
 from typing import Any
 
@@ -12,11 +12,12 @@ from tests.simulation.post import Message
 from tests.simulation.promises import Promises, keep
 
 from pointsman.engine.commands.runs import SubmitRun
-from pointsman.engine.commands.tasks import NoteAttempt, SignalAttempt
+from pointsman.engine.commands.tasks import NoteAttempt, SignalAttempt, SignalAttempts
 from pointsman.engine.commands.workers import Beat, ClaimTasks, GiveUpTasks, Heartbeat
 from pointsman.errors import (
     Conflict,
     LawBroken,
+    LeaseLost,
     OutcomeUnknown,
     PointsmanError,
     StoreBusy,
@@ -39,6 +40,7 @@ class Answers:
         self._reported: defaultdict[tuple[str, int], dict[int, Message]] = defaultdict(dict)
         self._acknowledged: defaultdict[tuple[str, int], dict[int, Decimal]] = defaultdict(dict)
         self._current: dict[tuple[str, int], bool] = {}
+        self._revisions: dict[str, int] = {}
         self._repeated: list[bool] = []
 
     def expect(self, messages: Sequence[Message]) -> None:
@@ -53,6 +55,10 @@ class Answers:
             if isinstance(command, (SignalAttempt, NoteAttempt)):
                 self._reported[command.task_id, command.epoch][id(message)] = message
                 self._note_current(command.task_id, command.epoch)
+            elif isinstance(command, SignalAttempts):
+                for report in command.reports:
+                    self._reported[report.task_id, report.epoch][id(message)] = message
+                    self._note_current(report.task_id, report.epoch)
             elif isinstance(command, (Heartbeat, GiveUpTasks)):
                 for task_id, epoch in command.attempts:
                     self._note_current(task_id, epoch)
@@ -70,6 +76,7 @@ class Answers:
 
     def _note_current(self, task_id: str, epoch: int) -> None:
         task = self._promises.tasks.get(task_id)
+        self._revisions[task_id] = task.revision if task else -1
         self._current[task_id, epoch] = task is not None and (
             epoch > task.epoch or (task.current_attempt == epoch and not task.lease_expired)
         )
@@ -82,6 +89,9 @@ class Answers:
         if isinstance(outcome, PointsmanError):
             return
         command = message.command
+        if isinstance(command, SignalAttempts):
+            self._check_each(message, command, outcome)
+            return
         self._check_entities(message, outcome)
         if isinstance(command, (SignalAttempt, NoteAttempt)):
             fresh = self._current[command.task_id, command.epoch] or repeated
@@ -94,6 +104,26 @@ class Answers:
             self._check_claims(command, outcome)
         if command.request:
             self._check_twin(message, outcome, now)
+
+    def _check_each(self, message: Message, command: SignalAttempts, outcome: Any) -> None:
+        """Each of several reports was accepted or refused like one that comes alone."""
+        keep("what was acknowledged is true", len(outcome) == len(command.reports), f"{message}: {outcome}")
+        accepted: set[tuple[str, int]] = set()
+        for report, refusal in zip(command.reports, outcome, strict=True):
+            attempt, task = (report.task_id, report.epoch), self._promises.tasks[report.task_id]
+            detail = f"{message}: {attempt} got {refusal!r}"
+            if refusal is None:
+                keep("a stale epoch is refused", self._current[attempt], detail)
+                keep("one request, one effect", attempt not in accepted, detail)
+                moved = task.revision > self._revisions[report.task_id] and task.tenant == command.tenant
+                keep("what was acknowledged is true", moved, detail)
+                accepted.add(attempt)
+                costs = self._acknowledged[attempt]
+                costs[id(message)] = max(report.report.cost_usd, costs.get(id(message), Decimal(0)))
+            else:
+                keep("no command breaks the law", _is_ordinary(refusal), detail)
+                holds = self._current[attempt] and task.current_attempt == report.epoch and not task.lease_expired
+                keep("what was acknowledged is true", not (holds and isinstance(refusal, LeaseLost)), detail)
 
     def _check_entities(self, message: Message, outcome: Any) -> None:
         """What an answer says of something was so: its trail has that state at that revision, for the same tenant."""
@@ -123,6 +153,9 @@ class Answers:
             keep("no tenant reaches another", task.tenant == command.tenant, f"{command.worker_id} got {claim.task_id}")
             stored = attempt is not None and attempt.worker_id == command.worker_id
             keep("what was acknowledged is true", stored, f"{claim.task_id} {claim.epoch} for {command.worker_id}: {attempt}")
+            told = (claim.name, claim.has_checks or not task.has_checks, claim.budget_usd is None)
+            is_so = told == (task.name, True, task.budget_usd is None)
+            keep("what was acknowledged is true", is_so, f"{claim} was given for {task}")
             given = (claim.task_id, claim.epoch)
             keep("each claim has its own epoch", given not in self._claimed, f"{given} was given twice")
             self._claimed.add(given)
@@ -138,7 +171,8 @@ class Answers:
 
     def _check_refusals(self, messages: Sequence[Message], outcomes: Sequence[Any]) -> None:
         """Where all are refused, nothing has changed; but a worker that asks for work gives a sign of life."""
-        if all(isinstance(outcome, PointsmanError) and not isinstance(outcome, OutcomeUnknown) for outcome in outcomes):
+        each_outcome = _each_of(messages, outcomes)
+        if all(isinstance(outcome, PointsmanError) and not isinstance(outcome, OutcomeUnknown) for outcome in each_outcome):
             alive = any(isinstance(message.command, ClaimTasks) for message in messages)
             changed = [name for name in self._promises.changed if not (alive and name in self._promises.workers)]
             detail = f"{[str(message) for message in messages]}: {changed} changed all the same"
@@ -153,13 +187,16 @@ class Answers:
             keep("one request, one effect", made <= _most(message), f"{message}: {made} runs for {_most(message)}")
         elif isinstance(command, (SignalAttempt, NoteAttempt)):
             self._check_cost(command.task_id, command.epoch)
+        elif isinstance(command, SignalAttempts):
+            for report in command.reports:
+                self._check_cost(report.task_id, report.epoch)
 
     def _check_cost(self, task_id: str, epoch: int) -> None:
         attempt = self._promises.attempt(task_id, epoch)
         if attempt is None:
             return
         reports = self._reported[task_id, epoch].values()
-        most = sum(_cost(message.command) * _most(message) for message in reports) * MILLION
+        most = sum(_cost(message.command, task_id, epoch) * _most(message) for message in reports) * MILLION
         least = sum(self._acknowledged[task_id, epoch].values()) * MILLION
         keep("one request, one effect", attempt.cost_usd <= most, f"{task_id} {epoch} cost {attempt.cost_usd}, at most {most}")
         keep("what was acknowledged is true", attempt.cost_usd >= least, f"{task_id} {epoch} cost {attempt.cost_usd} < {least}")
@@ -169,6 +206,22 @@ def _most(message: Message) -> int:
     return 1 if message.command.request else message.deliveries
 
 
-def _cost(command: Any) -> Decimal:
+def _each_of(messages: Sequence[Message], outcomes: Sequence[Any]) -> Iterator[Any]:
+    """All that was answered, and of several reports each."""
+    for message, outcome in zip(messages, outcomes, strict=True):
+        if isinstance(message.command, SignalAttempts) and isinstance(outcome, list):
+            yield from outcome
+        else:
+            yield outcome
+
+
+def _is_ordinary(outcome: Any) -> bool:
+    return isinstance(outcome, PointsmanError) and not isinstance(outcome, (StoreError, LawBroken, Conflict))
+
+
+def _cost(command: Any, task_id: str, epoch: int) -> Decimal:
+    if isinstance(command, SignalAttempts):
+        costs = [each.report.cost_usd for each in command.reports if (each.task_id, each.epoch) == (task_id, epoch)]
+        return max(costs)
     cost: Decimal = command.report.cost_usd if isinstance(command, SignalAttempt) else command.cost_usd
     return cost

@@ -27,6 +27,7 @@ class Message:
         command = self.command
         names = ("worker_id", "task_id", "run_id", "entity_id", "epoch", "signal", "limit", "attempts")
         words = [str(getattr(command, name)) for name in names if hasattr(command, name)]
+        words += [f"{each.task_id} {each.epoch}" for each in getattr(command, "reports", ())]
         key = f" key {command.request.key}" if command.request else ""
         return f"{type(command).__name__}({' '.join(words)}){key}"
 

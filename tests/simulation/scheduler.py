@@ -11,6 +11,7 @@ from typing import Any
 from tests.simulation.answers import Answers
 from tests.simulation.database import new_database, template
 from tests.simulation.faults import Fault
+from tests.simulation.history import History
 from tests.simulation.people import Client, declare_tool
 from tests.simulation.post import Message, Sender
 from tests.simulation.process import MOST_WORK, Process, Time
@@ -18,6 +19,7 @@ from tests.simulation.promises import Broken, Promises, keep
 from tests.simulation.shapes import TENANTS, TOOLS
 from tests.simulation.workers import SimulatedWorker
 
+from pointsman.engine import alike
 from pointsman.engine.commands.tend import Tend
 from pointsman.kernel.machine import Lifecycle
 
@@ -28,6 +30,8 @@ CLIENTS = 2
 LARGEST_BATCH = 8
 LARGEST_SKEW_SECONDS = 3.0
 REMEMBERED = 20
+FEWEST_ALIKE = 2
+"""Runs are small here: what is alike has to go together all the same."""
 
 
 class Failure(Exception):
@@ -50,6 +54,7 @@ class Nobody:
 
 class Simulation:
     def __init__(self, seed: int, *, steps: int = STEPS, trace: bool = False) -> None:
+        self._fewest_alike, alike.FEWEST = alike.FEWEST, FEWEST_ALIKE
         self.seed = seed
         self.chance = Random(seed)
         self.time = Time()
@@ -61,6 +66,7 @@ class Simulation:
         self.machines = template()[1]
         self.promises = Promises(connection, sealed_states(self.machines.lifecycles.values()))
         self._answers = Answers(self.promises)
+        self._history = History(self.promises)
         self.processes = [Process(f"p{n}", name, self.time, self.chance, self.promises.note) for n in range(PROCESSES)]
         self.workers = [SimulatedWorker(self, number, self.chance.choice(TENANTS)) for number in range(WORKERS)]
         self._clients = [Client(self, f"c{number}") for number in range(CLIENTS)]
@@ -88,10 +94,12 @@ class Simulation:
                 self._take_step()
             heal(self)
             self.promises.look_at_everything()
+            self._history.check()
         except Broken as broken:
             raise Failure(self.seed, self.step, broken, self.lines()) from broken
 
     def close(self) -> None:
+        alike.FEWEST = self._fewest_alike
         for process in self.processes:
             if process.is_alive:
                 process.kill()
@@ -144,6 +152,7 @@ class Simulation:
         self.note(partial(describe_batch, process.name, batch, outcomes))
         keep("no command goes on for ever", process.work <= MOST_WORK, f"{[str(message) for message in batch]}")
         self.promises.look()
+        self._history.note(batch, outcomes)
         self._answers.check(batch, outcomes, self.time.seconds)
         was_split = process.writer.metrics.splits > splits
         keep("no command breaks the law", not was_split, f"a batch had to be split: {process.last_error!r}")

@@ -16,10 +16,13 @@ from pointsman.lifecycles import SHIPPED
 TENANTS = ("acme", "globex")
 TOOLS = ("compiler", "model")
 WORDS = ("gpu", "linux")
+DIFFERENCES: tuple[dict[str, Any], ...] = ({}, {}, {}, {"checks": True}, {"review": True}, {"budget_usd": Decimal(3)})
 WITH_GATES = ("standard", "approval", "supervised")
 
 
 def draw_run(chance: Random, name: str) -> NewRun:
+    if chance.random() < 0.4:
+        return _draw_plain_run(chance, name)
     lifecycle = chance.choice((*SHIPPED, "standard", "approval"))
     tasks = draw_tasks(chance, chance.choice((1, 2, 3, 3, 4, 6)), lifecycle, known=())
     later = chance.randint(1, 2) if chance.random() < 0.1 else 0
@@ -42,6 +45,19 @@ def draw_run(chance: Random, name: str) -> NewRun:
     except RequestInvalid:  # an order and a graph may contradict each other
         return replace(new, tasks=tuple(replace(task, depends_on=(), parent=None) for task in tasks))
     return new
+
+
+def _draw_plain_run(chance: Random, name: str) -> NewRun:
+    """Tasks that ask for nothing are alike, and go together; among them may be some that differ in one thing only."""
+    lifecycle = chance.choice(("standard", "standard", *SHIPPED))
+    differ = chance.random() < 0.5
+    tasks = [NewTask(name=f"t{number}-plain") for number in range(chance.randint(5, 12))]
+    if differ:
+        tasks = [replace(task, **chance.choice(DIFFERENCES)) for task in tasks]
+    if chance.random() < 0.5:
+        waits_for = tuple(task.name for task in tasks if chance.random() < 0.5)
+        tasks.append(NewTask(name="t-last", depends_on=waits_for))
+    return NewRun(name=name, tasks=tuple(tasks), lifecycle=lifecycle)
 
 
 def draw_tasks(chance: Random, number: int, lifecycle: str, known: tuple[str, ...]) -> tuple[NewTask, ...]:

@@ -14,13 +14,13 @@ from tests.simulation.process import MOST_WORK, Process, Time
 
 from pointsman.engine.claims import Claim
 from pointsman.engine.commands.runs import AddTasks, SubmitRun
-from pointsman.engine.commands.tasks import SignalAttempt, SignalTask
+from pointsman.engine.commands.tasks import SignalAttempt, SignalAttempts, SignalTask
 from pointsman.engine.commands.tend import Tend
 from pointsman.engine.commands.workers import ClaimTasks, RegisterWorker
 from pointsman.engine.submit import NewRun, NewTask
 from pointsman.engine.tasks import Report, as_error
 from pointsman.engine.work import Cause
-from pointsman.errors import RequestInvalid
+from pointsman.errors import LeaseLost, RequestInvalid
 from pointsman.store.rows import Run, Task
 
 ACME = "acme"
@@ -89,6 +89,18 @@ class Scene:
             found = reader.find_run(ACME, run.id)
         assert found
         return found
+
+
+def complete(claim: Claim, epoch: int = 1, cost_usd: Decimal = Decimal(0)) -> SignalAttempt:
+    return SignalAttempt(
+        tenant=ACME,
+        request=None,
+        task_id=claim.task_id,
+        epoch=epoch,
+        signal="complete",
+        report=Report(cost_usd=cost_usd),
+        cause=Cause("worker"),
+    )
 
 
 def fail(claim: Claim) -> SignalAttempt:
@@ -190,3 +202,18 @@ def test_a_task_that_was_lost_does_not_wait_for_its_own_reservation(scene: Scene
     scene.lose(scene.register(), "dear")
     assert scene.run(run).promised_usd == 0
     assert [claim.name for claim in scene.claim(scene.register())] == ["dear"]
+
+
+@pytest.mark.parametrize(("epochs", "refused"), [((1, 1), 1), ((0, 1), 0), ((1, 0), 1)])
+def test_two_reports_of_one_task_get_an_answer_each(scene: Scene, epochs: tuple[int, int], refused: int) -> None:
+    scene.submit(NewTask(name="reported twice"))
+    (claim,) = scene.claim(scene.register())
+    (answers,) = scene.do(SignalAttempts(tenant=ACME, reports=tuple(complete(claim, epoch) for epoch in epochs)))
+    assert [isinstance(answer, LeaseLost) for answer in answers] == [index == refused for index in range(2)]
+
+
+def test_what_tasks_cost_that_end_together_is_counted_for_each(scene: Scene) -> None:
+    run = scene.submit(*map(plain, range(20)))
+    claims = scene.claim(scene.register(slots=20), 20)
+    scene.do(SignalAttempts(tenant=ACME, reports=tuple(complete(claim, cost_usd=Decimal(2)) for claim in claims)))
+    assert scene.run(run).spent_usd == 40

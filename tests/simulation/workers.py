@@ -11,7 +11,7 @@ from tests.simulation.post import Message, make_request
 from tests.simulation.process import BEGINNING
 
 from pointsman.engine.claims import Claim
-from pointsman.engine.commands.tasks import NoteAttempt, SignalAttempt
+from pointsman.engine.commands.tasks import NoteAttempt, SignalAttempt, SignalAttempts
 from pointsman.engine.commands.workers import Beat, ClaimTasks, GiveUpTasks, Heartbeat, RegisterWorker
 from pointsman.engine.tasks import Report, as_error
 from pointsman.engine.work import Cause
@@ -43,7 +43,7 @@ class SimulatedWorker:
         self.tenant = tenant
         self.lifecycle = chance.choice(("standard", "standard", "orchestrated", "supervised"))
         self.capabilities = tuple(word for word in ("gpu", "linux") if chance.random() < 0.6)
-        self.slots = chance.choice((1, 1, 2, 4))
+        self.slots = chance.choice((1, 1, 2, 6, 12))
         self.lease_seconds = chance.choice((5.0, 10.0, 20.0))
         self.id: str | None = None
         self.holds: dict[str, Held] = {}
@@ -105,7 +105,7 @@ class SimulatedWorker:
 
     def _claim(self) -> ClaimTasks:
         assert self.id
-        limit = self._simulation.chance.randint(1, self.slots)
+        limit = self.slots if self._simulation.chance.random() < 0.5 else self._simulation.chance.randint(1, self.slots)
         return ClaimTasks(tenant=self.tenant, request=None, worker_id=self.id, limit=limit)
 
     # reports
@@ -117,9 +117,39 @@ class SimulatedWorker:
                 self._simulation.send(held.asked)  # the same report: whether it was heard, nobody knows
                 return True
             if held.asked is None and held.due_at <= now:
-                self._report(held, now)
+                if not self._report_together(now):
+                    self._report(held, now)
                 return True
         return False
+
+    def _report_together(self, now: float) -> bool:
+        """What is done, several at once: mostly with the same to say of each; now and then one twice, or of an old attempt."""
+        chance = self._simulation.chance
+        done = [held for held in self.holds.values() if held.asked is None and held.due_at <= now and not held.is_checked]
+        if len(done) < 2 or chance.random() < 0.3:
+            return False
+        report = Report(output="2", cost_usd=Decimal(0) if chance.random() < 0.8 else chance.choice(COSTS))
+        reports = [self._complete(held.claim.task_id, held.claim.epoch, report) for held in done]
+        if not self.is_diligent and chance.random() < 0.3:
+            odd = chance.choice(reports)
+            epoch = odd.epoch + chance.choice((-1, 0, 0, 1))
+            other = report if chance.random() < 0.5 else Report(output="4", cost_usd=chance.choice(COSTS))
+            reports.insert(chance.randint(0, len(reports)), self._complete(odd.task_id, epoch, other))
+        message = self._send(SignalAttempts(tenant=self.tenant, reports=tuple(reports)))
+        for held in done:
+            held.asked = message
+        return True
+
+    def _complete(self, task_id: str, epoch: int, report: Report) -> SignalAttempt:
+        return SignalAttempt(
+            tenant=self.tenant,
+            request=None,
+            task_id=task_id,
+            epoch=epoch,
+            signal="complete",
+            report=report,
+            cause=Cause("worker"),
+        )
 
     def _report(self, held: Held, now: float) -> None:
         chance = self._simulation.chance
@@ -191,12 +221,17 @@ class SimulatedWorker:
             self._hear_beat(outcome)
         elif isinstance(command, SignalAttempt):
             self._hear_report(message, command, outcome)
+        elif isinstance(command, SignalAttempts):
+            self._hear_reports(message, command, outcome)
 
     def _hear_claims(self, outcome: Any) -> None:
         now = self._simulation.time.seconds
         if isinstance(outcome, tuple):
+            chance = self._simulation.chance
+            together = chance.choice((0.0, 1.0, 3.0, 8.0)) if chance.random() < 0.6 else None
             for claim in outcome[0]:
-                takes = 0.0 if self.is_diligent else self._simulation.chance.choice((0.0, 1.0, 3.0, 8.0, 25.0))
+                takes = chance.choice((0.0, 1.0, 3.0, 8.0, 25.0)) if together is None else together
+                takes = 0.0 if self.is_diligent else takes
                 self.holds[claim.task_id] = Held(claim, now + takes)
         elif isinstance(outcome, WorkerUnavailable):
             self.beats_at = now
@@ -232,6 +267,23 @@ class SimulatedWorker:
         else:
             assert isinstance(outcome, (Task, LeaseLost)), outcome
             self._drop(command.task_id, command.epoch)
+
+    def _hear_reports(self, message: Message, command: SignalAttempts, outcome: Any) -> None:
+        if isinstance(outcome, StoreError):
+            return
+        now = self._simulation.time.seconds
+        for report, refusal in zip(command.reports, outcome, strict=True):
+            held = self.holds.get(report.task_id)
+            if held is None or held.asked is not message or held.claim.epoch != report.epoch:
+                continue
+            if isinstance(refusal, LeaseLost) and sum(each.task_id == report.task_id for each in command.reports) == 1:
+                self._drop(report.task_id, report.epoch)
+            elif isinstance(refusal, TransitionRefused) or held.claim.has_checks:
+                held.asked = None
+                held.is_checked = held.claim.has_checks
+                held.due_at = now + (0.0 if self.is_diligent else self._simulation.chance.uniform(0, 4))
+            else:
+                self._drop(report.task_id, report.epoch)
 
     def _drop(self, task_id: str, epoch: int) -> None:
         held = self.holds.get(task_id)

@@ -231,7 +231,7 @@ def test_tasks_are_claimed_by_priority_then_by_age_over_all_lanes(yard: Yard) ->
     lanes = [yard.lane_id, yard.lane("gpu"), yard.lane("tpu")]
     wanted = [(0, 0), (1, 5), (0, 5), (2, 9), (1, 0), (0, -1), (1, 5), (0, 0)]
     tasks = [yard.put_task(state="QUEUED", run_open=True, lane_id=lanes[lane], priority=priority) for lane, priority in wanted]
-    order = [glance_at(tasks[number]) for number in (3, 1, 2, 6, 0, 4, 7, 5)]
+    order = [offer(tasks[number]) for number in (3, 1, 2, 6, 0, 4, 7, 5)]
     with yard.transaction() as begun:
         for asked in (lanes, lanes[:1], lanes[:0:-1]):
             for limit in (1, 3, 5, 99):

@@ -132,7 +132,8 @@ class TaskFacts:
 
     @property
     def retry_on_failure(self) -> bool:
-        return read_policy(self._task.policy).retry_on_failure
+        """What could not be tried has not failed."""
+        return self._report.usage_limit_until is not None or read_policy(self._task.policy).retry_on_failure
 
     @property
     def breaker_open(self) -> bool:
