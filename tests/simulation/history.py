@@ -70,15 +70,11 @@ class History:
                         _explain(model)
 
     def _is_beyond_models(self, name: str) -> bool:
-        """It is of another lifecycle, has parts that may have been added later, or somebody has asked for a transition of it.
-
-        Nor do the models know that a usage limit is a failure like any other to a task that is not to be tried again.
-        """
+        """It is of another lifecycle, has parts that may have been added later, or somebody has asked for a transition of it."""
         task = self._promises.tasks.get(name)
         if task is None or name in self._moved_by_hand:
             return task is not None
-        is_odd = task.has_children or '"retry_on_failure":false' in task.policy
-        return bool(is_odd) or self._promises.runs[task.run_id].lifecycle not in LIFECYCLES
+        return bool(task.has_children) or self._promises.runs[task.run_id].lifecycle not in LIFECYCLES
 
     def _read(self, command: Any, outcome: Any) -> Iterator[Record]:
         if isinstance(command, SignalAttempts):

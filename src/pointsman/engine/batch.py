@@ -74,7 +74,8 @@ def _find_together(needs: Sequence[Needs]) -> dict[str, int]:
     (first, *others) = [each for each in needs if each.together] or [Needs()]
     asked = Counter(task_id for each in needs for task_id in (*each.task_ids, *each.families))
     alone = not others and not any(each.held_by for each in needs)
-    return {task_id: epoch for task_id, epoch in first.together if alone and asked[task_id] == 2}
+    together = {task_id: epoch for task_id, epoch in first.together if alone and asked[task_id] == 2}
+    return together if len(together) >= alike.FEWEST else {}
 
 
 def _find_groups(work: Work, together: Mapping[str, int]) -> list[list[Glance]]:

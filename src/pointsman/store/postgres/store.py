@@ -349,7 +349,7 @@ class PostgresReader:
     def _all(self, row_type: type[Row], query: str, **values: Any) -> list[Row]:
         with explained(self._url):
             try:
-                cursor = self._connection.cursor(binary=True, row_factory=make_row(row_type))
+                cursor = self._connection.cursor(binary=True, row_factory=make_row(row_type, query))
                 return cursor.execute(QUERIES[query], values).fetchall()
             except psycopg.DataError:
                 if any("\0" in value for value in values.values() if isinstance(value, str)):

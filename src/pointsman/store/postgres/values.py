@@ -66,20 +66,23 @@ def adapt(connection: Connection[Any]) -> None:
     connection.adapters.register_loader("numeric", UsdBinaryLoader)
 
 
-_MAKERS: dict[tuple[type[Struct], tuple[str, ...]], Callable[[Sequence[Any]], Any]] = {}
+_MAKERS: dict[tuple[str, int], Callable[[Sequence[Any]], Any]] = {}
 
 
-def make_row(row_type: type[Row]) -> Callable[[Cursor[Any]], Callable[[Sequence[Any]], Row]]:
+def make_row(row_type: type[Row], query: str) -> Callable[[Cursor[Any]], Callable[[Sequence[Any]], Row]]:
     """Rows from what a query returns; columns that a newer version has added are left out."""
 
     def prepare(cursor: Cursor[Any]) -> Callable[[Sequence[Any]], Row]:
-        columns = tuple(column.name for column in cursor.description or ())
-        maker = _MAKERS.get((row_type, columns))
+        # `cursor.description` would make an object of every column, every time.
+        result = cursor.pgresult
+        columns = result.nfields if result else 0
+        maker = _MAKERS.get((query, columns))
         if maker is None:
-            known = [(index, name) for index, name in enumerate(columns) if name in row_type.__struct_fields__]
+            names = [(result.fname(index) or b"").decode() for index in range(columns)] if result else []
+            known = [(index, name) for index, name in enumerate(names) if name in row_type.__struct_fields__]
             # Written out as one expression, this is twice as quick as a dictionary; only names of columns go into it.
             source = f"lambda row: row_type({', '.join(f'{name}=row[{index}]' for index, name in known)})"
-            maker = _MAKERS[row_type, columns] = eval(source, {"row_type": row_type})  # noqa: S307
+            maker = _MAKERS[query, columns] = eval(source, {"row_type": row_type})  # noqa: S307
         return maker
 
     return prepare
