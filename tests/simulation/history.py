@@ -70,7 +70,7 @@ class History:
                         _explain(model)
 
     def _is_beyond_models(self, name: str) -> bool:
-        """It is of another lifecycle, has parts that may have been added later, or somebody has asked for a transition of it."""
+        """It is of another lifecycle, has parts that may have been added later, or somebody asked for a transition of it."""
         task = self._promises.tasks.get(name)
         if task is None or name in self._moved_by_hand:
             return task is not None
