@@ -24,7 +24,7 @@ from pointsman.engine.commands.tasks import NoteAttempt, SignalAttempt, SignalAt
 from pointsman.engine.commands.tools import DeclareTool, ResetBreaker
 from pointsman.engine.commands.transition import RequestTransition
 from pointsman.engine.commands.workers import ClaimTasks, GiveUpTasks, Heartbeat, RegisterWorker, SignalWorker
-from pointsman.errors import OutcomeUnknown, PointsmanError
+from pointsman.errors import OutcomeUnknown, PointsmanError, StoreError
 
 MOST_STATES = 1000
 ASKED: dict[type, tuple[str, tuple[str, ...]]] = {
@@ -48,17 +48,21 @@ class History:
         self._promises = promises
         self._records: defaultdict[str, list[Record]] = defaultdict(list)
         """By tenant: none may see anything of another."""
-        self._moved_by_hand: set[str] = set()
-        """Tasks for which somebody asked for a transition: the models do not know of that."""
+        self._beyond: set[str] = set()
+        """Tasks for which somebody asked for a transition, which the models do not know, and what was changed by a commit that
+        nobody was told of: the models would have to guess what was claimed, and all that could follow."""
         self._instant = 0.0
 
     def note(self, messages: Sequence[Message], outcomes: Sequence[Any] | None) -> None:
-        """A batch was decided, all of it at once; a process that died without a trace has done nothing."""
+        """A batch was decided, all of it at once; who hears that the database was busy, full or away has done nothing."""
         self._instant += 2.0
-        for message, outcome in zip(messages, outcomes or [OutcomeUnknown("killed")] * len(messages), strict=True):
+        told = outcomes or [OutcomeUnknown("killed")] * len(messages)
+        if any(isinstance(outcome, OutcomeUnknown) for outcome in told):
+            self._beyond |= set(self._promises.changed)
+        for message, outcome in zip(messages, told, strict=True):
             if isinstance(message.command, RequestTransition):
-                self._moved_by_hand.add(message.command.entity_id)
-            elif not isinstance(outcome, OutcomeUnknown) or self._promises.changed:
+                self._beyond.add(message.command.entity_id)
+            elif not isinstance(outcome, StoreError) or (isinstance(outcome, OutcomeUnknown) and self._promises.changed):
                 self._records[message.command.tenant] += self._read(message.command, outcome)
 
     def check(self) -> None:
@@ -70,9 +74,9 @@ class History:
                         _explain(model)
 
     def _is_beyond_models(self, name: str) -> bool:
-        """It is of another lifecycle, has parts that may have been added later, or somebody asked for a transition of it."""
+        """It is of another lifecycle, has parts that may have been added later, or nobody knows what happened to it."""
         task = self._promises.tasks.get(name)
-        if task is None or name in self._moved_by_hand:
+        if task is None or name in self._beyond:
             return task is not None
         return bool(task.has_children) or self._promises.runs[task.run_id].lifecycle not in LIFECYCLES
 
