@@ -584,7 +584,7 @@ async def test_whoever_is_changed_by_hand_meanwhile_is_looked_at_again(
 ) -> None:
     """Between the look at the tasks and the move of all; on SQLite nobody can come between."""
     async with open_engine(postgres_url, clock) as engine:
-        _worker, claims = await claim_all(engine, *some(8))
+        _worker, claims = await claim_all(engine, *some(12))
         glance = PostgresTransaction.glance_at_tasks
         looks = 0
 
@@ -603,4 +603,4 @@ async def test_whoever_is_changed_by_hand_meanwhile_is_looked_at_again(
         assert [type(answer) for answer in answers if answer] == [LeaseLost]
         assert isinstance(answers[5], LeaseLost)
         paths = [await path_of(engine, claim.task_id) for claim in claims]
-        assert [path[2:] for path in paths] == [["RUNNING", "CANCELED" if number == 5 else "SUCCEEDED"] for number in range(8)]
+        assert [path[2:] for path in paths] == [["RUNNING", "CANCELED" if number == 5 else "SUCCEEDED"] for number in range(12)]

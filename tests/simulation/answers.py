@@ -40,6 +40,8 @@ class Answers:
         self._reported: defaultdict[tuple[str, int], dict[int, Message]] = defaultdict(dict)
         self._acknowledged: defaultdict[tuple[str, int], dict[int, Decimal]] = defaultdict(dict)
         self._current: dict[tuple[str, int], bool] = {}
+        """Attempts that may count: they do, or could begin in the same commit."""
+        self._held: dict[tuple[str, int], bool] = {}
         self._revisions: dict[str, int] = {}
         self._repeated: list[bool] = []
 
@@ -77,9 +79,9 @@ class Answers:
     def _note_current(self, task_id: str, epoch: int) -> None:
         task = self._promises.tasks.get(task_id)
         self._revisions[task_id] = task.revision if task else -1
-        self._current[task_id, epoch] = task is not None and (
-            epoch > task.epoch or (task.current_attempt == epoch and not task.lease_expired)
-        )
+        held = task is not None and task.current_attempt == epoch and not task.lease_expired
+        self._held[task_id, epoch] = held
+        self._current[task_id, epoch] = held or (task is not None and epoch > task.epoch)
 
     def _check_one(self, message: Message, outcome: Any, *, repeated: bool, now: float) -> None:
         known = (StoreBusy, StoreFull, StoreUnavailable)
@@ -122,7 +124,7 @@ class Answers:
                 costs[id(message)] = max(report.report.cost_usd, costs.get(id(message), Decimal(0)))
             else:
                 keep("no command breaks the law", _is_ordinary(refusal), detail)
-                holds = self._current[attempt] and task.current_attempt == report.epoch and not task.lease_expired
+                holds = self._held[attempt] and task.current_attempt == report.epoch and not task.lease_expired
                 keep("what was acknowledged is true", not (holds and isinstance(refusal, LeaseLost)), detail)
 
     def _check_entities(self, message: Message, outcome: Any) -> None:

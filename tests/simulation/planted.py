@@ -46,6 +46,7 @@ LAW = "no command breaks the law"
 COUNTS = "counts agree with a recount"
 END = "everything comes to an end"
 DOCTOR = "the doctor finds nothing"
+HISTORY = "every history can be explained"
 EFFECT = "one request, one effect"
 TRUE = "what was acknowledged is true"
 _TASK_MOVES = """\
@@ -183,6 +184,7 @@ BUGS = (
         EFFECT,
         "no command goes on for ever",
         LAW,
+        HISTORY,
     ),
     _bug(
         "the answer to a request is not kept",

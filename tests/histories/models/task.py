@@ -292,7 +292,9 @@ class TaskModel:
         if state.state == "WAITING_APPROVAL" and self._limit("approval_seconds") is not None:
             yield replace(state, state="FAILED")
         if state.state == "QUEUED" and (self.agreed.get("on_open_circuit") == "fail" or self._has_budget()):
-            yield from (replace(state, state=name, epoch=state.epoch + 1) for name in ("FAILED", "BUDGET_EXCEEDED"))
+            tried = replace(state, epoch=state.epoch + 1)
+            yield from (replace(tried, state=name) for name in ("FAILED", "BUDGET_EXCEEDED"))
+            yield from self._fail(tried, {}, "FAILED")
 
     def _get_over(self, state: TaskState) -> Iterator[TaskState]:
         """What is not critical is passed over, and a run that has another try gives its tasks one."""
