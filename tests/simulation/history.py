@@ -51,6 +51,8 @@ class History:
         self._beyond: set[str] = set()
         """Tasks for which somebody asked for a transition, which the models do not know, and what was changed by a commit that
         nobody was told of: the models would have to guess what was claimed, and all that could follow."""
+        self._told: defaultdict[str, set[int]] = defaultdict(set)
+        """By task: the epochs that some worker was told of."""
         self._instant = 0.0
 
     def note(self, messages: Sequence[Message], outcomes: Sequence[Any] | None) -> None:
@@ -78,6 +80,8 @@ class History:
         task = self._promises.tasks.get(name)
         if task is None or name in self._beyond:
             return task is not None
+        if len(self._told[name]) != task.epoch:
+            return True  # a claim that ended at once, at a breaker or a budget, is told to nobody
         return bool(task.has_children) or self._promises.runs[task.run_id].lifecycle not in LIFECYCLES
 
     def _read(self, command: Any, outcome: Any) -> Iterator[Record]:
@@ -91,6 +95,8 @@ class History:
             operation, arguments = read
             if isinstance(command, ClaimTasks) and isinstance(outcome, tuple):
                 outcome = outcome[0]
+                for claim in outcome:
+                    self._told[claim.task_id].add(claim.epoch)
             yield self._record(command, operation, arguments, _read_answer(command, outcome))
 
     def _record(self, command: Any, operation: str, arguments: dict[str, Any], outcome: Any) -> Record:
