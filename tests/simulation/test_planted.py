@@ -12,7 +12,7 @@ import pytest
 from tests.simulation.planted import BUGS, Bug, Patch, find
 
 ROOT = Path(__file__).parents[2]
-MOST_SEEDS = 60
+MOST_SEEDS = 120
 EXPLAINED = "every history can be explained"
 SEEN_IN_ANSWERS = ("the epoch is not checked", "the answer to a request is not kept")
 

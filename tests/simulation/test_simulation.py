@@ -12,7 +12,7 @@ from tests.simulation.run import run_seed
 
 ROOT = Path(__file__).parents[2]
 CHUNK = 10
-SEEDS = 300
+SEEDS = 200
 
 
 @pytest.mark.parametrize("first", range(1, SEEDS + 1, CHUNK))
