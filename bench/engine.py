@@ -43,7 +43,7 @@ PARTS = ("drain", "peers", "submit", "dag", "latency", "growth")
 
 FULL = Scale(
     "full",
-    Pace(rounds=5, seconds=2.0, most=30_000),
+    Pace(rounds=3, seconds=1.5, most=30_000),
     layers=(1, 100, 9_798, 100, 1),
     chain=1_000,
     latencies=200,
