@@ -82,7 +82,10 @@ class History:
             return task is not None
         if len(self._told[name]) != task.epoch:
             return True  # a claim that ended at once, at a breaker or a budget, is told to nobody
-        return bool(task.has_children) or self._promises.runs[task.run_id].lifecycle not in LIFECYCLES
+        run = self._promises.runs[task.run_id]
+        # What money does follows from what others spend, too, and from limits that change: other promises are about that.
+        costs = task.budget_usd is not None or run.budget_usd is not None or run.id in self._promises.changed_budgets
+        return costs or bool(task.has_children) or run.lifecycle not in LIFECYCLES
 
     def _read(self, command: Any, outcome: Any) -> Iterator[Record]:
         if isinstance(command, SignalAttempts):
