@@ -53,6 +53,8 @@ class History:
         nobody was told of: the models would have to guess what was claimed, and all that could follow."""
         self._told: defaultdict[str, set[int]] = defaultdict(set)
         """By task: the epochs that some worker was told of."""
+        self._created: set[str] = set()
+        """Runs and tasks of which somebody was told that they are there."""
         self._instant = 0.0
 
     def note(self, messages: Sequence[Message], outcomes: Sequence[Any] | None) -> None:
@@ -82,6 +84,8 @@ class History:
             return task is not None
         if len(self._told[name]) != task.epoch:
             return True  # a claim that ended at once, at a breaker or a budget, is told to nobody
+        if not {task.run_id, name} & self._created:
+            return True
         run = self._promises.runs[task.run_id]
         # What money does follows from what others spend, too, and from limits that change: other promises are about that.
         costs = task.budget_usd is not None or run.budget_usd is not None or run.id in self._promises.changed_budgets
@@ -96,6 +100,8 @@ class History:
                 yield self._record(report, "complete_task", _report_arguments(report), row)
         elif read := _read_command(command):
             operation, arguments = read
+            if isinstance(command, (SubmitRun, AddTasks)) and not isinstance(outcome, PointsmanError):
+                self._created |= {row.id for row in (outcome if isinstance(outcome, list) else [outcome])}
             if isinstance(command, ClaimTasks) and isinstance(outcome, tuple):
                 outcome = outcome[0]
                 for claim in outcome:
