@@ -84,9 +84,10 @@ class History:
             return task is not None
         if len(self._told[name]) != task.epoch:
             return True  # a claim that ended at once, at a breaker or a budget, is told to nobody
-        if not {task.run_id, name} & self._created:
-            return True
         run = self._promises.runs[task.run_id]
+        came_with_run = task.created_at == run.created_at
+        if (run.id if came_with_run else name) not in self._created:
+            return True
         # What money does follows from what others spend, too, and from limits that change: other promises are about that.
         costs = task.budget_usd is not None or run.budget_usd is not None or run.id in self._promises.changed_budgets
         return costs or bool(task.has_children) or run.lifecycle not in LIFECYCLES
