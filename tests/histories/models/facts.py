@@ -79,7 +79,8 @@ def gather(records: Sequence[Record]) -> Facts:
             case "submit_run" | "add_tasks" if record.fate == "unknown":
                 facts.may_miss_submissions = True
             case "add_tasks" if answered:
-                facts.additions |= {task["id"]: record for task in record.answer}
+                for task in record.answer:  # whoever asks again with the same key hears the same
+                    facts.additions.setdefault(task["id"], record)
             case "register_worker" if answered:
                 facts.leases[record.answer["id"]] = record.answer["lease_seconds"]
             case "claim_tasks" if record.fate == "unknown":
