@@ -46,7 +46,7 @@ FULL = Scale(
     Pace(rounds=3, seconds=1.5, most=30_000),
     layers=(1, 100, 9_798, 100, 1),
     chain=1_000,
-    latencies=200,
+    latencies=100,
     finished=1_000_000,
     sample=10_000,
 )

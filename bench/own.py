@@ -28,13 +28,16 @@ from pointsman.errors import PointsmanError
 IDLE_SECONDS = 0.02
 """Between one task and the next where one is alone: everything has gone to sleep by then."""
 LATENCY_SECONDS = 10.0
-LEASE_SECONDS = 86_400.0
+LEASE_SECONDS = 300.0
+"""Longer than by default, because between its turns it stands still."""
 
 
-async def turn(engine: Engine, worker_id: str, held: Sequence[Claim], room: int) -> list[Claim]:
+async def turn(engine: Engine, worker_id: str, held: Sequence[Claim], room: int, *, with_output: bool = False) -> list[Claim]:
     """Report what is held as done, and claim as many as there is room for. Here, and only here, is how Pointsman drains."""
     # Both are begun before either is waited for, so they share a commit; the claim comes last, when there is room for it.
-    done = engine.complete_tasks([Completion(task_id=claim.task_id, epoch=claim.epoch) for claim in held])
+    done = engine.complete_tasks(
+        [Completion(task_id=claim.task_id, epoch=claim.epoch, output=claim.task_id if with_output else None) for claim in held]
+    )
     if not room:
         await done
         return []
@@ -43,12 +46,12 @@ async def turn(engine: Engine, worker_id: str, held: Sequence[Claim], room: int)
     return claimed
 
 
-async def drain(engine: Engine, worker_id: str, batch: int, count: int) -> int:
+async def drain(engine: Engine, worker_id: str, batch: int, count: int, *, with_output: bool = False) -> int:
     """Claim and complete that many tasks, or as many as there are; how many that were."""
     held: list[Claim] = []
     claimed = 0
     while True:
-        held = await turn(engine, worker_id, held, min(batch, count - claimed))
+        held = await turn(engine, worker_id, held, min(batch, count - claimed), with_output=with_output)
         if not held:
             return claimed
         claimed += len(held)
@@ -82,15 +85,15 @@ class Part:
             **{name: importlib.metadata.version(name) for name in ("apsw", "psycopg")},
         }
 
-    async def drain(self, count: int, batch: int) -> Answer:
-        return await self.whole_life([count], batch)
+    async def drain(self, count: int, batch: int, *, with_output: bool = False) -> Answer:
+        return await self.whole_life([count], batch, with_output=with_output)
 
-    async def whole_life(self, layers: list[int], batch: int) -> Answer:
+    async def whole_life(self, layers: list[int], batch: int, *, with_output: bool = False) -> Answer:
         """Submit a run and drain it; `seconds` is the draining alone."""
         began = time.perf_counter()
         await self._submit(layers)
         middle, commits = time.perf_counter(), self._engine.commit_metrics.batches
-        await drain(self._engine, await self._worker(batch), batch, sum(layers))
+        await drain(self._engine, await self._worker(batch), batch, sum(layers), with_output=with_output)
         ended = time.perf_counter()
         commits = self._engine.commit_metrics.batches - commits
         await self.check_runs()

@@ -15,6 +15,7 @@ LARGEST_BATCH = 500
 OWN = "Pointsman, batches of {}"
 FLOOR = "floor, batches of {}"
 JUDGED = OWN.format(100)
+NOT_ALIKE = "Pointsman, batches of 100, each task with an output of its own"
 TWO_PROCESSES = {"Pointsman, two processes on one run": 1, "Pointsman, two processes on two runs": 2}
 
 FLOOR_TARGETS = {"postgres": Target(0.35), "sqlite": Target(0.3)}
@@ -62,6 +63,7 @@ def measure(setting: Setting) -> list[Table]:
         own, floor = setting.own(url), setting.floor(database.new("floor_drain"))
         entries = [batched(FLOOR, floor, batch) for batch in BATCHES]
         entries += [batched(OWN, own, batch) for batch in (*BATCHES, LARGEST_BATCH)]
+        entries.append(batched(NOT_ALIKE, own, 100, with_output=True))
         if kind == "postgres":
             both = own, setting.own(url)
             entries += [Entry(name, partial(together, both, runs), 200, 400) for name, runs in TWO_PROCESSES.items()]
@@ -77,9 +79,9 @@ def measure(setting: Setting) -> list[Table]:
     return [Table(f"{database.name}: tasks that do nothing, from claim to completion", rows)]
 
 
-def batched(name: str, contender: Contender, batch: int) -> Entry:
+def batched(name: str, contender: Contender, batch: int, **options: object) -> Entry:
     def drain(count: int) -> Answer:
-        return contender.ask("drain", count=count, batch=batch)
+        return contender.ask("drain", count=count, batch=batch, **options)
 
     return Entry(name.format(batch), drain, batch, first=max(2 * batch, 50))
 
@@ -123,6 +125,7 @@ def own_rows(answers: dict[str, list[Answer]], measured: dict[str, list[float]])
         name = OWN.format(batch)
         each = [answer["commits"] * batch / answer["tasks"] for answer in answers[name]]
         yield rate_row(name, measured[name], note=f"{statistics.median(each):.2f} commits a batch")
+    yield rate_row(NOT_ALIKE, measured[NOT_ALIKE], note="so that they do not go together when they end")
     for name in TWO_PROCESSES:
         if name in measured:
             alone = measured[JUDGED]

@@ -98,6 +98,8 @@ class History:
             for report, refusal in zip(command.reports, outcomes, strict=True):
                 # An acceptance says nothing of the task: what is stored then is what it would have said.
                 row = self._promises.tasks[report.task_id]._asdict() if refusal is None else refusal
+                if refusal is None and self._promises.tasks[report.task_id].outcome in ("failure", "canceled"):
+                    self._beyond.add(report.task_id)  # something else happened to it in the same commit
                 yield self._record(report, "complete_task", _report_arguments(report), row)
         elif read := _read_command(command):
             operation, arguments = read

@@ -16,6 +16,7 @@ from pointsman.engine.policy import read_policy
 from pointsman.engine.work import Cause, Work
 from pointsman.errors import WorkerUnavailable
 from pointsman.kernel.machine import Phase
+from pointsman.store.contract import News
 from pointsman.store.rows import ZERO_USD, Glance, Lane, Task, Worker
 
 Found = TypeVar("Found", Task, Glance)
@@ -56,7 +57,7 @@ class Claimed(NamedTuple):
 def claim(work: Work, worker: Worker, limit: int) -> list[Claimed]:
     """Hand tasks to a worker: as many as are there, fit, and it has room for."""
     if worker.phase != Phase.DONE:
-        workers.heard_of(work, worker)
+        workers.heard_of(work, worker, by_claim=True)
     if worker.phase not in workers.AVAILABLE or worker.drain_wanted:
         is_leaving = worker.drain_wanted and worker.phase in workers.AVAILABLE
         raise WorkerUnavailable(worker.id, f"{worker.state} and draining" if is_leaving else worker.state)
@@ -98,6 +99,10 @@ def _find_candidates(work: Work, worker: Worker, room: int, passed: Set[str]) ->
     able = workers.capabilities(worker)
     limit = room + len(passed)
     if worker.run_id:
+        if not work.runs.rows:
+            work.lock_runs([worker.run_id])
+        elif worker.run_id not in work.runs.rows:
+            work.news |= News.TASKS  # a colleague may hold it: whoever waits comes back alone, and waits for the lock
         found = [task for task in work.transaction.select_allocated(worker.run_id, limit) if _fits(work.lane(task), able)]
         return _take_in_hand(work, _without(found, passed, room))
     lane_ids = _open_lanes(work, worker, able)
@@ -107,9 +112,12 @@ def _find_candidates(work: Work, worker: Worker, room: int, passed: Set[str]) ->
     candidates = _take_in_hand(work, lost)
     if len(lost) < room:
         glances = work.transaction.select_claimable(worker.tenant, lane_ids, limit)
-        # Whoever holds no run may wait for those that others hold; docs/decisions/0004 says what can come of that.
-        may_wait = not glances and not work.runs.rows
-        if may_wait and (waiting := work.transaction.find_claimable_runs(worker.tenant, lane_ids, room)):
+        # Whoever holds no run may wait for those that others hold; docs/decisions/0004 says what can come of that. Another one
+        # is told to come back without it.
+        waiting = [] if glances else work.transaction.find_claimable_runs(worker.tenant, lane_ids, room)
+        if waiting and work.runs.rows:
+            work.news |= News.TASKS
+        elif waiting:
             work.load(run_ids=waiting)
             glances = work.transaction.select_claimable(worker.tenant, lane_ids, limit)
         candidates += _take_in_groups(work, worker, _without(glances, passed, room - len(lost)))

@@ -25,6 +25,8 @@ from pointsman.store.rows import Breaker, Dependency, Entity, Family, Glance, La
 from pointsman.world import World
 
 _TEXT = {each: each.value for each in (*Phase, *Outcome)}
+TOLD = ("trigger", "reason", "actor", "metadata", "entered_at")
+"""What a line of the trail says beside the states."""
 Row = TypeVar("Row", bound=Entity)
 Alike = tuple[list[Row], list[str]]
 """Rows, and the columns in which all of them have changed."""
@@ -359,7 +361,9 @@ class Work:
         for rows, columns in table.take_moved():
             self.news |= News.EVENTS
             if followers := table.followers.pop(rows[0].id, None):
-                self.transaction.move_alike(rows[0], [rows[0].id, *followers], columns)
+                # The trail is written from the row: what it says must not be left over from before in some of them.
+                told = [name for name in TOLD if name not in columns]
+                self.transaction.move_alike(rows[0], [rows[0].id, *followers], [*columns, *told])
             else:
                 self.transaction.move(rows, columns)
         for rows, columns in table.take_changed():

@@ -127,10 +127,10 @@ def _free(work: Work, worker: Worker) -> None:
     work.allocation_wanted = True
 
 
-def heard_of(work: Work, worker: Worker) -> None:
-    """A sign of life; written down when the last one is no longer fresh, because every claim and every heartbeat is one."""
+def heard_of(work: Work, worker: Worker, *, by_claim: bool = False) -> None:
+    """A sign of life. Claims come often: one that follows a fresh sign is not written down."""
     fresh_until = worker.heartbeat_at + timedelta(seconds=worker.lease_seconds * FRESH_LEASES)
-    if worker.missing or work.now >= fresh_until:
+    if worker.missing or not by_claim or work.now >= fresh_until:
         worker.heartbeat_at = max(work.now, worker.heartbeat_at)
         work.workers.change(worker)
     if worker.missing:
