@@ -28,7 +28,7 @@ _TEXT = {each: each.value for each in (*Phase, *Outcome)}
 TOLD = ("trigger", "reason", "actor", "metadata", "entered_at")
 """What a line of the trail says beside the states."""
 Row = TypeVar("Row", bound=Entity)
-Alike = tuple[list[Row], list[str]]
+Changes = tuple[list[Row], list[str]]
 """Rows, and the columns in which all of them have changed."""
 
 
@@ -97,11 +97,11 @@ class Table(Generic[Row]):
             self._stored[row.id] = self._read(row)
         return new
 
-    def take_moved(self) -> list[Alike[Row]]:
+    def take_moved(self) -> list[Changes[Row]]:
         """One wave after the other, so that a row is in its first state before it is in its second."""
         waves, self._waves = self._waves, []
         self._moves.clear()
-        return [alike for wave in waves for alike in self._sort(wave.values())]
+        return [changes for wave in waves for changes in self._sort(wave.values())]
 
     def is_followed(self, names: Iterable[str]) -> bool:
         """Whether some of these rows are about to go where another one goes, and are not in hand."""
@@ -111,15 +111,15 @@ class Table(Generic[Row]):
         """Whether nothing of a row is still to be written."""
         return name not in self._moves and name not in self._changed and name not in self._new
 
-    def take_changed(self) -> list[Alike[Row]]:
+    def take_changed(self) -> list[Changes[Row]]:
         changed, self._changed = self._changed, {}
-        return [alike for alike in self._sort(changed.values()) if alike[1]]
+        return [changes for changes in self._sort(changed.values()) if changes[1]]
 
     @property
     def is_dirty(self) -> bool:
         return bool(self._new or self._waves or self._changed)
 
-    def _sort(self, rows: Iterable[Row]) -> list[Alike[Row]]:
+    def _sort(self, rows: Iterable[Row]) -> list[Changes[Row]]:
         """Put together what has changed in the same columns: most rows of a batch have, and only these columns are written."""
         kinds: dict[bytes, list[Row]] = {}
         for row in rows:
