@@ -105,6 +105,8 @@ class History:
             operation, arguments = read
             if isinstance(command, (SubmitRun, AddTasks)) and not isinstance(outcome, PointsmanError):
                 self._created |= {row.id for row in (outcome if isinstance(outcome, list) else [outcome])}
+            if isinstance(command, SignalAttempt) and getattr(outcome, "outcome", None) == "canceled":
+                self._beyond.add(command.task_id)  # its run called it off in the same commit, after the report
             if isinstance(command, ClaimTasks) and isinstance(outcome, tuple):
                 outcome = outcome[0]
                 for claim in outcome:
