@@ -433,8 +433,10 @@ class PostgresTransaction(PostgresReader):
 
     def insert_lane(self, tenant: str, tool: str | None, capabilities: str, *, fails_fast: bool) -> Lane:
         lane = {"tenant": tenant, "tool": tool, "capabilities": capabilities, "fails_fast": fails_fast}
-        # Where somebody else was quicker, nobody knows how many there are: a number that is never right makes all look again.
-        self._lanes = self._lanes + 1 if self._execute("insert_lane", **lane) else -1
+        if self._execute("insert_lane", **lane):
+            self._lanes += 1
+        else:
+            self._lanes = self._value("count_lanes")  # somebody was quicker, and perhaps since this transaction began
         return self._all(Lane, "find_lane", **lane)[0]
 
     def ensure_tenant(self, tenant: str, now: datetime) -> None:

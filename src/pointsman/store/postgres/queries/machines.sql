@@ -27,6 +27,9 @@ SELECT machine_id, from_state, to_state, trigger, severity, to_phase, to_outcome
        machine_id integer, from_state text, to_state text, trigger text, severity text, to_phase text, to_outcome text,
        needs_worker boolean, needs_session boolean, needs_dependencies boolean)
 
+-- name: count_lanes
+SELECT count(*) FROM lane
+
 -- name: list_lanes
 SELECT * FROM lane ORDER BY id
 
