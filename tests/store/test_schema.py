@@ -125,7 +125,7 @@ def test_both_databases_have_the_same_tables_columns_queries_and_migrations(sqli
     migrate(sqlite_url)
     assert columns_of(sqlite_url) == columns_of(postgres_url)
     sqlite, postgres = "pointsman.store.sqlite", "pointsman.store.postgres"
-    # SQLite locks no runs, so that what it selects is true at once; PostgreSQL counts lanes with BEGIN.
+    # SQLite locks no runs, so that what it selects is true at once.
     assert read_queries(sqlite).keys() ^ read_queries(postgres).keys() == {"glance_at_claimable"}
     assert "glance_at_claimable" in read_queries(postgres)
     assert [each[:2] for each in read_migrations(sqlite)] == [each[:2] for each in read_migrations(postgres)]
