@@ -1,7 +1,7 @@
 """Tasks that are alike move together: one of them is decided, and one statement writes the same move for all.
 
-Alike are tasks of one run that stand in one state, ask for nothing but to be done, and have had the same happen to them. Nine
-tasks of ten are; the others are looked at one by one.
+Alike are tasks of one run that stand in one state, ask for nothing but to be done, and have had the same happen to them; all
+others are looked at one by one.
 """
 
 from __future__ import annotations
