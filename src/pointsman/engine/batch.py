@@ -72,9 +72,11 @@ def _load(work: Work, commands: Sequence[Command[Any]]) -> None:
 def _find_together(needs: Sequence[Needs]) -> dict[str, int]:
     """Tasks that the same is reported of and nothing else is asked about, with their epochs. One command's at a time."""
     (first, *others) = [each for each in needs if each.together] or [Needs()]
-    asked = Counter(task_id for each in needs for task_id in (*each.task_ids, *each.families))
-    alone = not others and not any(each.held_by for each in needs)
-    together = {task_id: epoch for task_id, epoch in first.together if alone and asked[task_id] == 2}
+    if others or any(each.held_by for each in needs):
+        return {}
+    asked = Counter(task_id for each in needs for task_id in each.task_ids)
+    asked.update(task_id for each in needs if each is not first for task_id in each.families)
+    together = {task_id: epoch for task_id, epoch in first.together if asked[task_id] == 1}
     return together if len(together) >= alike.FEWEST else {}
 
 

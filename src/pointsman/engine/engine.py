@@ -375,10 +375,16 @@ class Engine(Questions):
         tenant: str = DEFAULT_TENANT,
         request_id: str | None = None,
     ) -> Task:
-        report = Report(
-            output=_json("output", output), cost_usd=cost_usd, exit_code=exit_code, session_id=session_id, log_path=log_path
+        completion = Completion(
+            task_id=task_id,
+            epoch=epoch,
+            output=output,
+            cost_usd=cost_usd,
+            exit_code=exit_code,
+            session_id=session_id,
+            log_path=log_path,
         )
-        return await self._report(task_id, epoch, "complete", report, tenant, request_id)
+        return await self._report(task_id, epoch, "complete", _read_completion(completion), tenant, request_id)
 
     async def complete_tasks(
         self, completions: Iterable[Completion], *, tenant: str = DEFAULT_TENANT
@@ -389,7 +395,9 @@ class Engine(Questions):
 
             refusals, claims = await asyncio.gather(engine.complete_tasks(done), engine.claim_tasks(worker_id, len(done)))
         """
-        reports = tuple(_as_signal(completion, tenant) for completion in completions)
+        reports = tuple(
+            _as_signal(each.task_id, each.epoch, "complete", _read_completion(each), tenant, None) for each in completions
+        )
         return await self._do(SignalAttempts(tenant=tenant, reports=reports)) if reports else []
 
     async def fail_task(
@@ -599,38 +607,29 @@ class Engine(Questions):
         return answer
 
     async def _report(self, task_id: str, epoch: int, signal: str, report: Report, tenant: str, request_id: str | None) -> Task:
-        _check_attempt(task_id, epoch, report.cost_usd, report.session_id, report.log_path)
-        checks.refuse(_exit_code(report.exit_code))
-        request = _request(f"{signal}_attempt", request_id, (task_id, epoch, report))
-        return await self._do(
-            SignalAttempt(
-                tenant=tenant,
-                request=request,
-                task_id=task_id,
-                epoch=epoch,
-                signal=signal,
-                report=report,
-                cause=Cause("worker"),
-            )
-        )
+        return await self._do(_as_signal(task_id, epoch, signal, report, tenant, request_id))
 
 
-def _as_signal(completion: Completion, tenant: str) -> SignalAttempt:
-    _check_attempt(completion.task_id, completion.epoch, completion.cost_usd, completion.session_id, completion.log_path)
-    checks.refuse(_exit_code(completion.exit_code))
-    report = Report(
+def _read_completion(completion: Completion) -> Report:
+    return Report(
         output=_json("output", completion.output),
         cost_usd=completion.cost_usd,
         exit_code=completion.exit_code,
         session_id=completion.session_id,
         log_path=completion.log_path,
     )
+
+
+def _as_signal(task_id: str, epoch: int, signal: str, report: Report, tenant: str, request_id: str | None) -> SignalAttempt:
+    """What a worker reports of an attempt, checked."""
+    _check_attempt(task_id, epoch, report.cost_usd, report.session_id, report.log_path)
+    checks.refuse(_exit_code(report.exit_code))
     return SignalAttempt(
         tenant=tenant,
-        request=None,
-        task_id=completion.task_id,
-        epoch=completion.epoch,
-        signal="complete",
+        request=_request(f"{signal}_attempt", request_id, (task_id, epoch, report)),
+        task_id=task_id,
+        epoch=epoch,
+        signal=signal,
         report=report,
         cause=Cause("worker"),
     )
