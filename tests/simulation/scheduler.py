@@ -68,6 +68,7 @@ class Simulation:
         self.promises = Promises(connection, sealed_states(self.machines.lifecycles.values()))
         self._answers = Answers(self.promises)
         self._history = History(self.promises)
+        self.tally = self._history.tally
         self._wakeups = Wakeups(connection)
         self.processes = [
             Process(f"p{n}", name, self.time, self.chance, self.promises.note, self._wakeups.note) for n in range(PROCESSES)
