@@ -8,6 +8,8 @@ import sys
 from concurrent.futures import ProcessPoolExecutor
 from itertools import islice
 
+from tests.simulation.tally import Tally
+
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
@@ -34,12 +36,14 @@ def main() -> int:
 def _run_in_turn(first: int, number: int, *, trace: bool) -> int:
     from tests.simulation.run import run_seed
 
+    tally = Tally()
     for seed in range(first, first + number):
-        report = run_seed(seed, trace=trace)
-        if report:
-            print(report)
+        ending = run_seed(seed, trace=trace)
+        if ending.report:
+            print(ending.report)
             return 1
-    print(f"seeds {first} to {first + number - 1}: every promise was kept")
+        tally.add(ending.tally)
+    print(f"seeds {first} to {first + number - 1}: every promise was kept\n{tally}")
     return 0
 
 
@@ -49,16 +53,18 @@ def _run_everywhere(first: int, number: int) -> int:
 
     seeds = iter(range(first, first + number))
     done = 0
+    tally = Tally()
     with ProcessPoolExecutor(os.cpu_count()) as pool:
         while chunk := list(islice(seeds, 50)):
-            for report in pool.map(run_seed, chunk):
+            for ending in pool.map(run_seed, chunk):
                 done += 1
-                if report:
-                    print(f"\n{report}")
+                tally.add(ending.tally)
+                if ending.report:
+                    print(f"\n{ending.report}")
                     pool.shutdown(cancel_futures=True)
                     return 1
             print(f"\r{done} of {number} seeds", end="", file=sys.stderr, flush=True)
-    print(f"\nseeds {first} to {first + number - 1}: every promise was kept")
+    print(f"\nseeds {first} to {first + number - 1}: every promise was kept\n{tally}")
     return 0
 
 

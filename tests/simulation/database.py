@@ -11,10 +11,12 @@ import apsw
 
 from pointsman.engine.machines import Machines
 from pointsman.lifecycles import SHIPPED, load_lifecycle
+from pointsman.store.contract import News
 from pointsman.store.sqlite.store import SqliteStore
 from pointsman.world import Clock, Ids, RandomIds
 
 Watch = Callable[[int, str, str, int], None]
+Hear = Callable[[News], None]
 _names = count(1)
 
 
@@ -29,10 +31,23 @@ class StillClock:
 class SharedStore(SqliteStore):
     """The real store, on a database that several connections of this process share."""
 
-    def __init__(self, name: str, *, clock: Clock, ids: Ids, watch: Watch) -> None:
+    def __init__(self, name: str, *, clock: Clock, ids: Ids, watch: Watch, hear: Hear) -> None:
         self._name = name
         super().__init__(":memory:", clock=clock, ids=ids)
         self.writer.set_update_hook(watch)
+        self._told = News.NOTHING
+        self._hear = hear
+        self.listen(self._note)
+
+    def end(self, word: str, news: News) -> None:
+        """Pass on what listeners have heard of a commit, and be it nothing."""
+        self._told = News.NOTHING
+        super().end(word, news)
+        if word == "COMMIT":
+            self._hear(self._told)
+
+    def _note(self, news: News) -> None:
+        self._told |= news
 
     def _connect(self, *, read_only: bool = False) -> apsw.Connection:  # noqa: ARG002 - readers share the writer's here
         return connect(self._name)

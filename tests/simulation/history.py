@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -18,6 +17,7 @@ from tests.histories.models.task import LIFECYCLES, TaskState, task_models
 from tests.histories.record import Record
 from tests.simulation.post import Message
 from tests.simulation.promises import Broken, Promises
+from tests.simulation.tally import EXPLAINED, Tally
 
 from pointsman.engine.commands.runs import AddTasks, ApproveRun, SignalRun, SubmitRun
 from pointsman.engine.commands.tasks import NoteAttempt, SignalAttempt, SignalAttempts, SignalTask
@@ -48,49 +48,62 @@ class History:
         self._promises = promises
         self._records: defaultdict[str, list[Record]] = defaultdict(list)
         """By tenant: none may see anything of another."""
-        self._beyond: set[str] = set()
-        """Tasks for which somebody asked for a transition, which the models do not know, and what was changed by a commit that
-        nobody was told of: the models would have to guess what was claimed, and all that could follow."""
+        self._beyond: dict[str, str] = {}
+        """By entity: why the models cannot follow it. They do not know transitions that somebody asked for; and where nobody
+        was told of a commit, they would have to guess what was claimed, and all that could follow."""
         self._told: defaultdict[str, set[int]] = defaultdict(set)
         """By task: the epochs that some worker was told of."""
         self._created: set[str] = set()
         """Runs and tasks of which somebody was told that they are there."""
         self._instant = 0.0
+        self.tally = Tally()
 
     def note(self, messages: Sequence[Message], outcomes: Sequence[Any] | None) -> None:
         """A batch was decided, all of it at once; who hears that the database was busy, full or away has done nothing."""
         self._instant += 2.0
         told = outcomes or [OutcomeUnknown("killed")] * len(messages)
         if any(isinstance(outcome, OutcomeUnknown) for outcome in told):
-            self._beyond |= set(self._promises.changed)
+            self._pass_over("changed by a commit that nobody was told of", *self._promises.changed)
         for message, outcome in zip(messages, told, strict=True):
             if isinstance(message.command, RequestTransition):
-                self._beyond.add(message.command.entity_id)
+                self._pass_over("asked for by transition", message.command.entity_id)
             elif not isinstance(outcome, StoreError) or (isinstance(outcome, OutcomeUnknown) and self._promises.changed):
                 self._records[message.command.tenant] += self._read(message.command, outcome)
 
     def check(self) -> None:
         """Tasks, keys and breakers; what the models know of jobs and their workers is too little for all that happens here."""
         for records in self._records.values():
-            for make_models in (task_models, key_models, breaker_models):
-                for model in make_models(records):
-                    if not self._is_beyond_models(model.subject.split()[1]):
-                        _explain(model)
+            for model in key_models(records):
+                self.tally.count("key", _explain(model))
+            for breaker in breaker_models(records):
+                self.tally.count("breaker", _explain(breaker))
+        models = {model.subject.split()[1]: model for records in self._records.values() for model in task_models(records)}
+        for task in self._promises.tasks.values():
+            obstacle = self._find_obstacle(task) or (None if task.id in models else "that nobody heard of")
+            self.tally.count("task", obstacle or _explain(models[task.id]))
 
-    def _is_beyond_models(self, name: str) -> bool:
+    def _pass_over(self, why: str, *names: str) -> None:
+        for name in names:
+            self._beyond.setdefault(name, why)
+
+    def _find_obstacle(self, task: Any) -> str | None:
         """It is of another lifecycle, has parts that may have been added later, or nobody knows what happened to it."""
-        task = self._promises.tasks.get(name)
-        if task is None or name in self._beyond:
-            return task is not None
-        if len(self._told[name]) != task.epoch:
-            return True  # a claim that ended at once, at a breaker or a budget, is told to nobody
         run = self._promises.runs[task.run_id]
-        came_with_run = task.created_at == run.created_at
-        if (run.id if came_with_run else name) not in self._created:
-            return True
+        if run.lifecycle not in LIFECYCLES:
+            return "of another lifecycle"
         # What money does follows from what others spend, too, and from limits that change: other promises are about that.
-        costs = task.budget_usd is not None or run.budget_usd is not None or run.id in self._promises.changed_budgets
-        return costs or bool(task.has_children) or run.lifecycle not in LIFECYCLES
+        if task.budget_usd is not None or run.budget_usd is not None or run.id in self._promises.changed_budgets:
+            return "with a budget"
+        if task.has_children:
+            return "with subtasks"
+        if task.id in self._beyond:
+            return self._beyond[task.id]
+        came_with_run = task.created_at == run.created_at
+        if (run.id if came_with_run else task.id) not in self._created:
+            return "created without an answer"
+        if len(self._told[task.id]) != task.epoch:
+            return "claimed without an answer"  # a claim that ended at once, at a breaker or a budget, is told to nobody
+        return None
 
     def _read(self, command: Any, outcome: Any) -> Iterator[Record]:
         if isinstance(command, SignalAttempts):
@@ -99,14 +112,14 @@ class History:
                 # An acceptance says nothing of the task: what is stored then is what it would have said.
                 row = self._promises.tasks[report.task_id]._asdict() if refusal is None else refusal
                 if refusal is None and self._promises.tasks[report.task_id].outcome in ("failure", "canceled"):
-                    self._beyond.add(report.task_id)  # something else happened to it in the same commit
+                    self._pass_over("changed again in the same commit", report.task_id)
                 yield self._record(report, "complete_task", _report_arguments(report), row)
         elif read := _read_command(command):
             operation, arguments = read
             if isinstance(command, (SubmitRun, AddTasks)) and not isinstance(outcome, PointsmanError):
                 self._created |= {row.id for row in (outcome if isinstance(outcome, list) else [outcome])}
             if isinstance(command, SignalAttempt) and getattr(outcome, "outcome", None) == "canceled":
-                self._beyond.add(command.task_id)  # its run called it off in the same commit, after the report
+                self._pass_over("called off in the same commit", command.task_id)  # by its run, after the report
             if isinstance(command, ClaimTasks) and isinstance(outcome, tuple):
                 outcome = outcome[0]
                 for claim in outcome:
@@ -163,13 +176,15 @@ def _without_instants(state: Any) -> Any:
             return replace(state, used=0.0, not_before=0.0)
 
 
-def _explain(model: Any) -> None:
+def _explain(model: Any) -> str:
     """What has too many orders to try them all is passed over: most have a few."""
     try:
-        with suppress(TooManyOrders):
-            check_model(Timeless(model), timed=False, most_states=MOST_STATES)
+        check_model(Timeless(model), timed=False, most_states=MOST_STATES)
+    except TooManyOrders:
+        return "with too many orders"
     except Unexplained as unexplained:
         raise Broken("every history can be explained", str(unexplained)) from unexplained
+    return EXPLAINED
 
 
 def _read_answer(command: Any, outcome: Any) -> Any:

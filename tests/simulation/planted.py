@@ -49,6 +49,7 @@ DOCTOR = "the doctor finds nothing"
 HISTORY = "every history can be explained"
 EFFECT = "one request, one effect"
 TRUE = "what was acknowledged is true"
+WOKEN = "whoever sleeps is woken"
 _TASK_MOVES = """\
 coalesce((SELECT {} FROM rule
                        WHERE machine_id = old.machine_id {}AND to_state = new.state AND trigger = new.trigger
@@ -280,6 +281,44 @@ BUGS = (
         "if row is None:",
         "no tenant reaches another",
     ),
+    _bug(
+        "nobody is told of tasks that begin in the queue",
+        "engine.submit",
+        "    if machine.initial.phase is Phase.QUEUED:\n        work.news |= News.TASKS\n",
+        "",
+        WOKEN,
+    ),
+    _bug(
+        "nobody is told that a task is back in the queue",
+        "engine.tasks",
+        "        work.news |= News.TASKS\n",
+        "",
+        WOKEN,
+    ),
+    _bug(
+        "nobody is told that a run is open again",
+        "engine.runs",
+        "        work.news |= News.TASKS\n",
+        "        pass\n",
+        WOKEN,
+    ),
+    _bug(
+        "nobody is told that a worker has room again",
+        "engine.workers",
+        "            work.news |= News.TASKS  # it had no room",
+        "            pass  # it had no room",
+        WOKEN,
+    ),
+    _bug("nobody is told of a timer", "engine.work", "        self.news |= News.TIMERS\n", "", WOKEN),
+    _bug("nobody is told of a lease", "engine.commands.workers", "        work.news |= News.TIMERS", "        pass", WOKEN),
+    _bug(
+        "nobody is told what moved",
+        "engine.work",
+        "        for rows, columns in table.take_moved():\n            self.news |= News.EVENTS\n",
+        "        for rows, columns in table.take_moved():\n",
+        WOKEN,
+    ),
+    _bug("the bell does not ring", "store.sqlite.store", "            self._bell.ring(news)\n", "            pass\n", WOKEN),
 )
 
 

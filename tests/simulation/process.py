@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from random import Random
 from typing import Any
 
-from tests.simulation.database import SharedStore, Watch, template
+from tests.simulation.database import Hear, SharedStore, Watch, template
 from tests.simulation.faults import Crashed, Fault, FaultyStore
 
 from pointsman.engine.batch import Decider
@@ -57,13 +57,14 @@ class Pause(threading.Event):
 
 
 class Process:
-    def __init__(self, name: str, database: str, time: Time, chance: Random, watch: Watch) -> None:
+    def __init__(self, name: str, database: str, time: Time, chance: Random, watch: Watch, hear: Hear) -> None:
         self.name = name
         self.clock = SkewedClock(time)
         self._database = database
         self._time = time
         self._chance = chance
         self._watch = watch
+        self._hear = hear
         self.is_alive = False
         self.work = 0
         """How many statements the commands at hand have taken."""
@@ -75,7 +76,7 @@ class Process:
         """With nothing in mind but what the database knows."""
         ids = RandomIds(Random(self._chance.getrandbits(64)))
         world = World(clock=self.clock, ids=ids, chance=Random(self._chance.getrandbits(64)))
-        self.store = SharedStore(self._database, clock=self.clock, ids=ids, watch=self._watch)
+        self.store = SharedStore(self._database, clock=self.clock, ids=ids, watch=self._watch, hear=self._hear)
         self.store.writer.exec_trace = self._count_work
         self._faulty = FaultyStore(self.store)
         self._decider = Decider(template()[1], world)

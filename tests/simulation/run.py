@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from tests.simulation.scheduler import Failure, Simulation
+from tests.simulation.tally import Tally
 
 
-def run_seed(seed: int, *, trace: bool = False) -> str | None:
+class Ending(NamedTuple):
+    report: str | None
     """Nothing when every promise was kept; otherwise which one was not, what happened last, and how to see it again."""
+    tally: Tally
+
+
+def run_seed(seed: int, *, trace: bool = False) -> Ending:
     simulation = Simulation(seed, trace=trace)
     try:
         simulation.run()
     except Failure as failure:
-        return write_report(failure)
+        return Ending(write_report(failure), simulation.tally)
     finally:
         if trace:
             print("\n".join(simulation.lines()))
         simulation.close()
-    return None
+    return Ending(None, simulation.tally)
 
 
 def write_report(failure: Failure) -> str:

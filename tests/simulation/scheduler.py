@@ -17,6 +17,7 @@ from tests.simulation.post import Message, Sender
 from tests.simulation.process import MOST_WORK, Process, Time
 from tests.simulation.promises import Broken, Promises, keep
 from tests.simulation.shapes import TENANTS, TOOLS
+from tests.simulation.wakeups import Wakeups
 from tests.simulation.workers import SimulatedWorker
 
 from pointsman.engine import alike
@@ -67,7 +68,11 @@ class Simulation:
         self.promises = Promises(connection, sealed_states(self.machines.lifecycles.values()))
         self._answers = Answers(self.promises)
         self._history = History(self.promises)
-        self.processes = [Process(f"p{n}", name, self.time, self.chance, self.promises.note) for n in range(PROCESSES)]
+        self.tally = self._history.tally
+        self._wakeups = Wakeups(connection)
+        self.processes = [
+            Process(f"p{n}", name, self.time, self.chance, self.promises.note, self._wakeups.note) for n in range(PROCESSES)
+        ]
         self.workers = [SimulatedWorker(self, number, self.chance.choice(TENANTS)) for number in range(WORKERS)]
         self._clients = [Client(self, f"c{number}") for number in range(CLIENTS)]
         self._under_way: list[Message] = []
@@ -152,6 +157,7 @@ class Simulation:
         self.note(partial(describe_batch, process.name, batch, outcomes))
         keep("no command goes on for ever", process.work <= MOST_WORK, f"{[str(message) for message in batch]}")
         self.promises.look()
+        self._wakeups.check()
         self._history.note(batch, outcomes)
         self._answers.check(batch, outcomes, self.time.seconds)
         was_split = process.writer.metrics.splits > splits

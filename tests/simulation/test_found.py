@@ -8,19 +8,21 @@ from random import Random
 from typing import Any
 
 import pytest
-from tests.simulation.database import new_database
+from tests.simulation.database import new_database, template
 from tests.simulation.people import CAUSE, declare_tool
 from tests.simulation.process import MOST_WORK, Process, Time
 
 from pointsman.engine.claims import Claim
-from pointsman.engine.commands.runs import AddTasks, SubmitRun
+from pointsman.engine.commands.runs import AddTasks, SignalRun, SubmitRun
 from pointsman.engine.commands.tasks import SignalAttempt, SignalAttempts, SignalTask
-from pointsman.engine.commands.tend import Tend
-from pointsman.engine.commands.workers import ClaimTasks, RegisterWorker
+from pointsman.engine.commands.tend import Repair, Tend
+from pointsman.engine.commands.workers import ClaimTasks, Heartbeat, RegisterWorker
+from pointsman.engine.doctor import diagnose
 from pointsman.engine.submit import NewRun, NewTask
 from pointsman.engine.tasks import Report, as_error
 from pointsman.engine.work import Cause
 from pointsman.errors import LeaseLost, RequestInvalid
+from pointsman.store.contract import News
 from pointsman.store.rows import Run, Task
 
 ACME = "acme"
@@ -33,7 +35,12 @@ class Scene:
     def __init__(self) -> None:
         name, self._connection = new_database()
         self.time = Time()
-        self.process = Process("p", name, self.time, Random(1), lambda *_: None)
+        self.process = Process("p", name, self.time, Random(1), lambda *_: None, self._hear)
+        self.told = News.NOTHING
+        """What others were told of the last transaction."""
+
+    def _hear(self, news: News) -> None:
+        self.told = news
 
     def close(self) -> None:
         self.process.kill()
@@ -54,12 +61,12 @@ class Scene:
         assert isinstance(run, Run)
         return run
 
-    def register(self, *capabilities: str, slots: int = 1) -> str:
+    def register(self, *capabilities: str, slots: int = 1, lifecycle: str = "standard") -> str:
         register = RegisterWorker(
             tenant=ACME,
             request=None,
             name="worker",
-            lifecycle="standard",
+            lifecycle=lifecycle,
             capabilities=capabilities,
             max_concurrent_tasks=slots,
             lease_seconds=LEASE_SECONDS,
@@ -112,6 +119,10 @@ def fail(claim: Claim) -> SignalAttempt:
 
 def skip(task: Task) -> SignalTask:
     return SignalTask(tenant=ACME, request=None, task_id=task.id, signal="skip", report=Report(), cause=CAUSE)
+
+
+def cancel(run: Run) -> SignalRun:
+    return SignalRun(tenant=ACME, request=None, run_id=run.id, signal="cancel", cause=CAUSE)
 
 
 def add(run: Run, *tasks: NewTask) -> AddTasks:
@@ -217,3 +228,48 @@ def test_what_tasks_cost_that_end_together_is_counted_for_each(scene: Scene) -> 
     claims = scene.claim(scene.register(slots=20), 20)
     scene.do(SignalAttempts(tenant=ACME, reports=tuple(complete(claim, cost_usd=Decimal(2)) for claim in claims)))
     assert scene.run(run).spent_usd == 40
+
+
+@pytest.mark.parametrize("lifecycle", ["pipeline", "approval"])
+def test_whoever_waits_is_told_of_tasks_that_begin_in_the_queue(scene: Scene, lifecycle: str) -> None:
+    run = scene.submit(NewTask(name="a"), lifecycle=lifecycle)
+    assert News.TASKS in scene.told
+    scene.do(add(run, NewTask(name="b")))
+    assert News.TASKS in scene.told
+
+
+def test_a_worker_that_had_no_room_and_waits_is_told_that_it_has_some(scene: Scene) -> None:
+    scene.submit(*map(plain, range(3)))
+    first, _ = scene.claim(scene.register(slots=2), 2)
+    scene.do(complete(first))
+    assert News.TASKS in scene.told
+
+
+def test_a_worker_whose_run_has_ended_is_told_of_the_tasks_of_others(scene: Scene) -> None:
+    scene.register(lifecycle="supervised")
+    run = scene.submit(NewTask(name="its own"), lifecycle="supervised")
+    scene.do(cancel(run))
+    assert News.TASKS in scene.told
+
+
+def test_a_worker_that_takes_the_place_of_another_is_told_of_its_new_tasks(scene: Scene) -> None:
+    scene.register(lifecycle="supervised")
+    scene.submit(NewTask(name="wanted"), lifecycle="supervised")
+    substitute = scene.register(lifecycle="supervised")
+    scene.do(cancel(scene.submit(NewTask(name="earlier"), lifecycle="supervised")))
+    scene.time.advance(LEASE_SECONDS - 1)
+    scene.do(Heartbeat(tenant=ACME, request=None, worker_id=substitute, attempts=()))
+    scene.time.advance(2)
+    scene.do(Tend())
+    assert News.TASKS in scene.told
+    assert [claim.name for claim in scene.claim(substitute)] == ["wanted"]
+
+
+def test_whoever_waits_is_told_of_tasks_that_the_doctor_has_freed(scene: Scene) -> None:
+    scene.submit(NewTask(name="a"))
+    scene.process.store.writer.execute("UPDATE task SET open_dependencies = 1")
+    with scene.process.store.read() as reader:
+        found = tuple(diagnose(reader, template()[1], reader.now()))
+    scene.do(Repair(diagnoses=tuple(each for each in found if each.kind == "task")))
+    assert News.TASKS in scene.told
+    assert [claim.name for claim in scene.claim(scene.register())] == ["a"]

@@ -72,6 +72,7 @@ def _repair_tasks(work: Work, task_ids: Sequence[str]) -> None:
             tasks.grant_attempt(task)
             work.tasks.change(task)
             work.waiting.append(task_id)
+            work.news |= News.TASKS
 
 
 def _repair_run(work: Work, run: Run) -> None:

@@ -18,8 +18,9 @@ from pointsman.engine.machines import allocates
 from pointsman.engine.policy import Backoff, Policy, write_policy
 from pointsman.engine.work import Cause, Work
 from pointsman.errors import Problem, RequestInvalid, suggest
-from pointsman.kernel.machine import Kind, Lifecycle, Machine
+from pointsman.kernel.machine import Kind, Lifecycle, Machine, Phase
 from pointsman.lifecycles import DEFAULT
+from pointsman.store.contract import News
 from pointsman.store.rows import Dependency, Run, Task
 
 MAX_DEPTH = 5
@@ -341,6 +342,8 @@ def add_tasks(
             work.add_child(row.parent_task_id)
         before = row.id
         rows.append(row)
+    if machine.initial.phase is Phase.QUEUED:
+        work.news |= News.TASKS
     work.unsettled_runs.add(run.id)
     return rows
 

@@ -7,6 +7,7 @@ Rows are changed in place. A row that moves twice is written twice, in order, be
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence, Set
 from copy import copy
 from dataclasses import dataclass
@@ -176,6 +177,8 @@ class Work:
         """By worker: tasks that it has lost and that nobody has taken over yet."""
         self.allocation_wanted = False
         self._held: dict[str, int] = {}
+        self.held_change: Counter[str] = Counter()
+        """By worker: how many tasks more it holds than at the beginning."""
 
     def ensure_tenant(self, tenant: str) -> None:
         """Whoever gets something of its own for the first time is written down."""
@@ -230,6 +233,7 @@ class Work:
         """A worker got a task, or lost one."""
         if worker_id in self._held:
             self._held[worker_id] += change
+        self.held_change[worker_id] += change
         self.reviewed_workers.add(worker_id)
 
     def add_child(self, parent_id: str) -> None:

@@ -108,6 +108,8 @@ def review(work: Work) -> None:
     work.load_workers(reviewed)
     for worker_id, holds in work.count_held(reviewed).items():
         worker = work.workers.rows[worker_id]
+        if holds < worker.max_concurrent_tasks <= holds - work.held_change[worker_id]:
+            work.news |= News.TASKS  # it had no room, and may be waiting for another task already
         if holds and worker.phase == Phase.QUEUED:
             # The guard asks for room before the task that it has just been given.
             try_send(work, worker, "assign", Cause(), held=holds - 1)
@@ -207,6 +209,7 @@ def release_from_run(work: Work, run: Run) -> None:
         worker.run_id = None
         work.workers.change(worker)
         work.reviewed_workers.add(name)
+        work.news |= News.TASKS  # what it waits for may be in another run now
     work.allocation_wanted = True
 
 
@@ -226,6 +229,7 @@ def allocate(work: Work) -> None:
         for worker in free:
             worker.run_id = run.id
             work.workers.change(worker)
+            work.news |= News.TASKS  # it may be waiting already, and for tasks of this run from now on
             if worker.phase == Phase.QUEUED:
                 try_send(work, worker, "assign", Cause(reason=f"allocated to {run.name}", metadata={"run_id": run.id}), held=0)
         work.flush()
