@@ -81,6 +81,24 @@ async def work(
             await recorder.attempt("complete_task", **attempt, output=[recorder.client, claim.epoch])
 
 
+async def work_in_bulk(recorder: Recorder, *, size: int, lease_seconds: float, rounds: int) -> None:
+    """Claim as much as there is, up to `size`, keep it for a moment, and complete it with one request."""
+    worker = await recorder.ask("register_worker", name=recorder.client, lease_seconds=lease_seconds, max_concurrent_tasks=size)
+    for _ in range(rounds):
+        claims = await recorder.attempt("claim_tasks", worker_id=worker.id, limit=size, wait_seconds=lease_seconds / 4)
+        await asyncio.sleep(BREATH_SECONDS)
+        await recorder.complete_together([(claim.task_id, claim.epoch) for claim in claims or ()])
+
+
+async def lend_a_hand(recorder: Recorder, *, worker_id: str, rounds: int) -> None:
+    """Be one of several that claim and complete for the same worker."""
+    for _ in range(rounds):
+        claims = await recorder.attempt("claim_tasks", worker_id=worker_id, limit=1)
+        await asyncio.sleep(BREATH_SECONDS)
+        for claim in claims or ():
+            await recorder.attempt("complete_task", task_id=claim.task_id, epoch=claim.epoch)
+
+
 async def haunt(recorder: Recorder, *, count: int, lease_seconds: float, rounds: int) -> None:
     """Claim everything, fall silent until the lease is nearly over, and go on as if nothing were the matter."""
     worker = await recorder.ask(
@@ -95,6 +113,18 @@ async def haunt(recorder: Recorder, *, count: int, lease_seconds: float, rounds:
             if number:  # a sign of life in the first round would renew the lease
                 await recorder.attempt("heartbeat", worker_id=worker.id, attempts=attempts)
             await asyncio.sleep(BREATH_SECONDS)
+
+
+async def haunt_in_bulk(recorder: Recorder, *, count: int, size: int, lease_seconds: float, rounds: int) -> None:
+    """Claim a lot, and report so much of it at a time that the lease ends in between."""
+    worker = await recorder.ask(
+        "register_worker", name=recorder.client, lease_seconds=lease_seconds, max_concurrent_tasks=count
+    )
+    claims = await recorder.ask("claim_tasks", worker_id=worker.id, limit=count)
+    attempts = [(claim.task_id, claim.epoch) for claim in claims]
+    await asyncio.sleep(lease_seconds * 0.9)
+    for _ in range(rounds):
+        await complete_in_bulk(recorder, attempts=attempts, size=size, pause_seconds=BREATH_SECONDS)
 
 
 async def forget(recorder: Recorder, *, count: int, lease_seconds: float) -> None:
@@ -116,6 +146,15 @@ async def complete_each(
         await asyncio.sleep(pause_seconds)
         more = {"request_id": f"{key} {task_id}"} if key else {"output": recorder.client}
         await recorder.attempt("complete_task", task_id=task_id, epoch=epoch, **more)
+
+
+async def complete_in_bulk(
+    recorder: Recorder, *, attempts: list[tuple[str, int]], size: int, pause_seconds: float = 0.0
+) -> None:
+    """Complete attempts, `size` of them with each request, whoever else may do so, too."""
+    for first in range(0, len(attempts), size):
+        await asyncio.sleep(pause_seconds)
+        await recorder.complete_together(attempts[first : first + size])
 
 
 async def probe(recorder: Recorder, *, tool: str, rounds: int, lease_seconds: float) -> None:
@@ -157,6 +196,13 @@ async def signal_each(recorder: Recorder, *, task_ids: list[str], signals: list[
         await recorder.attempt("signal_task", task_id=task_id, signal=signals[number % len(signals)], **more)
 
 
+async def cancel_runs(recorder: Recorder, *, run_ids: list[str]) -> None:
+    """One after the other, with so much time between that some of their tasks can be done."""
+    for run_id in run_ids:
+        await asyncio.sleep(BREATH_SECONDS)
+        await recorder.attempt("signal_run", run_id=run_id, signal="cancel")
+
+
 async def terminate_each(recorder: Recorder, *, worker_ids: list[str]) -> None:
     for worker_id in worker_ids:
         await recorder.attempt("signal_worker", worker_id=worker_id, signal="terminate")
@@ -176,12 +222,17 @@ ACTORS: dict[str, Callable[..., Awaitable[None]]] = {
     for actor in (
         submit_twice,
         work,
+        work_in_bulk,
+        lend_a_hand,
         haunt,
+        haunt_in_bulk,
         complete_each,
+        complete_in_bulk,
         probe,
         forget,
         serve_jobs,
         signal_each,
+        cancel_runs,
         terminate_each,
         watch,
     )

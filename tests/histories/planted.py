@@ -1,102 +1,63 @@
-"""Bugs to be planted: one line of the engine each, changed while it is loaded. A checker that lets one pass has no teeth."""
+"""Bugs to be planted: one line of the engine or of its SQL each. A checker that lets one pass has no teeth."""
 
 from __future__ import annotations
 
-import importlib.abc
-import importlib.machinery
-import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from types import ModuleType
-
-
-@dataclass(frozen=True, slots=True)
-class Bug:
-    module: str
-    old: str
-    new: str
-
+from tests.planting import Patch
 
 BUGS = {
-    "epoch check dropped": Bug(
-        "pointsman.engine.commands.tasks",
+    "epoch check dropped": Patch(
+        "engine.commands.tasks",
         "if task.current_attempt == epoch and not task.lease_expired:",
         "if task.current_attempt is not None:",
     ),
-    "heartbeat of any epoch accepted": Bug(
-        "pointsman.engine.commands.workers",
+    "heartbeat of any epoch accepted": Patch(
+        "engine.commands.workers",
         "task.tenant != self.tenant or task.current_attempt != epoch or task.lease_expired:",
         "task.tenant != self.tenant or task.current_attempt is None:",
     ),
-    "probe admitted twice": Bug(
-        "pointsman.engine.breakers",
+    "probe admitted twice": Patch(
+        "engine.breakers",
         "return breaker.phase == Phase.QUEUED or (breaker.phase == Phase.ACTIVE and breaker.probe_task_id is None)",
         "return breaker.phase == Phase.QUEUED or breaker.phase == Phase.ACTIVE",
     ),
-    "idempotency look-up skipped": Bug("pointsman.engine.batch", "if request is None:", "if True:"),
-    "key taken for another request": Bug(
-        "pointsman.engine.batch", "if stored.request_hash != request.request_hash:", "if False:"
-    ),
-    "job started with too few workers": Bug(
-        "pointsman.engine.workers",
+    "idempotency look-up skipped": Patch("engine.batch", "if request is None:", "if True:"),
+    "key taken for another request": Patch("engine.batch", "if stored.request_hash != request.request_hash:", "if False:"),
+    "job started with too few workers": Patch(
+        "engine.workers",
         "facts = runs.facts_of(run, free_workers=len(free))",
         "facts = runs.facts_of(run, free_workers=run.worker_count)",
     ),
-    "retry not counted": Bug(
-        "pointsman.engine.tasks",
+    "retry not counted": Patch(
+        "engine.tasks",
         "task.retry_count += not report.usage_limit_until",
         "task.retry_count += 0",
     ),
-    "answer lost": Bug(
-        "pointsman.engine.tasks",
+    "answer lost": Patch(
+        "engine.tasks",
         "task.question, task.answer = None, report.answer",
         "task.question, task.answer = None, None",
     ),
-    "forgotten task given up at once": Bug(
-        "pointsman.engine.commands.workers",
+    "forgotten task given up at once": Patch(
+        "engine.commands.workers",
         "if rows[task_id].entered_at + patience < work.now",
         "if patience",
     ),
+    "one of those who go together left behind": Patch(
+        "engine.alike",
+        "tuple(glance.id for glance in group if glance.id != task.id)",
+        "tuple(glance.id for glance in group[:-1] if glance.id != task.id)",
+    ),
 }
-
-
-def plant(name: str) -> None:
-    """Change the source of a module before it is loaded."""
-    bug = BUGS[name]
-    if bug.module in sys.modules:
-        raise AssertionError(f"{bug.module} is loaded already: nothing can be planted in it any more.")
-    sys.meta_path.insert(0, _Gardener(bug))
-
-
-class _Gardener(importlib.abc.MetaPathFinder):
-    def __init__(self, bug: Bug) -> None:
-        self._bug = bug
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> importlib.machinery.ModuleSpec | None:
-        if fullname != self._bug.module:
-            return None
-        spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)
-        assert spec
-        assert spec.origin
-        spec.loader = _Planting(fullname, spec.origin, self._bug)
-        return spec
-
-
-class _Planting(importlib.machinery.SourceFileLoader):
-    def __init__(self, fullname: str, path: str, bug: Bug) -> None:
-        super().__init__(fullname, path)
-        self._bug = bug
-
-    def get_code(self, fullname: str) -> object:  # type: ignore[override]
-        """Compiled anew, whatever was compiled before."""
-        return compile(changed(Path(self.get_filename(fullname)).read_text("utf-8"), self._bug), self.path, "exec")
-
-
-def changed(source: str, bug: Bug) -> str:
-    found = source.count(bug.old)
-    if found != 1:
-        raise AssertionError(f"'{bug.old}' is there {found} times in {bug.module}, and must be there once. Write the bug anew.")
-    return source.replace(bug.old, bug.new)
+ON_POSTGRES = {
+    "runs not locked": Patch("postgres:lock_runs", "ORDER BY id FOR NO KEY UPDATE", "ORDER BY id"),
+    "workers not locked": Patch("postgres:lock_workers", "ORDER BY id FOR NO KEY UPDATE", "ORDER BY id"),
+    "breakers not locked": Patch("postgres:lock_breakers", "ORDER BY id FOR NO KEY UPDATE", "ORDER BY id"),
+    "what was true before the lock taken for true": Patch(
+        "store.postgres.store", 'BEGIN = b"BEGIN;', 'BEGIN = b"BEGIN ISOLATION LEVEL REPEATABLE READ;'
+    ),
+    "a twin's answer replaced": Patch(
+        "postgres:insert_response", "WHERE idempotency_key.expires_at <= excluded.created_at", "WHERE true"
+    ),
+}
+"""What is doubly kept shows nothing alone: claims that lock no run, a second look without a phase, updates that compare no
+revision, and a law that judges no move are each made up for by the others."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+from collections.abc import Sequence
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,10 @@ from typing import Any
 import msgspec
 from tests.histories.record import Record
 
-from pointsman.engine.engine import Engine
+from pointsman.engine.engine import Completion, Engine
 from pointsman.errors import EngineClosed, OutcomeUnknown, PointsmanError
+
+NOT_KNOWING = (OutcomeUnknown, EngineClosed, TimeoutError, asyncio.CancelledError)
 
 
 class Journal:
@@ -71,7 +74,7 @@ class Recorder:
         number = self._journal.invoke(self.client, operation, msgspec.to_builtins(arguments))
         try:
             answer = await getattr(self.engine, operation)(**arguments)
-        except (OutcomeUnknown, EngineClosed, TimeoutError, asyncio.CancelledError):
+        except NOT_KNOWING:
             raise
         except PointsmanError as error:
             self._journal.refuse(number, type(error).__name__)
@@ -85,3 +88,20 @@ class Recorder:
             return await self.ask(operation, **arguments)
         except PointsmanError:
             return None
+
+    async def complete_together(self, attempts: Sequence[tuple[str, int]]) -> None:
+        """Complete attempts with one request; in the history each is an operation of its own, done or refused."""
+        completions = [Completion(task_id=task_id, epoch=epoch, output=self.client) for task_id, epoch in attempts]
+        numbers = [self._journal.invoke(self.client, "complete_task", msgspec.to_builtins(each)) for each in completions]
+        refusals: Sequence[PointsmanError | None]
+        try:
+            refusals = await self.engine.complete_tasks(completions)
+        except NOT_KNOWING:
+            raise
+        except PointsmanError as error:
+            refusals = [error] * len(completions)
+        for number, refusal in zip(numbers, refusals, strict=True):
+            if refusal:
+                self._journal.refuse(number, type(refusal).__name__)
+            else:
+                self._journal.answer(number, None)

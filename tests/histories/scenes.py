@@ -16,6 +16,8 @@ from pointsman.engine.policy import Backoff
 from pointsman.engine.submit import NewRun, NewTask
 
 TASKS = 8
+BULK = 12
+"""More than it takes for tasks to go together, even when somebody takes one or two of them out."""
 LEASE_SECONDS = 0.25
 LONG_LEASE_SECONDS = 60.0
 TOOL = "hammer"
@@ -45,8 +47,8 @@ async def _direct(url: str, journal: Journal, direct: Scene) -> list[Part]:
 
 async def _look_at_everything(director: Recorder) -> list[Part]:
     for run in await director.ask("list_runs"):
-        await director.ask("get_run", run_id=run.id)
         await director.ask("list_tasks", run_id=run.id)
+        await director.ask("get_run", run_id=run.id)
     for breaker in await director.ask("list_breakers"):
         await director.ask("get_breaker", tool=breaker.tool)
     await director.ask("list_workers")
@@ -65,11 +67,11 @@ async def submit_tasks(director: Recorder, count: int = TASKS, **options: bool |
     return await submit(director, new_run("run", *(f"task {number}" for number in range(count)), **options))
 
 
-async def hold(director: Recorder, lease_seconds: float) -> tuple[str, str, list[tuple[str, int]]]:
+async def hold(director: Recorder, lease_seconds: float, count: int = TASKS) -> tuple[str, str, list[tuple[str, int]]]:
     """A worker with a task in every hand: the run, the worker, and what it holds."""
-    run_id, _ = await submit_tasks(director, max_reclaims=100)
-    worker = await director.ask("register_worker", name="holder", lease_seconds=lease_seconds, max_concurrent_tasks=TASKS)
-    claims = await director.ask("claim_tasks", worker_id=worker.id, limit=TASKS)
+    run_id, _ = await submit_tasks(director, count, max_reclaims=100)
+    worker = await director.ask("register_worker", name="holder", lease_seconds=lease_seconds, max_concurrent_tasks=count)
+    claims = await director.ask("claim_tasks", worker_id=worker.id, limit=count)
     return run_id, worker.id, [(claim.task_id, claim.epoch) for claim in claims]
 
 
@@ -168,13 +170,15 @@ async def duplicate_completions(director: Recorder) -> list[Part]:
 
 
 async def two_probes(director: Recorder) -> list[Part]:
-    """The breaker opens with the first failure, and soon lets a probe through, for which everybody waits."""
+    """The breaker opens with the first failure, and soon lets a probe through, for which everybody waits.
+
+    Each task has a run of its own, so that nobody has to wait for anything but the breaker.
+    """
     await director.ask("declare_tool", tool=TOOL, failure_threshold=1, cooldown_seconds=LEASE_SECONDS / 2)
     steady = Backoff(base_seconds=0.01, jitter=0.0)
-    tasks = tuple(
-        NewTask(name=f"task {number}", tool=TOOL, max_retries=50, max_reclaims=50, backoff=steady) for number in range(12)
-    )
-    await submit(director, NewRun(name="run", tasks=tasks))
+    task = NewTask(name="task", tool=TOOL, max_retries=50, max_reclaims=50, backoff=steady)
+    for number in range(12):
+        await submit(director, NewRun(name=f"run {number}", tasks=(task,)))
     worker = await director.ask("register_worker", name="first", lease_seconds=LONG_LEASE_SECONDS)
     (claim,) = await director.ask("claim_tasks", worker_id=worker.id)
     await director.ask("fail_task", task_id=claim.task_id, epoch=claim.epoch, error="no")
@@ -234,6 +238,84 @@ async def gangs_for_many_jobs(director: Recorder) -> list[Part]:
     ]
 
 
+async def many_hands_of_one_worker(director: Recorder) -> list[Part]:
+    """It holds a task all the time and has room for two more, and each of them claims whenever its own are empty."""
+    for number in range(TASKS * 3):
+        await submit(director, new_run(f"run {number}"))
+    worker = await director.ask("register_worker", name="hands", lease_seconds=LONG_LEASE_SECONDS, max_concurrent_tasks=3)
+    await director.ask("claim_tasks", worker_id=worker.id)
+    return [
+        Part(client=f"hand {number}", actor="lend_a_hand", arguments={"worker_id": worker.id, "rounds": TASKS})
+        for number in range(4)
+    ]
+
+
+# several completions with one request
+
+
+async def bulk_against_cancel(director: Recorder) -> list[Part]:
+    """Somebody cancels one task of each request from the first on, somebody else another one from the last on."""
+    run_id, _, attempts = await hold(director, LONG_LEASE_SECONDS, BULK * 5)
+    first, second = ([task_id for task_id, _ in attempts[place::BULK]] for place in (1, 7))
+    cancel = {"signals": ["cancel"]}
+    return [
+        watcher(run_id),
+        Part(client="worker", actor="complete_in_bulk", arguments={"attempts": attempts, "size": BULK}),
+        Part(client="ada", actor="signal_each", arguments=cancel | {"task_ids": first}),
+        Part(client="bob", actor="signal_each", arguments=cancel | {"task_ids": second[::-1]}, dies_after=7),
+    ]
+
+
+async def bulk_against_reclaimer(director: Recorder) -> list[Part]:
+    """The zombie's requests come before, at and after the end of its lease; the heirs have work of their own before."""
+    run_id, _ = await submit_tasks(director, BULK * 5, max_reclaims=100)
+    lost = {"count": BULK * 3, "size": BULK, "lease_seconds": LEASE_SECONDS, "rounds": 4}
+    taken = {"size": BULK, "lease_seconds": LEASE_SECONDS * 2, "rounds": 6}
+    return [
+        watcher(run_id),
+        Part(client="zombie", actor="haunt_in_bulk", arguments=lost),
+        Part(client="heir", actor="work_in_bulk", arguments=taken),
+        Part(client="another heir", actor="work_in_bulk", arguments=taken, dies_after=BULK),
+    ]
+
+
+async def bulk_against_bulk(director: Recorder) -> list[Part]:
+    """The same attempts are reported by two, in portions of which the other has done half, and some by a third."""
+    run_id, _, attempts = await hold(director, LONG_LEASE_SECONDS, BULK * 6)
+    shifted = attempts[BULK:] + attempts[:BULK]
+    return [
+        watcher(run_id),
+        Part(client="one", actor="complete_in_bulk", arguments={"attempts": attempts, "size": BULK * 2}),
+        Part(client="two", actor="complete_in_bulk", arguments={"attempts": shifted, "size": BULK * 2}, dies_after=BULK * 3),
+        Part(client="three", actor="complete_each", arguments={"attempts": attempts[:: BULK // 2]}),
+    ]
+
+
+async def bulk_against_cancelled_runs(director: Recorder) -> list[Part]:
+    """Some requests speak of one run, some of two."""
+    held = [await hold(director, LONG_LEASE_SECONDS, BULK * 3 // 2) for _ in range(6)]
+    run_ids = [run_id for run_id, _, _ in held]
+    attempts = [attempt for _, _, attempts in held for attempt in attempts]
+    return [
+        Part(client="worker", actor="complete_in_bulk", arguments={"attempts": attempts, "size": BULK}),
+        Part(client="ada", actor="cancel_runs", arguments={"run_ids": run_ids[1:]}),
+        Part(client="bob", actor="cancel_runs", arguments={"run_ids": run_ids[::-1]}, dies_after=3),
+    ]
+
+
+async def runs_that_several_end_together(director: Recorder) -> list[Part]:
+    """Each has done a part of each run: whoever comes last ends it."""
+    held = [await hold(director, LONG_LEASE_SECONDS, BULK * 4) for _ in range(5)]
+    return [
+        Part(
+            client=f"worker {number}",
+            actor="complete_in_bulk",
+            arguments={"attempts": [attempt for _, _, attempts in held for attempt in attempts[number::4]], "size": BULK},
+        )
+        for number in range(4)
+    ]
+
+
 SCENES: list[Scene] = [
     idempotent_twins,
     racing_reclaimers,
@@ -246,4 +328,10 @@ SCENES: list[Scene] = [
     two_approvers,
     two_answers,
     gangs_for_many_jobs,
+    many_hands_of_one_worker,
+    bulk_against_cancel,
+    bulk_against_reclaimer,
+    bulk_against_bulk,
+    bulk_against_cancelled_runs,
+    runs_that_several_end_together,
 ]

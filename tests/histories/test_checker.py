@@ -544,6 +544,84 @@ def a_worker_is_replaced_that_was_not_lost(yard: Yard) -> None:
     list_workers(yard, bob=None, eve="one", joe="one")
 
 
+# several completions with one request
+
+
+@good
+def one_of_several_completions_is_refused(yard: Yard) -> None:
+    claimed(yard)
+    with yard.at_once():
+        yard.signal("a", "cancel", "CANCELED", epoch=1)
+        yard.complete("a", 1, "LeaseLost")
+
+
+@bad("task a")
+def a_completion_among_several_is_acknowledged_and_lost(yard: Yard) -> None:
+    claimed(yard)
+    yard.complete("a", 1, None)
+    yard.look("a", "RUNNING", 1)
+
+
+@bad("task a")
+def two_requests_complete_the_same_attempt(yard: Yard) -> None:
+    claimed(yard)
+    with yard.at_once():
+        yard.complete("a", 1, None)
+        yard.complete("a", 1, None)
+
+
+# a run and its tasks
+
+
+@good
+def a_run_ends_with_the_last_of_its_tasks(yard: Yard) -> None:
+    claimed(yard)
+    yard.look_at_run("RUNNING")
+    with yard.at_once():
+        yard.complete("a", 1)
+        yard.look_at_run("SUCCEEDED")
+        yard.look_at_tasks(a="RUNNING")
+
+
+@bad("run run")
+def a_run_goes_on_when_its_tasks_have_ended(yard: Yard) -> None:
+    claimed(yard)
+    yard.complete("a", 1)
+    yard.look_at_tasks(a="SUCCEEDED")
+    yard.look_at_run("RUNNING")
+
+
+@bad("run run")
+def a_run_ends_before_its_tasks(yard: Yard) -> None:
+    claimed(yard)
+    yard.look_at_run("SUCCEEDED")
+    yard.look_at_tasks(a="RUNNING")
+
+
+# the hands of a worker
+
+
+@good
+def a_worker_claims_again_when_its_hands_are_empty(yard: Yard) -> None:
+    yard.register("bob")
+    yard.submit("a", "b", "c")
+    yard.claim("bob", "a", 1)
+    with yard.at_once():
+        yard.claim("bob", "b", 1)
+        yard.complete("a", 1)
+    yard.wait(LEASE_SECONDS)
+    yard.claim("bob", "c", 1)
+
+
+@bad("hands of bob")
+def a_worker_holds_more_than_it_can(yard: Yard) -> None:
+    yard.register("bob")
+    yard.submit("a", "b")
+    with yard.at_once():
+        yard.claim("bob", "a", 1)
+        yard.claim("bob", "b", 1)
+
+
 # all of them
 
 

@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 
 import psycopg
 import pytest
 from psycopg.sql import SQL, Identifier
+from tests.databases import postgres_database
 from tests.faults.programs import Program, run
 from tests.histories.checker import Unexplained, check_history
 from tests.histories.crew import OneEngine, Processes, Threads
-from tests.histories.planted import BUGS, Bug, changed
+from tests.histories.planted import BUGS, ON_POSTGRES
 from tests.histories.recorder import read_journals
 from tests.histories.scenes import (
     SCENES,
     Scene,
+    bulk_against_bulk,
     forgotten_claims,
     gangs_for_many_jobs,
     idempotent_twins,
+    many_hands_of_one_worker,
     perform,
+    runs_that_several_end_together,
     two_answers,
     two_probes,
     zombie_against_heir,
@@ -32,12 +37,23 @@ TRIES = 8
 
 @pytest.fixture
 def racing_url(database_url: str) -> str:
-    """Where transactions meet head-on, PostgreSQL ends one of them at once: scenes want to meet, and not to wait."""
     if database_url.startswith("postgres"):
-        with psycopg.connect(database_url, autocommit=True) as session:
-            name = Identifier(session.info.dbname)
-            session.execute(SQL("ALTER DATABASE {} SET deadlock_timeout = '20ms'").format(name))
+        _hurry(database_url)
     return database_url
+
+
+@contextmanager
+def _racing_database() -> Iterator[str]:
+    with postgres_database() as url:
+        _hurry(url)
+        yield url
+
+
+def _hurry(url: str) -> None:
+    """Where transactions meet head-on, PostgreSQL ends one of them at once: scenes want to meet, and not to wait."""
+    with psycopg.connect(url, autocommit=True) as session:
+        name = Identifier(session.info.dbname)
+        session.execute(SQL("ALTER DATABASE {} SET deadlock_timeout = '20ms'").format(name))
 
 
 @pytest.fixture(scope="module")
@@ -78,40 +94,52 @@ SHOWN_BY: dict[str, tuple[Scene, str]] = {
     "retry not counted": (two_probes, "task"),
     "answer lost": (two_answers, "task"),
     "forgotten task given up at once": (forgotten_claims, "task"),
+    "one of those who go together left behind": (bulk_against_bulk, "task"),
+    "runs not locked": (runs_that_several_end_together, "run"),
+    "workers not locked": (many_hands_of_one_worker, "hands of"),
+    "breakers not locked": (two_probes, "breaker"),
+    "what was true before the lock taken for true": (runs_that_several_end_together, "run"),
+    "a twin's answer replaced": (idempotent_twins, "idempotency key"),
 }
 BUGGY = """
 import sys
 from pathlib import Path
-from tests.histories.planted import plant
-plant(sys.argv[1])
+from tests.histories.planted import BUGS, ON_POSTGRES
+from tests.planting import plant
+plant((BUGS | ON_POSTGRES)[sys.argv[1]])
 from tests.histories import scenes
 from tests.histories.crew import Threads
-for number in range(int(sys.argv[4])):
-    url, folder = f"sqlite:///{sys.argv[3]}/{number}.db", Path(sys.argv[3], str(number))
-    scenes.perform(getattr(scenes, sys.argv[2]), Threads(), url, folder)
+for number, url in enumerate(sys.stdin):
+    folder = Path(sys.argv[3], str(number))
+    scenes.perform(getattr(scenes, sys.argv[2]), Threads(), url.strip(), folder)
     print(folder, flush=True)
 """
-"""Plays a scene again and again with a planted bug."""
+"""Plays a scene with a planted bug, once on each database that it is told."""
 
 
 @pytest.mark.parametrize("name", BUGS)
 def test_a_planted_bug_is_caught(tmp_path: Path, name: str) -> None:
+    _catch(name, tmp_path, lambda number: nullcontext(f"sqlite:///{tmp_path}/{number}.db"))
+
+
+@pytest.mark.parametrize("name", ON_POSTGRES)
+def test_a_bug_planted_in_the_store_of_postgres_is_caught(tmp_path: Path, name: str) -> None:
+    _catch(name, tmp_path, lambda _: _racing_database())
+
+
+def _catch(name: str, folder: Path, new_database: Callable[[int], AbstractContextManager[str]]) -> None:
     scene, subject = SHOWN_BY[name]
     with (
-        run(BUGGY, name, scene.__name__, str(tmp_path), str(TRIES)) as program,
+        run(BUGGY, name, scene.__name__, str(folder)) as program,
         pytest.raises(Unexplained, match=f"^{subject}"),
     ):
-        _check_until_it_shows(program)
+        _play_until_it_shows(program, new_database)
 
 
-def _check_until_it_shows(program: Program) -> None:
-    while folder := program.read_line():
-        check_history(read_journals(Path(folder)))
-
-
-def test_a_bug_whose_place_is_not_found_is_reported() -> None:
-    bug = Bug("pointsman.engine.batch", "there", "nowhere")
-    for source in ("here", "there and there"):
-        with pytest.raises(AssertionError, match="must be there once"):
-            changed(source, bug)
-    assert changed("here and there", bug) == "here and nowhere"
+def _play_until_it_shows(program: Program, new_database: Callable[[int], AbstractContextManager[str]]) -> None:
+    for number in range(TRIES):
+        with new_database(number) as url:
+            program.tell(url)
+            journals = program.read_line()
+        assert journals, "the scene has not come to its end"
+        check_history(read_journals(Path(journals)))

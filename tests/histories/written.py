@@ -89,6 +89,13 @@ class Yard:
     def signal(self, task: str, signal: str, heard: Any, /, *, epoch: int = 0, **more: Any) -> None:
         self.tell("signal_task", _answer(task, heard, epoch), task_id=task, signal=signal, **more)
 
+    def look_at_run(self, state: str) -> None:
+        self.tell("get_run", {"id": "run", "state": state}, run_id="run")
+
+    def look_at_tasks(self, **states: str) -> None:
+        """Each in the state that its name is given with."""
+        self.tell("list_tasks", [_row(task, state, 1) for task, state in states.items()], run_id="run")
+
     def look(self, task: str, state: str, epoch: int, **more: Any) -> None:
         self.tell("get_task", _row(task, state, epoch) | more, task_id=task)
 

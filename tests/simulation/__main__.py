@@ -21,9 +21,10 @@ def main() -> int:
     parser.add_argument("--only", help="with --plant: look at this promise alone")
     options = parser.parse_args()
     if options.plant is not None:
-        from tests.simulation import planted
+        from tests.planting import plant
+        from tests.simulation.planted import find
 
-        planted.plant(planted.find(options.plant))
+        plant(*find(options.plant).patches)
         from tests.simulation.promises import Wanted
 
         Wanted.only = options.only

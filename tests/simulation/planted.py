@@ -1,33 +1,10 @@
-"""Planted bugs: each is a few characters of the engine or of its SQL, and each must be caught, or the harness proves nothing.
-
-A bug is planted when the module that it sits in is imported, so that takes a process that has not imported the engine yet.
-Its old text has to be found exactly once: when the code is rewritten, its bugs move along with it, or this fails loudly.
-"""
+"""Planted bugs: each is a few characters of the engine or of its SQL, and has to be caught, or the harness proves nothing."""
 
 from __future__ import annotations
 
-import importlib
-import importlib.abc
-import importlib.machinery
-import importlib.util
-import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
-from types import ModuleType
-from typing import Any
 
-
-@dataclass(frozen=True, slots=True)
-class Patch:
-    place: str
-    """A module (`engine.claims`), a query (`query:release_dependents`), or the schema (`schema`)."""
-    old: str
-    new: str
-
-    def apply(self, text: str) -> str:
-        if text.count(self.old) != 1:
-            raise LookupError(f"{self.place}: found {text.count(self.old)} times instead of once: {self.old!r}")
-        return text.replace(self.old, self.new)
+from tests.planting import Patch
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +65,7 @@ BUGS = (
     ),
     _bug(
         "the trail loses a move",
-        "schema",
+        "sqlite:schema",
         "CREATE TRIGGER worker_moves AFTER UPDATE OF revision ON worker\n    WHEN new.revision <>",
         "CREATE TRIGGER worker_moves AFTER UPDATE OF revision ON worker\n    WHEN new.state <> 'IDLE' AND new.revision <>",
         LAW,
@@ -96,7 +73,7 @@ BUGS = (
     ),
     _bug(
         "the trail forgets where a run came from",
-        "schema",
+        "sqlite:schema",
         "VALUES (new.tenant, 'run', new.id, new.revision, new.id, new.machine_id, old.state, new.state, new.trigger",
         "VALUES (new.tenant, 'run', new.id, new.revision, new.id, new.machine_id, new.state, new.state, new.trigger",
         LAW,
@@ -106,7 +83,7 @@ BUGS = (
         "nobody keeps the law, and what has ended can be cancelled",
         (
             Patch(
-                "schema",
+                "sqlite:schema",
                 _TASK_MOVES.format("severity", "AND from_state = old.state "),
                 _TASK_MOVES.format("'info'", ""),
             ),
@@ -150,7 +127,7 @@ BUGS = (
     ),
     _bug(
         "nobody counts that a dependency was met",
-        "query:release_dependents",
+        "sqlite:release_dependents",
         "open_dependencies - :released",
         "open_dependencies - (:released - 1)",
         COUNTS,
@@ -213,7 +190,7 @@ BUGS = (
     ),
     _bug(
         "a timer fires and fires",
-        "query:take_timers",
+        "sqlite:take_timers",
         "DELETE FROM timer WHERE entity_id = :entity_id",
         "UPDATE timer SET revision = revision WHERE entity_id = :entity_id",
         "timers come to rest",
@@ -324,68 +301,3 @@ BUGS = (
 
 def find(name: str) -> Bug:
     return next(bug for bug in BUGS if bug.name == name)
-
-
-def plant(bug: Bug) -> None:
-    """Have the engine imported with the bug in it."""
-    texts = {f"pointsman.{patch.place}": patch for patch in bug.patches if not patch.place.startswith(("query:", "schema"))}
-    loaded = [name for name in texts if name in sys.modules]
-    if loaded:
-        raise LookupError(f"{loaded} were imported before the bug could be planted")
-    sys.meta_path.insert(0, _Finder(texts))
-    for name in texts:
-        importlib.import_module(name)
-    for patch in bug.patches:
-        if patch.place.startswith("query:"):
-            _patch_query(patch)
-        elif patch.place == "schema":
-            _patch_schema(patch)
-
-
-def _patch_query(patch: Patch) -> None:
-    from pointsman.store.sqlite.store import QUERIES
-
-    name = patch.place.removeprefix("query:")
-    QUERIES[name] = patch.apply(QUERIES[name])
-
-
-def _patch_schema(patch: Patch) -> None:
-    from pointsman.store.scripts import read_migrations
-    from pointsman.store.sqlite import store
-
-    migrations = read_migrations("pointsman.store.sqlite")
-    whole = "".join(migration.sql for migration in migrations)
-    patch.apply(whole)
-    patched = [migration._replace(sql=migration.sql.replace(patch.old, patch.new)) for migration in migrations]
-    vars(store)["read_migrations"] = lambda _: patched
-
-
-class _Finder(importlib.abc.MetaPathFinder):
-    """Finds the modules that are to be patched where they are, and loads them with another text."""
-
-    def __init__(self, patches: dict[str, Patch]) -> None:
-        self._patches = patches
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> importlib.machinery.ModuleSpec | None:
-        patch = self._patches.get(fullname)
-        if patch is None:
-            return None
-        spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)
-        assert spec
-        assert spec.origin
-        spec.loader = _Loader(fullname, spec.origin, patch)
-        return spec
-
-
-class _Loader(importlib.machinery.SourceFileLoader):
-    def __init__(self, name: str, path: str, patch: Patch) -> None:
-        super().__init__(name, path)
-        self._patch = patch
-
-    def get_code(self, fullname: str) -> Any:
-        """Compiled from the patched text, never from a cache."""
-        source = self.get_source(fullname)
-        assert source
-        return compile(self._patch.apply(source), self.path, "exec")

@@ -9,7 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.simulation.planted import BUGS, Bug, Patch, find
+from tests.planting import Patch
+from tests.simulation.planted import BUGS, Bug, find
 
 ROOT = Path(__file__).parents[2]
 MOST_SEEDS = 120

@@ -8,13 +8,17 @@ from typing import Any
 from tests.histories.model import Model
 from tests.histories.models.breaker import breaker_models
 from tests.histories.models.gang import gang_models
+from tests.histories.models.hands import hands_models
 from tests.histories.models.key import key_models
+from tests.histories.models.run import run_models
 from tests.histories.models.task import task_models
 from tests.histories.record import Record
 
 
 def all_models(records: Sequence[Record]) -> Iterator[Model[Any]]:
     yield from task_models(records)
+    yield from run_models(records)
     yield from key_models(records)
     yield from breaker_models(records)
     yield from gang_models(records)
+    yield from hands_models(records)

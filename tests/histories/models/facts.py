@@ -11,7 +11,7 @@ from tests.histories.model import key_of
 from tests.histories.record import Record
 
 ABOUT_A_TASK = ("complete_task", "fail_task", "ask", "signal_attempt", "note_attempt", "signal_task", "get_task")
-"""Their answer is the task."""
+"""Their answer is the task; whoever completes several at once hears nothing of them but that it was done."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +122,7 @@ def tasks_seen(record: Record) -> Iterator[Mapping[str, Any]]:
         return
     if record.operation == "claim_tasks":
         yield from record.answer
-    elif record.operation in ABOUT_A_TASK:
+    elif record.operation in ABOUT_A_TASK and record.answer:
         yield record.answer | {"task_id": record.answer["id"]}
     elif record.operation in ("list_tasks", "add_tasks"):
         yield from (task | {"task_id": task["id"]} for task in record.answer)
