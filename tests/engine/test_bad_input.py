@@ -520,6 +520,8 @@ CALL_NUMBERS: dict[str, Asked] = {
     "max_concurrent_tasks": lambda desk, number: desk.engine.register_worker("bob", max_concurrent_tasks=number),
     "lease_seconds": lambda desk, number: desk.engine.register_worker("bob", lease_seconds=number),
     "failure_threshold": lambda desk, number: desk.engine.declare_tool("linker", failure_threshold=number),
+    "max_concurrent": lambda desk, number: desk.engine.declare_tool("linker", max_concurrent=number),
+    "rate_count": lambda desk, number: desk.engine.declare_tool("linker", rate_count=number, rate_seconds=1.0),
     "success_threshold": lambda desk, number: desk.engine.declare_tool("linker", success_threshold=number),
     "cooldown_seconds": lambda desk, number: desk.engine.declare_tool("linker", cooldown_seconds=number),
     "limit": lambda desk, number: desk.engine.claim_tasks(desk.worker.id, number),
@@ -907,7 +909,7 @@ def test_people_do_not_say_what_a_worker_does(desk: Desk, signal: str) -> None:
     desk.refuses(lambda desk: desk.engine.signal_worker(desk.worker.id, signal), RequestInvalid, path="signal")
 
 
-@pytest.mark.parametrize("signal", ["claim", "approve", "accept", "skip", "retry", "lease_lost", "no_such_signal", ""])
+@pytest.mark.parametrize("signal", ["claim", "approve", "accept", "retry", "lease_lost", "no_such_signal", ""])
 def test_a_worker_says_only_what_workers_say(desk: Desk, signal: str) -> None:
     error = desk.refuses(lambda desk: desk.engine.signal_attempt(desk.running.id, 1, signal), RequestInvalid, path="signal")
     assert "It may say: complete" in str(error)

@@ -1,4 +1,4 @@
-"""A lifecycle of one's own: the example of the README, running beside the shipped ones, changed, and taken away."""
+"""A lifecycle of one's own: the example of the documentation, running beside the shipped ones, changed, and taken away."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from pointsman.errors import LifecycleError, LifecycleInvalid, TransitionRefused
 from pointsman.kernel.machine import Kind
 from pointsman.store.rows import Run, Worker
 
-README = Path(__file__).parents[2] / "README.md"
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "write-a-lifecycle.md"
 QA = "      QA:        {phase: held}\n"
 
 
 def read_example() -> str:
-    """What the README tells its readers to save as `release.yaml`."""
-    blocks: list[str] = re.findall(r"```yaml\n(.*?)```", README.read_text("utf-8"), re.DOTALL)
+    """What the documentation tells its readers to save as `release.yaml`."""
+    blocks: list[str] = re.findall(r"```yaml\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
     return next(block for block in blocks if "lifecycle: release" in block)
 
 

@@ -1193,6 +1193,74 @@ async def test_what_has_begun_or_ended_is_not_skipped(database_url: str, clock: 
         assert await state_of(engine, run, "after") == ("QUEUED" if task.outcome == "success" else "PENDING")
 
 
+async def test_whoever_claimed_a_task_may_find_that_it_is_not_to_be_done(database_url: str, clock: ManualClock) -> None:
+    async with proved_engine(database_url, clock) as engine:
+        worker = await register(engine)
+        run = await submit(engine, NewTask(name="publish"), NewTask(name="after", depends_on=("publish",)))
+        claim = await claim_one(engine, worker)
+        skipped = await engine.signal_attempt(
+            claim.task_id, claim.epoch, "skip", error="inputs.publish is false", log_path="1.log", cost_usd=Decimal("0.5")
+        )
+        assert (skipped.state, skipped.outcome, skipped.error) == ("SKIPPED", "success", None)
+        (attempt,) = await engine.list_attempts(claim.task_id)
+        assert (attempt.ended_by, attempt.error, attempt.log_path, attempt.cost_usd) == ("skip", None, "1.log", Decimal("0.5"))
+        last = (await engine.list_history(claim.task_id))[-1]
+        assert (last.actor, last.reason, last.severity) == (worker.id, "inputs.publish is false", "info")
+        with pytest.raises(LeaseLost):
+            await engine.signal_attempt(claim.task_id, claim.epoch, "skip")
+        assert await complete_all(engine, worker) == ["after"]
+        assert await state_of(engine, run) == "SUCCEEDED"
+
+
+async def test_only_the_attempt_that_holds_a_task_may_skip_it(database_url: str, clock: ManualClock) -> None:
+    async with proved_engine(database_url, clock) as engine:
+        worker = await register(engine, lease_seconds=LEASE)
+        run = await submit(engine, NewTask(name="publish"))
+        lost = await claim_one(engine, worker)
+        await pass_time(engine, clock, LEASE + 1)
+        with pytest.raises(LeaseLost):
+            await engine.signal_attempt(lost.task_id, lost.epoch, "skip")
+        assert (await claim_one(engine, worker)).epoch == lost.epoch + 1
+        with pytest.raises(LeaseLost):
+            await engine.signal_attempt(lost.task_id, lost.epoch, "skip")
+        assert await state_of(engine, run, "publish") == "RUNNING"
+
+
+async def test_nobody_gets_a_running_task_skipped_by_the_name_of_the_state(database_url: str, clock: ManualClock) -> None:
+    async with proved_engine(database_url, clock) as engine:
+        worker = await register(engine)
+        run = await submit(engine, NewTask(name="publish"))
+        claim = await claim_one(engine, worker)
+        for asked in ({"to_state": "SKIPPED"}, {"trigger": "skip"}):
+            result = await engine.transition(Kind.TASK, claim.task_id, **asked)
+            assert not result.success
+            assert "process_ended" in (result.error or "")
+        assert await state_of(engine, run, "publish") == "RUNNING"
+
+
+@pytest.mark.parametrize("signal", ["expire", "overspend", "cancel", "checks_failed", "skip"])
+async def test_every_ending_tells_of_its_exit_code_its_log_and_its_cost(
+    database_url: str, clock: ManualClock, signal: str
+) -> None:
+    async with proved_engine(database_url, clock) as engine:
+        worker = await register(engine)
+        run = await submit(engine, NewTask(name="a", checks=signal == "checks_failed"))
+        claim = await claim_one(engine, worker)
+        if signal == "checks_failed":
+            await engine.complete_task(claim.task_id, claim.epoch)
+        await engine.signal_attempt(
+            claim.task_id, claim.epoch, signal, error="enough", exit_code=137, log_path="a/1.log", cost_usd=Decimal(2)
+        )
+        (attempt,) = await engine.list_attempts(claim.task_id)
+        assert (attempt.exit_code, attempt.log_path, attempt.cost_usd) == (137, "a/1.log", Decimal(2))
+        assert (await engine.get_run(run.id)).spent_usd == Decimal(2)
+        if signal in ("expire", "overspend", "checks_failed"):
+            assert msgspec.json.decode((await engine.get_task(claim.task_id)).error or "") == {
+                "message": "enough",
+                "exit_code": 137,
+            }
+
+
 # cancelling
 
 UNFINISHED = ["PENDING", "QUEUED", "RUNNING", "VALIDATING", "RETRYING", "WAITING_APPROVAL", "BLOCKED", "READY"]

@@ -98,6 +98,7 @@ MET: dict[str, dict[Row, Facts]] = {
         ("VALIDATING", "FAILED", "checks_failed"): Facts(retry_count=1, max_retries=1),
     },
     "standard.task": {
+        ("RUNNING", "SKIPPED", "skip"): Facts(process_ended=True),
         ("PENDING", "QUEUED", "ready"): Facts(is_gate=False),
         ("PENDING", "WAITING_APPROVAL", "ready"): Facts(is_gate=True),
         ("RUNNING", "VALIDATING", "complete"): Facts(has_checks=True, open_subtasks=1, review_wanted=True),
@@ -233,6 +234,7 @@ UNMET: dict[str, tuple[tuple[Row, Facts, Otherwise], ...]] = {
         (("VALIDATING", "FAILED", "checks_failed"), Facts(max_retries=1), Instead("RETRYING")),
     ),
     "standard.task": (
+        (("RUNNING", "SKIPPED", "skip"), Facts(process_ended=False), Needs("process_ended")),
         (("PENDING", "QUEUED", "ready"), Facts(is_gate=True), Instead("WAITING_APPROVAL")),
         (("PENDING", "WAITING_APPROVAL", "ready"), Facts(is_gate=False), Instead("QUEUED")),
         (("RUNNING", "VALIDATING", "complete"), Facts(has_checks=False), Instead("SUCCEEDED")),

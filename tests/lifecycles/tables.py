@@ -289,6 +289,7 @@ STANDARD_TASK = Table(
         ("BUDGET_EXCEEDED", "QUEUED", "resume"),
         ("PENDING", "SKIPPED", "skip"),
         ("QUEUED", "SKIPPED", "skip"),
+        ("RUNNING", "SKIPPED", "skip"),
         ("RETRYING", "SKIPPED", "skip"),
         ("WAITING_APPROVAL", "SKIPPED", "skip"),
         ("FAILED", "SKIPPED", "skip"),

@@ -153,6 +153,8 @@ class Answers:
         for claim in claims:
             task, attempt = self._promises.tasks[claim.task_id], self._promises.attempt(claim.task_id, claim.epoch)
             keep("no tenant reaches another", task.tenant == command.tenant, f"{command.worker_id} got {claim.task_id}")
+            of_run = command.run_id in (None, task.run_id)
+            keep("who asks for a run gets no other", of_run, f"{claim.task_id} of {task.run_id} for {command.run_id}")
             stored = attempt is not None and attempt.worker_id == command.worker_id
             keep("what was acknowledged is true", stored, f"{claim.task_id} {claim.epoch} for {command.worker_id}: {attempt}")
             told = (claim.name, claim.has_checks or not task.has_checks, claim.budget_usd is None)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from tests.simulation.post import Message, make_request
 from tests.simulation.promises import PERSON
-from tests.simulation.shapes import TENANTS, TOOLS, draw_run, draw_tasks
+from tests.simulation.shapes import LIMITS, TENANTS, TOOLS, draw_run, draw_tasks
 
 from pointsman.engine.commands.runs import AddTasks, ApproveRun, SetBudget, SignalRun, SubmitRun
 from pointsman.engine.commands.tasks import SignalTask
@@ -151,17 +151,19 @@ class Client:
         key = self._simulation.draw_key()
         if chance.random() < 0.5:
             return ResetBreaker(tenant=tenant, request=make_request("reset_breaker", key, tool), tool=tool, cause=CAUSE)
-        return declare_tool(tenant, tool, chance.choice((1, 2, 3)), chance.choice((1, 2)), chance.choice((3.0, 10.0)), key)
+        failures, successes = chance.choice((1, 2, 3)), chance.choice((1, 2))
+        return declare_tool(tenant, tool, failures, successes, chance.choice((3.0, 10.0)), key, **chance.choice(LIMITS))
 
 
 def declare_tool(
-    tenant: str, tool: str, failures: int, successes: int, cooldown_seconds: float, key: str | None = None
+    tenant: str, tool: str, failures: int, successes: int, cooldown_seconds: float, key: str | None = None, **limits: Any
 ) -> DeclareTool:
     return DeclareTool(
         tenant=tenant,
-        request=make_request("declare_tool", key, tool, failures, successes, cooldown_seconds),
+        request=make_request("declare_tool", key, tool, failures, successes, cooldown_seconds, limits),
         tool=tool,
         failure_threshold=failures,
         success_threshold=successes,
         cooldown_seconds=cooldown_seconds,
+        **limits,
     )

@@ -23,6 +23,7 @@ LAW = "no command breaks the law"
 COUNTS = "counts agree with a recount"
 END = "everything comes to an end"
 DOCTOR = "the doctor finds nothing"
+LIMITS = "a tool bears what it bears"
 HISTORY = "every history can be explained"
 EFFECT = "one request, one effect"
 TRUE = "what was acknowledged is true"
@@ -106,9 +107,30 @@ BUGS = (
     _bug(
         "a probe that ended without an answer keeps its place",
         "engine.tasks",
-        "    breakers.free_probe(work, task)\n    task.current_attempt = None\n",
+        "    breakers.leave(work, task)\n    task.current_attempt = None\n",
         "    task.current_attempt = None\n",
         "one probe",
+    ),
+    _bug(
+        "whoever looks at a tool trusts what was seen before the lock",
+        "engine.claims",
+        "    if breaker and not shut and not limits.has_room(work, breaker):\n        return False\n",
+        "",
+        LIMITS,
+    ),
+    _bug(
+        "what began is forgotten too soon",
+        "engine.limits",
+        "timedelta(seconds=breaker.rate_seconds or 0) - _EPOCH",
+        "timedelta(seconds=(breaker.rate_seconds or 0) / 2) - _EPOCH",
+        LIMITS,
+    ),
+    _bug(
+        "whoever begins in the same commit is not counted",
+        "engine.work",
+        "            self._at_work[breaker.id] += 1\n",
+        "            self._at_work[breaker.id] += 0\n",
+        LIMITS,
     ),
     _bug(
         "a reservation is not promised",

@@ -86,6 +86,10 @@ class Promises:
         """By task: how often somebody took it out of where it had come to rest."""
         self._free_tries: defaultdict[str, int] = defaultdict(int)
         """By task: attempts that did not count, because of a usage limit."""
+        self._at_work: dict[str, set[str]] = {}
+        """By breaker: the tasks of its tool that were at work at the last look."""
+        self._begun: dict[str, tuple[tuple[Any, ...], list[int]]] = {}
+        """By breaker: its rate, and when attempts of its tool began since it has that."""
         self.changed_budgets: set[str] = set()
         """Runs whose budget is not the one that their tasks reserved of."""
         self.changed: list[str] = []
@@ -136,6 +140,7 @@ class Promises:
         for kind in KINDS:
             fresh._dirty[kind] = {row for (row,) in self._rows(f"SELECT rowid FROM {kind}")}
         fresh.changed_budgets = self.changed_budgets
+        fresh._at_work = self._at_work
         fresh.look()
         for entity_id, trail in self.trails.items():
             keep("what was written stays", fresh.trails.get(entity_id) == trail, f"the trail of {entity_id} is another one")
@@ -286,8 +291,10 @@ class Promises:
         holders = {row.worker_id for task_id in tasks for row in self.attempts[task_id].values()}
         for worker_id in sorted(workers | holders):
             self._check_worker(self.workers[worker_id])
+        at_work = self._find_at_work()
         for breaker in self.breakers.values():
             self._check_breaker(breaker)
+            self._check_limits(breaker, at_work[breaker.tenant, breaker.tool])
 
     def _check_task(self, task: Any) -> None:
         waits = sum(self.tasks[other].outcome != "success" for other in self._waits_for[task.id])
@@ -358,6 +365,30 @@ class Promises:
         ]
         wanted = [probe] if probe else []
         keep("one probe", let_through == wanted, f"{breaker.tool} is half open for {wanted}, and {let_through} run")
+
+    def _find_at_work(self) -> defaultdict[tuple[str, str | None], dict[str, int]]:
+        """By tenant and tool: which attempts go on, and since when."""
+        found: defaultdict[tuple[str, str | None], dict[str, int]] = defaultdict(dict)
+        for task in self.tasks.values():
+            if task.phase == "active" and not task.lease_expired:
+                found[task.tenant, self.tool_of(task)][f"{task.id} {task.epoch}"] = task.attempt_started_at
+        return found
+
+    def _check_limits(self, breaker: Any, running: dict[str, int]) -> None:
+        """Limits hold for whatever begins; what went on before they were made smaller goes on."""
+        new = running.keys() - self._at_work.get(breaker.id, set())
+        self._at_work[breaker.id] = set(running)
+        if new and breaker.max_concurrent is not None:
+            text = f"{breaker.tool} bears {breaker.max_concurrent}, and {sorted(running)} run"
+            keep("a tool bears what it bears", len(running) <= breaker.max_concurrent, text)
+        rate = (breaker.rate_count, breaker.rate_seconds)
+        known, begun = self._begun.get(breaker.id, (rate, []))
+        begun = [*(begun if known == rate else []), *(running[name] for name in new)]
+        self._begun[breaker.id] = (rate, begun)
+        for at in [running[name] for name in new] if breaker.rate_count is not None else []:
+            within = [other for other in begun if at - breaker.rate_seconds * 1e6 < other <= at]
+            text = f"{within} of {breaker.tool} began within {breaker.rate_seconds} seconds"
+            keep("a tool bears what it bears", len(within) <= breaker.rate_count, text)
 
     def tool_of(self, task: Any) -> str | None:
         if task.lane_id not in self._lanes:

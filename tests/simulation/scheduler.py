@@ -16,7 +16,7 @@ from tests.simulation.people import Client, declare_tool
 from tests.simulation.post import Message, Sender
 from tests.simulation.process import MOST_WORK, Process, Time
 from tests.simulation.promises import Broken, Promises, keep
-from tests.simulation.shapes import TENANTS, TOOLS
+from tests.simulation.shapes import LIMITS, TENANTS, TOOLS
 from tests.simulation.wakeups import Wakeups
 from tests.simulation.workers import SimulatedWorker
 
@@ -115,7 +115,8 @@ class Simulation:
     def _prepare(self) -> None:
         for tenant in TENANTS:
             for tool in TOOLS:
-                self.deliver(self.processes[0], [declare_tool(tenant, tool, self.chance.choice((1, 2, 3)), 1, 5.0)])
+                failures, limits = self.chance.choice((1, 2, 3)), self.chance.choice(LIMITS)
+                self.deliver(self.processes[0], [declare_tool(tenant, tool, failures, 1, 5.0, **limits)])
 
     def _take_step(self) -> None:
         self.step += 1

@@ -17,6 +17,15 @@ TENANTS = ("acme", "globex")
 TOOLS = ("compiler", "model")
 WORDS = ("gpu", "linux")
 DIFFERENCES: tuple[dict[str, Any], ...] = ({}, {}, {}, {"checks": True}, {"review": True}, {"budget_usd": Decimal(3)})
+LIMITS: tuple[dict[str, Any], ...] = (
+    {},
+    {"max_concurrent": 1},
+    {"max_concurrent": 2},
+    {"rate_count": 1, "rate_seconds": 2.0},
+    {"rate_count": 3, "rate_seconds": 6.0},
+    {"max_concurrent": 2, "rate_count": 2, "rate_seconds": 3.0},
+)
+"""What a tool may bear."""
 WITH_GATES = ("standard", "approval", "supervised")
 
 

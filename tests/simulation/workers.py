@@ -106,7 +106,12 @@ class SimulatedWorker:
     def _claim(self) -> ClaimTasks:
         assert self.id
         limit = self.slots if self._simulation.chance.random() < 0.5 else self._simulation.chance.randint(1, self.slots)
-        return ClaimTasks(tenant=self.tenant, request=None, worker_id=self.id, limit=limit)
+        return ClaimTasks(tenant=self.tenant, request=None, worker_id=self.id, limit=limit, run_id=self._draw_run())
+
+    def _draw_run(self) -> str | None:
+        """Now and then it wants to work for one run only, whoever that belongs to."""
+        chance, seen = self._simulation.chance, self._simulation.promises
+        return chance.choice(list(seen.runs)) if seen.runs and not self.is_diligent and chance.random() < 0.2 else None
 
     # reports
 
@@ -187,7 +192,7 @@ class SimulatedWorker:
             return "fail", Report(error=as_error("usage limit"), usage_limit_until=until, cost_usd=cost)
         if luck < 0.95:
             return "ask", Report(question="which?", session_id="session", cost_usd=cost)
-        return chance.choice(("expire", "overspend", "checks_passed", "cancel")), Report(error=as_error("it ended"))
+        return chance.choice(("expire", "overspend", "skip", "checks_passed", "cancel")), Report(error=as_error("it ended"))
 
     def _signal(self, held: Held, signal: str, report: Report) -> Message:
         command = SignalAttempt(
@@ -235,7 +240,7 @@ class SimulatedWorker:
                 self.holds[claim.task_id] = Held(claim, now + takes)
         elif isinstance(outcome, WorkerUnavailable):
             self.beats_at = now
-        elif isinstance(outcome, NotFound):
+        elif isinstance(outcome, NotFound) and outcome.kind == "worker":
             self.id = None
 
     def _hear_beat(self, beat: Beat) -> None:

@@ -172,7 +172,8 @@ def test_an_empty_batch_does_nothing(yard: Yard) -> None:
         assert nothing(begun.assess_runs([]), begun.assess_families([]), begun.lock_runs([]), begun.lock_workers([]))
         assert nothing(begun.lock_breakers(ACME, []), begun.select_tasks([]), begun.select_run_tasks(run.id, []))
         assert nothing(begun.select_claimable(ACME, [], 9), begun.select_reclaimable(ACME, [], 9))
-        assert nothing(begun.find_claimable_runs(ACME, [], 9))
+        assert nothing(begun.find_claimable_runs(ACME, [], 9), begun.select_allocated(run.id, [], 9))
+        assert nothing(begun.select_claimable_of_run(run.id, [], 9))
         assert nothing(begun.find_held_tasks([]), begun.find_run_workers([]), begun.count_overstayed(AT, []))
         assert nothing(begun.select_to_claim([]), begun.glance_at_tasks([]), begun.count_held([]))
         assert begun.last_position() == position
@@ -211,9 +212,9 @@ def test_tenants_see_nothing_of_each_other(yard: Yard) -> None:
         assert not [name for name, *_ in begun.measure_transitions(ACME) if name == "standard.run"]
         assert nothing(begun.select_claimable(ACME, [yard.lane_id], 9), begun.find_claimable_runs(ACME, [yard.lane_id], 9))
         assert ids(begun.select_claimable(GLOBEX, [yard.lane_id], 9)) == [second.id]
-        assert nothing(begun.find_free_workers(ACME, 9), begun.list_tripped_tools(ACME))
+        assert nothing(begun.find_free_workers(ACME, 9), begun.list_guarded_breakers(ACME))
         assert begun.find_free_workers(GLOBEX, 9) == [worker.id]
-        assert begun.list_tripped_tools(GLOBEX) == ["git"]
+        assert [row.tool for row in begun.list_guarded_breakers(GLOBEX)] == ["git"]
         assert [row.tenant for row in begun.lock_breakers(ACME, ["git"])] == [ACME]
         assert begun.find_response(ACME, "POST /runs", "key") is None
 

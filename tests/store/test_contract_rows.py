@@ -232,6 +232,10 @@ def test_a_breaker_comes_back_as_it_was_stored(yard: Yard) -> None:
         success_threshold=2,
         cooldown_seconds=0.25,
         retry_at=AT + SECOND,
+        max_concurrent=5,
+        rate_count=6,
+        rate_seconds=0.75,
+        begun="[[1,2]]",
     )
     with yard.transaction() as begun:
         begun.insert_breakers([plain, full])

@@ -127,9 +127,38 @@ def test_tools_are_tripped_unless_their_breaker_is_closed(yard: Yard) -> None:
     closed, opened, probing = (yard.bring(yard.put(yard.breaker(tool=state)), state) for state in states)
     theirs = yard.bring(yard.put(yard.breaker(tool="A", tenant=yard.tenant(GLOBEX))), "OPEN")
     with yard.transaction() as begun:
-        assert sorted(begun.list_tripped_tools(ACME)) == ["HALF_OPEN", "OPEN"]
+        assert begun.list_guarded_breakers(ACME) == [opened, probing]
         assert begun.list_tripped_breakers() == [probing, opened, theirs]
         assert closed not in begun.list_tripped_breakers()
+
+
+def test_breakers_are_guarded_also_where_their_tools_have_limits(yard: Yard) -> None:
+    yard.put(yard.breaker(tool="free"))
+    some = yard.put(yard.breaker(tool="some at once", max_concurrent=2))
+    slow = yard.put(yard.breaker(tool="slow", rate_count=2, rate_seconds=0.5, begun="[[1,2]]"))
+    with yard.transaction() as begun:
+        assert begun.list_guarded_breakers(ACME) == [some, slow]
+        assert begun.list_tripped_breakers() == []
+
+
+def test_attempts_of_a_tool_are_counted_over_all_its_lanes(yard: Yard) -> None:
+    yard.tenant(GLOBEX)
+    with yard.transaction() as begun:
+        lanes = [begun.insert_lane(ACME, "git", words, fails_fast=False).id for words in ("[]", '["gpu"]')]
+        other = begun.insert_lane(ACME, "make", "[]", fails_fast=False).id
+        theirs = begun.insert_lane(GLOBEX, "git", "[]", fails_fast=False).id
+    for lane_id in (*lanes, lanes[0], other):
+        yard.put_task(state="RUNNING", lane_id=lane_id)
+    for state in ("QUEUED", "SUCCEEDED", "RETRYING"):
+        yard.put_task(state=state, lane_id=lanes[0])
+    lost = yard.put_task(machine="approval.step", state="RUNNING", lane_id=lanes[0])
+    yard.put_task(state="VALIDATING", lane_id=theirs, tenant=GLOBEX)
+    with yard.transaction() as begun:
+        assert begun.count_at_work(ACME, "git") == 4
+        update(begun, replace(lost, lease_expired=True))
+        assert begun.count_at_work(ACME, "git") == 3
+        assert (begun.count_at_work(ACME, "make"), begun.count_at_work(GLOBEX, "git")) == (1, 1)
+        assert begun.count_at_work(ACME, "nothing") == 0
 
 
 # Timers.
@@ -313,6 +342,22 @@ def test_moves_are_measured(yard: Yard) -> None:
             ("standard.run", None, "PENDING", 2, 0.0),
             ("standard.worker", None, "INITIALIZING", 2, 0.0),
         ]
+
+
+def test_the_tasks_of_runs_are_counted_by_phase_and_outcome(yard: Yard) -> None:
+    first, second, other = (yard.put(yard.run()) for _ in range(3))
+    for state in ("SKIPPED", "SKIPPED", "PENDING"):
+        yard.put_task(first, state=state)
+    yard.put_task(second)
+    yard.put_task(other)
+    with yard.store.read() as reader:
+        assert sorted(reader.count_tasks(ACME, [first.id, second.id])) == [
+            (first.id, "done", "success", 2),
+            (first.id, "held", None, 1),
+            (second.id, "held", None, 1),
+        ]
+        assert reader.count_tasks(GLOBEX, [first.id]) == []
+        assert reader.count_tasks(ACME, []) == []
 
 
 def test_whatever_stays_too_long_in_a_state_is_found(yard: Yard) -> None:

@@ -259,16 +259,18 @@ def put_unready(yard: Yard, what: str, run: Run, **columns: Any) -> Task:
 
 @pytest.mark.parametrize("what", NOT_READY)
 def test_what_is_not_ready_is_not_claimed(yard: Yard, what: str) -> None:
-    """Neither by anybody nor by the workers that its run was given."""
+    """Neither by anybody, nor by whoever asks for its run, nor by the workers that its run was given."""
     ready = yard.put_task(state="QUEUED", run_open=True)
     put_unready(yard, what, yard.put(yard.run()))
+    put_unready(yard, what, find(yard.store, replace(yard.run(), id=ready.run_id)))
     run = yard.put(yard.run())
     kept = yard.put_task(run, state="QUEUED", run_open=True, allocated=True)
     put_unready(yard, what, run, allocated=True)
     with yard.transaction() as begun:
         assert ids(begun.select_claimable(ACME, [yard.lane_id], 99)) == [ready.id]
         assert begun.find_claimable_runs(ACME, [yard.lane_id], 99) == [ready.run_id]
-        assert ids(begun.select_allocated(run.id, 99)) == [kept.id]
+        assert ids(begun.select_claimable_of_run(ready.run_id, [yard.lane_id], 99)) == [ready.id]
+        assert ids(begun.select_allocated(run.id, [yard.lane_id], 99)) == [kept.id]
 
 
 def test_nobody_claims_what_is_meant_for_others(yard: Yard) -> None:
@@ -286,8 +288,29 @@ def test_nobody_claims_what_is_meant_for_others(yard: Yard) -> None:
         ):
             assert ids(begun.select_claimable(tenant, [lane_id], 99)) == [task.id]
             assert begun.find_claimable_runs(tenant, [lane_id], 99) == [task.run_id]
-        assert begun.select_allocated(mine.run_id, 99) == []
-        assert ids(begun.select_allocated(kept.run_id, 99)) == [kept.id]
+            assert ids(begun.select_claimable_of_run(task.run_id, [lane_id], 99)) == [task.id]
+        assert begun.select_claimable_of_run(elsewhere.run_id, [yard.lane_id], 99) == []
+        assert begun.select_claimable_of_run(kept.run_id, [yard.lane_id], 99) == []
+        assert begun.select_allocated(mine.run_id, [yard.lane_id], 99) == []
+        assert begun.select_allocated(kept.run_id, [other_lane], 99) == []
+        assert ids(begun.select_allocated(kept.run_id, [yard.lane_id], 99)) == [kept.id]
+
+
+def test_the_tasks_of_one_run_are_claimed_in_the_same_order(yard: Yard) -> None:
+    run, other = yard.put(yard.run()), yard.put(yard.run())
+    lanes = [yard.lane_id, yard.lane("gpu"), yard.lane("tpu")]
+    wanted = [(0, 0), (1, 5), (0, 5), (2, 9), (1, 0), (0, -1)]
+    yard.put_task(other, state="QUEUED", run_open=True, priority=99)
+    tasks = [
+        yard.put_task(run, state="QUEUED", run_open=True, lane_id=lanes[lane], priority=priority) for lane, priority in wanted
+    ]
+    order = [offer(tasks[number]) for number in (3, 1, 2, 0, 4, 5)]
+    with yard.transaction() as begun:
+        begun.lock_runs([run.id])
+        for asked in (lanes, lanes[:1], lanes[:0:-1]):
+            for limit in (1, 3, 99):
+                found = begun.select_claimable_of_run(run.id, asked, limit)
+                assert found == [task for task in order if task.lane_id in asked][:limit]
 
 
 def test_the_workers_of_a_run_claim_what_is_kept_for_them(yard: Yard) -> None:
@@ -300,8 +323,8 @@ def test_the_workers_of_a_run_claim_what_is_kept_for_them(yard: Yard) -> None:
     yard.put_task(other, state="QUEUED", run_open=True, allocated=True)
     order = [replace(kept[number], output=UNSET) for number in (1, 2, 3, 0)]
     with yard.transaction() as begun:
-        assert begun.select_allocated(run.id, 99) == order
-        assert begun.select_allocated(run.id, 2) == order[:2]
+        assert begun.select_allocated(run.id, lanes, 99) == order
+        assert begun.select_allocated(run.id, lanes, 2) == order[:2]
 
 
 def test_lost_tasks_are_taken_over_by_priority_then_by_age(yard: Yard) -> None:
@@ -322,6 +345,7 @@ def test_lost_tasks_are_taken_over_by_priority_then_by_age(yard: Yard) -> None:
         assert begun.select_reclaimable(ACME, lanes, 99) == [urgent, early, late]
         assert begun.select_reclaimable(ACME, lanes, 2) == [urgent, early]
         assert begun.select_reclaimable(ACME, lanes[:1], 99) == [early, late]
+        assert begun.select_reclaimable(ACME, lanes, 99, early.run_id) == [early]
         yard.move_in(begun, early, "RUNNING")
         assert begun.select_reclaimable(ACME, lanes, 99) == [urgent, late]
 

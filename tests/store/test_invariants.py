@@ -42,6 +42,7 @@ def made(yard: Yard, machine: str, state: str, **columns: Any) -> Entity:
 # What holds for each row by itself.
 
 
+RATE: dict[str, Any] = {"rate_count": 1, "rate_seconds": 1.0}
 UNTHINKABLE: dict[str, tuple[str, str, dict[str, Any], dict[str, Any]]] = {
     # what is told of whom: its machine, its state, what it was made with, and the columns that nobody can make so
     "a run in a phase that is none": ("standard.run", "PENDING", {}, {"phase": "walking"}),
@@ -144,6 +145,11 @@ UNTHINKABLE: dict[str, tuple[str, str, dict[str, Any], dict[str, Any]]] = {
     "a breaker that succeeded less than never": ("standard.breaker", "CLOSED", {}, {"success_count": -1}),
     "a breaker that closes without a success": ("standard.breaker", "CLOSED", {}, {"success_threshold": 0}),
     "a breaker that cools down backwards": ("standard.breaker", "CLOSED", {}, {"cooldown_seconds": -0.5}),
+    "a tool that bears nothing": ("standard.breaker", "CLOSED", {}, {"max_concurrent": 0}),
+    "a tool that begins with nothing": ("standard.breaker", "CLOSED", RATE, {"rate_count": 0}),
+    "a rate without a time": ("standard.breaker", "CLOSED", {}, {"rate_count": 1}),
+    "a rate of no time": ("standard.breaker", "CLOSED", RATE, {"rate_seconds": 0.0}),
+    "beginnings that are no JSON": ("standard.breaker", "CLOSED", {}, {"begun": "once"}),
     "a closed breaker with a probe": ("standard.breaker", "CLOSED", {}, {"probe_task_id": "any"}),
     "an open breaker with a probe": ("standard.breaker", "OPEN", {}, {"probe_task_id": "any"}),
 }

@@ -558,7 +558,7 @@ def test_a_typed_move_ends_the_attempt_that_held_the_task(yard: Yard, somebody: 
 def test_a_refused_move_ends_no_attempt(yard: Yard, somebody: Outsider) -> None:
     task = yard.put_task(state="RUNNING")
     with pytest.raises(Refused):
-        type_columns(somebody, task, state="SKIPPED")
+        type_columns(somebody, task, state="PENDING")
     assert attempts_of(yard, task) == [attempt_of(task)]
 
 

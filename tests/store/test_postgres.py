@@ -449,7 +449,7 @@ def test_the_tasks_of_a_locked_run_are_skipped(store: PostgresStore, other: Post
     begun, second = store.begin(), other.begin()
     assert [run.id for run in begun.lock_runs(["run_1"])] == ["run_1"]
     assert [task.run_id for task in second.select_claimable("acme", [1], 3)] == ["run_2", "run_2"]
-    assert begun.select_allocated("run_2", 1) == []
+    assert begun.select_allocated("run_2", [1], 1) == []
     assert set(second.find_claimable_runs("acme", [1], 5)) == {"run_1", "run_2"}
     begun.rollback()
     second.rollback()

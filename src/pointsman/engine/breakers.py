@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+from pointsman.engine import limits
 from pointsman.engine.work import Cause, Work
 from pointsman.errors import CircuitOpen, TransitionRefused
 from pointsman.kernel.machine import Kind, Phase, Refusal
@@ -52,10 +53,13 @@ def take_probe(work: Work, breaker: Breaker, task: Task) -> None:
         work.breakers.change(breaker)
 
 
-def free_probe(work: Work, task: Task) -> None:
-    """An attempt that ended without an answer about its tool leaves the place to the next one."""
+def leave(work: Work, task: Task) -> None:
+    """An attempt that is over leaves its places to the next one: among those at work, and as a probe if it had no answer."""
     breaker = of_task(work, task)
-    if breaker is not None and breaker.probe_task_id == task.id:
+    if breaker is None:
+        return
+    limits.end(work, breaker)
+    if breaker.probe_task_id == task.id:
         _free(work, breaker)
 
 
@@ -114,6 +118,7 @@ def try_send(work: Work, breaker: Breaker, signal: str, cause: Cause) -> Refusal
                 work.set_timer(breaker, Kind.BREAKER, "cooldown", breaker.retry_at)
             elif effect == "reset_failures":
                 breaker.failure_count = breaker.success_count = 0
+        limits.watch(work, breaker)
         if state.phase is not Phase.HELD:
             work.news |= News.TASKS
     return None

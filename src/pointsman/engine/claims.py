@@ -11,17 +11,19 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from pointsman.engine import alike, breakers, budgets, runs, tasks, workers
+from pointsman.engine import alike, breakers, budgets, limits, runs, tasks, workers
 from pointsman.engine.policy import read_policy
 from pointsman.engine.work import Cause, Work
 from pointsman.errors import WorkerUnavailable
 from pointsman.kernel.machine import Phase
 from pointsman.store.contract import News
-from pointsman.store.rows import ZERO_USD, Glance, Lane, Task, Worker
+from pointsman.store.rows import ZERO_USD, Breaker, Glance, Lane, Task, Worker
 
 Found = TypeVar("Found", Task, Glance)
 MOST_PASSED = 1000
 """How many tasks one claim passes by before it gives up."""
+OPEN, FULL, SHUT = "open", "full", "shut"
+"""How it stands with a tool: full is one that bears no more for now, shut is one whose circuit is open."""
 
 
 class Claim(Struct, frozen=True, kw_only=True):
@@ -54,8 +56,8 @@ class Claimed(NamedTuple):
     followers: Sequence[Glance] = ()
 
 
-def claim(work: Work, worker: Worker, limit: int) -> list[Claimed]:
-    """Hand tasks to a worker: as many as are there, fit, and it has room for."""
+def claim(work: Work, worker: Worker, limit: int, run_id: str | None = None) -> list[Claimed]:
+    """Hand tasks to a worker, of any run or of one that is in hand: as many as are there, fit, and it has room for."""
     if worker.phase != Phase.DONE:
         workers.heard_of(work, worker, by_claim=True)
     if worker.phase not in workers.AVAILABLE or worker.drain_wanted:
@@ -65,13 +67,13 @@ def claim(work: Work, worker: Worker, limit: int) -> list[Claimed]:
     claimed: list[Claimed] = []
     passed: set[str] = set()
     while room > 0 and len(passed) < MOST_PASSED:
-        found = _find_candidates(work, worker, room, passed)
+        found = _find_candidates(work, worker, room, passed, run_id)
         got = [candidate for candidate in found if _claim_one(work, worker, candidate.task)]
         claimed += got
         room -= sum(1 + len(candidate.followers) for candidate in got)
         if len(got) == len(found):
             break
-        # A breaker or a budget stood in the way of some: those behind them get their turn.
+        # A breaker, a limit or a budget stood in the way of some: those behind them get their turn.
         passed |= {candidate.task.id for candidate in found if _still_waits(candidate.task)}
         work.flush()
     return claimed
@@ -93,35 +95,47 @@ def _describe_each(work: Work, claimed: Claimed) -> Iterator[Claim]:
         yield replace(claim, task_id=glance.id, name=glance.name, payload=msgspec.json.decode(glance.payload))
 
 
-def _find_candidates(work: Work, worker: Worker, room: int, passed: Set[str]) -> list[Claimed]:
+def _find_candidates(work: Work, worker: Worker, room: int, passed: Set[str], run_id: str | None) -> list[Claimed]:
     """As many as there is room for, without those that were passed by."""
     work.flush()
-    able = workers.capabilities(worker)
     limit = room + len(passed)
-    if worker.run_id:
-        if not work.runs.rows:
-            work.lock_runs([worker.run_id])
-        elif worker.run_id not in work.runs.rows:
-            work.news |= News.TASKS  # a colleague may hold it: whoever waits comes back alone, and waits for the lock
-        found = [task for task in work.transaction.select_allocated(worker.run_id, limit) if _fits(work.lane(task), able)]
-        return _take_in_hand(work, _without(found, passed, room))
-    lane_ids = _open_lanes(work, worker, able)
+    lane_ids = _open_lanes(work, worker)
     if not lane_ids:
         return []
-    lost = _without(work.transaction.select_reclaimable(worker.tenant, lane_ids, limit), passed, room)
+    if worker.run_id:
+        found = _find_allocated(work, worker.run_id, lane_ids, limit) if run_id in (None, worker.run_id) else []
+        return _take_in_hand(work, _without(found, passed, room))
+    lost = _without(work.transaction.select_reclaimable(worker.tenant, lane_ids, limit, run_id), passed, room)
     candidates = _take_in_hand(work, lost)
     if len(lost) < room:
-        glances = work.transaction.select_claimable(worker.tenant, lane_ids, limit)
-        # Whoever holds no run may wait for those that others hold; docs/decisions/0004 says what can come of that. Another one
-        # is told to come back without it.
-        waiting = [] if glances else work.transaction.find_claimable_runs(worker.tenant, lane_ids, room)
-        if waiting and work.runs.rows:
-            work.news |= News.TASKS
-        elif waiting:
-            work.load(run_ids=waiting)
-            glances = work.transaction.select_claimable(worker.tenant, lane_ids, limit)
+        if run_id is None:
+            glances = _find_claimable(work, worker.tenant, lane_ids, room, limit)
+        else:
+            glances = work.transaction.select_claimable_of_run(run_id, lane_ids, limit)
         candidates += _take_in_groups(work, worker, _without(glances, passed, room - len(lost)))
     return candidates
+
+
+def _find_allocated(work: Work, run_id: str, lane_ids: Sequence[int], limit: int) -> Sequence[Task]:
+    if not work.runs.rows:
+        work.lock_runs([run_id])
+    elif run_id not in work.runs.rows:
+        work.news |= News.TASKS  # a colleague may hold it: whoever waits comes back alone, and waits for the lock
+    return work.transaction.select_allocated(run_id, lane_ids, limit)
+
+
+def _find_claimable(work: Work, tenant: str, lane_ids: Sequence[int], room: int, limit: int) -> Sequence[Glance]:
+    """Whoever holds no run may wait for those that others hold; docs/decisions/0004 says what can come of that. Another one is
+    told to come back without it.
+    """
+    glances = work.transaction.select_claimable(tenant, lane_ids, limit)
+    waiting = [] if glances else work.transaction.find_claimable_runs(tenant, lane_ids, room)
+    if waiting and work.runs.rows:
+        work.news |= News.TASKS
+    elif waiting:
+        work.load(run_ids=waiting)
+        glances = work.transaction.select_claimable(tenant, lane_ids, limit)
+    return glances
 
 
 def _without(found: Sequence[Found], passed: Set[str], room: int) -> list[Found]:
@@ -157,20 +171,27 @@ def _take_in_groups(work: Work, worker: Worker, glances: Sequence[Glance]) -> li
     return candidates
 
 
-def _open_lanes(work: Work, worker: Worker, able: set[str]) -> list[int]:
+def _open_lanes(work: Work, worker: Worker) -> list[int]:
     """The lanes that this worker can serve and whose tool lets something through."""
-    lanes = work.lanes_of(worker.tenant)
-    tripped: set[str] = set()
-    if any(lane.tool for lane in lanes):
-        tripped |= set(work.transaction.list_tripped_tools(worker.tenant))
-    shut = {tool for tool in tripped if not _probe_is_free(work, worker.tenant, tool)}
-    return [lane.id for lane in lanes if _fits(lane, able) and (lane.fails_fast or lane.tool not in shut)]
+    able = workers.capabilities(worker)
+    lanes = [lane for lane in work.lanes_of(worker.tenant) if _fits(lane, able)]
+    tools = {lane.tool for lane in lanes if lane.tool}
+    guarded = work.transaction.list_guarded_breakers(worker.tenant) if tools else []
+    found = {breaker.tool: _look_at(work, breaker) for breaker in guarded if breaker.tool in tools}
+    full = {tool for tool, way in found.items() if way == FULL}
+    shut = {tool for tool, way in found.items() if way == SHUT}
+    return [lane.id for lane in lanes if lane.tool not in full and (lane.fails_fast or lane.tool not in shut)]
 
 
-def _probe_is_free(work: Work, tenant: str, tool: str) -> bool:
+def _look_at(work: Work, seen: Breaker) -> str:
     """Looked at without a lock, because runs are locked before breakers; whoever claims locks it, and looks again."""
-    breaker = work.breaker(tenant, tool) or work.transaction.find_breaker(tenant, tool)
-    return breaker is None or breakers.admits(breaker)
+    breaker = work.breakers.rows.get(seen.id)
+    if not breakers.admits(breaker or seen):
+        return SHUT
+    if breaker:
+        return OPEN if limits.has_room(work, breaker) else FULL
+    at_work = 0 if seen.max_concurrent is None else work.transaction.count_at_work(seen.tenant, seen.tool)
+    return FULL if limits.is_full(seen, at_work, work.now) else OPEN
 
 
 def _fits(lane: Lane, able: set[str]) -> bool:
@@ -182,6 +203,8 @@ def _claim_one(work: Work, worker: Worker, task: Task) -> bool:
     breaker = breakers.of_task(work, task)
     shut = breaker is not None and not breakers.admits(breaker)
     if shut and not work.lane(task).fails_fast:
+        return False
+    if breaker and not shut and not limits.has_room(work, breaker):
         return False
     if tasks.attempts_used_up(task):
         return False  # somebody put it back by hand: the doctor grants another one, and those behind it get their turn
@@ -206,6 +229,7 @@ def _claim_one(work: Work, worker: Worker, task: Task) -> bool:
     budgets.reserve(work, run, task, room)
     if breaker:
         breakers.take_probe(work, breaker, task)
+        limits.begin(work, breaker, task.entered_at)
     return True
 
 

@@ -92,7 +92,7 @@ def _repair_breakers(work: Work, breaker_ids: Sequence[str]) -> None:
             work.load_breakers(tripped.tenant, [tripped.tool])
             work.load(task_ids=[tripped.probe_task_id])
             if work.tasks.rows[tripped.probe_task_id].phase != Phase.ACTIVE:
-                breakers.free_probe(work, work.tasks.rows[tripped.probe_task_id])
+                breakers.leave(work, work.tasks.rows[tripped.probe_task_id])
 
 
 def _overstayed(reader: Reader, machines: Machines, now: datetime) -> Iterator[Diagnosis]:

@@ -40,7 +40,9 @@ from pointsman.world import World
 
 SHORTEST_PAUSE_SECONDS = 0.02
 KEY_LASTS_SECONDS = 3600.0
+LONGEST_REASON = 500
 TURNS_IN_A_LEASE = 3
+SHORTEST_RATE_SECONDS = 0.001
 
 
 class Completion(Struct, frozen=True, kw_only=True):
@@ -330,15 +332,24 @@ class Engine(Questions):
         return beat
 
     async def claim_tasks(
-        self, worker_id: str, limit: int = 1, *, wait_seconds: float = 0.0, tenant: str = DEFAULT_TENANT
+        self,
+        worker_id: str,
+        limit: int = 1,
+        *,
+        wait_seconds: float = 0.0,
+        run_id: str | None = None,
+        tenant: str = DEFAULT_TENANT,
     ) -> list[Claim]:
-        """Tasks for a worker, up to its free slots; when there are none, wait for some, but no longer than that.
+        """Tasks for a worker, of any run or of one, up to its free slots; when there are none, wait for some, but no longer
+        than that.
 
         To wait here is a sign of life; a worker that holds tasks sends heartbeats beside it.
         """
         checks.identity("worker", worker_id)
         checks.refuse([*checks.count("limit", limit), *checks.number("wait_seconds", wait_seconds, 0, checks.MAX_SECONDS)])
-        command = ClaimTasks(tenant=tenant, request=None, worker_id=worker_id, limit=limit)
+        if run_id is not None:
+            checks.identity("run", run_id)
+        command = ClaimTasks(tenant=tenant, request=None, worker_id=worker_id, limit=limit, run_id=run_id)
         over = self._news.pause(wait_seconds)
         try:
             while True:
@@ -433,7 +444,7 @@ class Engine(Questions):
             session_id=session_id,
             log_path=log_path,
         )
-        return await self._report(task_id, epoch, "fail", report, tenant, request_id)
+        return await self._report(task_id, epoch, "fail", report, tenant, request_id, _brief(error))
 
     async def ask(
         self,
@@ -441,14 +452,16 @@ class Engine(Questions):
         epoch: int,
         question: str,
         *,
-        session_id: str | None = None,
         cost_usd: Decimal = ZERO_USD,
+        exit_code: int | None = None,
+        session_id: str | None = None,
+        log_path: str | None = None,
         tenant: str = DEFAULT_TENANT,
         request_id: str | None = None,
     ) -> Task:
         """Its agent wants an answer before it goes on; the attempt is over, and the session waits."""
         checks.refuse(checks.text("question", question))
-        report = Report(question=question, session_id=session_id, cost_usd=cost_usd)
+        report = Report(question=question, cost_usd=cost_usd, exit_code=exit_code, session_id=session_id, log_path=log_path)
         return await self._report(task_id, epoch, "ask", report, tenant, request_id)
 
     async def signal_attempt(
@@ -459,13 +472,33 @@ class Engine(Questions):
         *,
         error: str | None = None,
         retryable: bool = True,
+        cost_usd: Decimal = ZERO_USD,
+        exit_code: int | None = None,
+        session_id: str | None = None,
+        log_path: str | None = None,
         tenant: str = DEFAULT_TENANT,
         request_id: str | None = None,
     ) -> Task:
-        """What else a worker reports: checks_passed, checks_failed, overspend, expire; cancel when its process has ended."""
-        checks.refuse([*checks.text("signal", signal), *checks.texts(error=error), *checks.truth("retryable", retryable)])
-        report = Report(error=as_error(error or signal), retryable=retryable and signal != "cancel")
-        return await self._report(task_id, epoch, signal, report, tenant, request_id)
+        """What else a worker reports: checks_passed, checks_failed, overspend, expire; cancel when its process has ended; skip
+        when it is not to be done, with the reason for the audit trail as `error`.
+        """
+        checks.refuse(
+            [
+                *checks.text("signal", signal),
+                *checks.texts(error=error),
+                *checks.truth("retryable", retryable),
+                *_exit_code(exit_code),
+            ]
+        )
+        report = Report(
+            error=None if signal == "skip" else _as_error(error or signal, exit_code),
+            retryable=retryable and signal != "cancel",
+            cost_usd=cost_usd,
+            exit_code=exit_code,
+            session_id=session_id,
+            log_path=log_path,
+        )
+        return await self._report(task_id, epoch, signal, report, tenant, request_id, _brief(error))
 
     async def note_attempt(
         self,
@@ -500,19 +533,27 @@ class Engine(Questions):
         failure_threshold: int = 5,
         success_threshold: int = 1,
         cooldown_seconds: float = 60.0,
+        max_concurrent: int | None = None,
+        rate_count: int | None = None,
+        rate_seconds: float | None = None,
         tenant: str = DEFAULT_TENANT,
         request_id: str | None = None,
     ) -> Breaker:
-        """Make a tool known, with the breaker that all its tasks share; again to change the breaker's settings."""
+        """Make a tool known, with the breaker and the limits that all its tasks share; again to change their settings.
+
+        At most `max_concurrent` attempts of it go on at once, and at most `rate_count` begin in any `rate_seconds`.
+        """
         checks.refuse(
             [
                 *checks.name("tool", tool),
                 *checks.count("failure_threshold", failure_threshold),
                 *checks.count("success_threshold", success_threshold),
                 *checks.seconds("cooldown_seconds", cooldown_seconds),
+                *_limits(max_concurrent, rate_count, rate_seconds),
             ]
         )
-        request = _request("declare_tool", request_id, (tool, failure_threshold, success_threshold, cooldown_seconds))
+        settings = (failure_threshold, success_threshold, cooldown_seconds, max_concurrent, rate_count, rate_seconds)
+        request = _request("declare_tool", request_id, (tool, *settings))
         return await self._do(
             DeclareTool(
                 tenant=tenant,
@@ -521,6 +562,9 @@ class Engine(Questions):
                 failure_threshold=failure_threshold,
                 success_threshold=success_threshold,
                 cooldown_seconds=float(cooldown_seconds),
+                max_concurrent=max_concurrent,
+                rate_count=rate_count,
+                rate_seconds=None if rate_seconds is None else float(rate_seconds),
             )
         )
 
@@ -606,8 +650,17 @@ class Engine(Questions):
         answer: Answer = await self._writer.submit(command)
         return answer
 
-    async def _report(self, task_id: str, epoch: int, signal: str, report: Report, tenant: str, request_id: str | None) -> Task:
-        return await self._do(_as_signal(task_id, epoch, signal, report, tenant, request_id))
+    async def _report(
+        self,
+        task_id: str,
+        epoch: int,
+        signal: str,
+        report: Report,
+        tenant: str,
+        request_id: str | None,
+        reason: str | None = None,
+    ) -> Task:
+        return await self._do(_as_signal(task_id, epoch, signal, report, tenant, request_id, reason))
 
 
 def _read_completion(completion: Completion) -> Report:
@@ -620,24 +673,51 @@ def _read_completion(completion: Completion) -> Report:
     )
 
 
-def _as_signal(task_id: str, epoch: int, signal: str, report: Report, tenant: str, request_id: str | None) -> SignalAttempt:
+def _as_signal(
+    task_id: str,
+    epoch: int,
+    signal: str,
+    report: Report,
+    tenant: str,
+    request_id: str | None,
+    reason: str | None = None,
+) -> SignalAttempt:
     """What a worker reports of an attempt, checked."""
     _check_attempt(task_id, epoch, report.cost_usd, report.session_id, report.log_path)
     checks.refuse(_exit_code(report.exit_code))
     return SignalAttempt(
         tenant=tenant,
-        request=_request(f"{signal}_attempt", request_id, (task_id, epoch, report)),
+        request=_request(f"{signal}_attempt", request_id, (task_id, epoch, report, reason)),
         task_id=task_id,
         epoch=epoch,
         signal=signal,
         report=report,
-        cause=Cause("worker"),
+        cause=Cause("worker", reason),
     )
+
+
+def _brief(error: str | None) -> str | None:
+    """What the audit trail has of an error: its first line, which is mostly all of it."""
+    return error.partition("\n")[0][:LONGEST_REASON] if error else None
 
 
 def _cause(actor: str, reason: str | None) -> Cause:
     checks.refuse([*checks.name("actor", actor), *checks.texts(reason=reason)])
     return Cause(actor, reason)
+
+
+def _limits(max_concurrent: int | None, rate_count: int | None, rate_seconds: float | None) -> Iterator[Problem]:
+    if max_concurrent is not None:
+        yield from checks.count("max_concurrent", max_concurrent)
+    if (rate_count is None) != (rate_seconds is None):
+        yield Problem("rate_count", "A rate is so many in so many seconds: say both rate_count and rate_seconds, or neither.")
+    elif rate_count is not None:
+        yield from checks.count("rate_count", rate_count)
+        yield from checks.number("rate_seconds", rate_seconds, SHORTEST_RATE_SECONDS, checks.MAX_SECONDS)
+
+
+def _as_error(message: str, exit_code: int | None) -> str:
+    return as_error(message) if exit_code is None else as_error(message, exit_code=exit_code)
 
 
 def _exit_code(exit_code: int | None) -> Iterator[Problem]:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from pointsman.errors import LifecycleError, UnknownName
 from pointsman.kernel.machine import Kind, Lifecycle, Machine, Outcome, Phase
 from pointsman.lifecycles import DEFAULT, restore_lifecycle
-from pointsman.store.contract import Transaction
+from pointsman.store.contract import Reader, Transaction
 from pointsman.store.rows import MachineRow
 
 
@@ -50,11 +50,11 @@ class Machines:
     def number(self, machine: Machine) -> int:
         return self._numbers[machine.name, machine.version]
 
-    def machine(self, number: int, transaction: Transaction) -> Machine:
+    def machine(self, number: int, reader: Reader) -> Machine:
         """The machine of that number; one that another process registered is read from the database."""
         machine = self._machines.get(number)
         if machine is None:
-            row = next(row for row in transaction.list_machines() if row.id == number)
+            row = next(row for row in reader.list_machines() if row.id == number)
             machine = _restore(row)
             self._learn(number, machine)
         return machine

@@ -15,7 +15,7 @@ PEOPLE: Mapping[Kind, tuple[str, ...]] = {
     Kind.WORKER: ("pause", "resume", "drain", "terminate", "assign", "fail", "expire"),
     Kind.BREAKER: ("reset",),
 }
-WORKERS = ("complete", "fail", "expire", "cancel", "ask", "overspend", "checks_passed", "checks_failed")
+WORKERS = ("complete", "fail", "expire", "cancel", "ask", "overspend", "skip", "checks_passed", "checks_failed")
 
 
 def check_person(work: Work, row: Entity, kind: Kind, signal: str) -> None:

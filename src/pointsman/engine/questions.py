@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Collection, Iterator
 from typing import TypeVar
 
 from pointsman.engine import checks
@@ -11,9 +11,9 @@ from pointsman.engine.doctor import Diagnosis, diagnose
 from pointsman.engine.machines import Machines
 from pointsman.engine.news import Newsroom
 from pointsman.errors import EngineClosed, NotFound, Problem
-from pointsman.kernel.machine import Phase
+from pointsman.kernel.machine import Machine, Phase
 from pointsman.store.contract import News, Reader, Store, read_position
-from pointsman.store.rows import Attempt, Breaker, Dependency, Notice, Run, Task, Transition, Worker
+from pointsman.store.rows import Attempt, Breaker, Dependency, Entity, Notice, Result, Run, Task, Transition, Worker
 from pointsman.world import World
 
 DEFAULT_TENANT = "default"
@@ -37,6 +37,11 @@ class Questions:
         self._tenants: set[str] = set()
         """Those whose names have been looked at."""
         self._is_closed = False
+
+    @property
+    def url(self) -> str:
+        """Where the database is, without any password."""
+        return self._store.url
 
     async def get_run(self, run_id: str, *, tenant: str = DEFAULT_TENANT) -> Run:
         return await self._find("run", run_id, tenant, lambda reader: reader.find_run(tenant, run_id))
@@ -62,6 +67,24 @@ class Questions:
     async def list_tasks(self, run_id: str, *, tenant: str = DEFAULT_TENANT) -> list[Task]:
         await self.get_run(run_id, tenant=tenant)
         return await self._list(tenant, lambda reader: reader.list_tasks(tenant, run_id))
+
+    async def list_results(self, run_id: str, names: Collection[str], *, tenant: str = DEFAULT_TENANT) -> list[Result]:
+        """What became of these tasks of a run, and of their parts; what is unknown is left out."""
+        checks.identity("run", run_id)
+        return await self._list(tenant, lambda reader: reader.list_results(tenant, run_id, names))
+
+    async def count_tasks(
+        self, run_ids: Collection[str], *, tenant: str = DEFAULT_TENANT
+    ) -> list[tuple[str, str, str | None, int]]:
+        """(run, phase, outcome, how many) of the tasks of these runs."""
+        checks.refuse(checks.words("run_ids", list(run_ids)))
+        return await self._list(tenant, lambda reader: reader.count_tasks(tenant, run_ids))
+
+    async def get_machine(self, entity: Entity | Transition) -> Machine:
+        """The machine that an entity follows, or followed when it made a move."""
+        if known := self._machines.known(entity.machine_id):
+            return known
+        return await self._ask(lambda reader: self._machines.machine(entity.machine_id, reader))
 
     async def list_dependencies(self, run_id: str, *, tenant: str = DEFAULT_TENANT) -> list[Dependency]:
         await self.get_run(run_id, tenant=tenant)
@@ -104,7 +127,7 @@ class Questions:
 
     async def watch(
         self, *, after: str | None = None, run_id: str | None = None, tenant: str = DEFAULT_TENANT
-    ) -> AsyncIterator[Transition]:
+    ) -> AsyncGenerator[Transition]:
         """The event stream behind a position, and on and on as it grows."""
         while True:
             expected = self._news.expect(News.EVENTS)

@@ -189,7 +189,7 @@ def take(work: Work, task: Task, decided: tuple[Transition, ...], cause: Cause, 
 
 def cancel(work: Work, task: Task, cause: Cause) -> Refusal | None:
     """Cancel a task now, or note that it shall be cancelled as soon as its process has ended."""
-    running = task.phase == Phase.ACTIVE and not task.lease_expired
+    running = may_run(task)
     report = Report(process_ended=not running, retryable=False, error=as_error(cause.reason or "called off"))
     refusal = try_send(work, task, "cancel", cause, report)
     if refusal and running and work.takes(task, "cancel"):
@@ -198,6 +198,11 @@ def cancel(work: Work, task: Task, cause: Cause) -> Refusal | None:
             work.tasks.change(task)
         return None
     return refusal
+
+
+def may_run(task: Task) -> bool:
+    """Whether somebody works on it, for all that is known here."""
+    return task.phase == Phase.ACTIVE and not task.lease_expired
 
 
 def end_lost(work: Work, task: Task) -> None:
@@ -299,7 +304,7 @@ def _end_attempt(work: Work, task: Task, report: Report) -> None:
     ended = 0 if task.lease_expired else 1 + len(work.tasks.followers.get(task.id, ()))
     work.change_held(task.attempt_worker_id, -ended)
     budgets.settle(work, task, report.cost_usd)
-    breakers.free_probe(work, task)
+    breakers.leave(work, task)
     task.current_attempt = None
     task.worker_id = None
     task.lease_expired = False

@@ -42,7 +42,9 @@ def _load(work: Work, due: Collection[Timer], silent: Collection[str]) -> None:
     work.load(task_ids=task_ids, run_ids=run_ids)
     work.load_workers(names)
     for tenant in {timer.tenant for timer in due if timer.kind == Kind.BREAKER}:
-        work.load_breakers(tenant, work.transaction.list_tripped_tools(tenant))
+        wanted = {timer.entity_id for timer in due if timer.kind == Kind.BREAKER}
+        guarded = work.transaction.list_guarded_breakers(tenant)
+        work.load_breakers(tenant, [breaker.tool for breaker in guarded if breaker.id in wanted])
 
 
 def _fire(work: Work, timer: Timer) -> None:
@@ -68,6 +70,8 @@ def _fire(work: Work, timer: Timer) -> None:
             _fire_for_run(work, row, timer.purpose)
         case Worker() if row.missing:
             workers.try_send(work, row, "expire", Cause(reason="it has been silent for too long"))
+        case Breaker() if timer.purpose == "rate":
+            work.news |= News.TASKS  # more of its tool may begin
         case Breaker():
             breakers.try_send(work, row, "delay_over", Cause(reason="its cooldown is over"))
 

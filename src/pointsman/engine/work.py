@@ -177,6 +177,7 @@ class Work:
         """By worker: tasks that it has lost and that nobody has taken over yet."""
         self.allocation_wanted = False
         self._held: dict[str, int] = {}
+        self._at_work: dict[str, int] = {}
         self.held_change: Counter[str] = Counter()
         """By worker: how many tasks more it holds than at the beginning."""
 
@@ -235,6 +236,21 @@ class Work:
             self._held[worker_id] += change
         self.held_change[worker_id] += change
         self.reviewed_workers.add(worker_id)
+
+    def count_at_work(self, breaker: Breaker) -> int:
+        """How many attempts of a tool go on, whose breaker is locked; asked once, and counted here while others begin."""
+        if breaker.id not in self._at_work:
+            self.flush()
+            self._at_work[breaker.id] = self.transaction.count_at_work(breaker.tenant, breaker.tool)
+        return self._at_work[breaker.id]
+
+    def begin_at_work(self, breaker: Breaker) -> None:
+        if breaker.id in self._at_work:
+            self._at_work[breaker.id] += 1
+
+    def forget_at_work(self, breaker: Breaker) -> None:
+        """One has ended; whoever wants to know asks anew."""
+        self._at_work.pop(breaker.id, None)
 
     def add_child(self, parent_id: str) -> None:
         """A task has one more subtask, which whoever completes it in the same commit has to know."""

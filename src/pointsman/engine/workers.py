@@ -187,7 +187,7 @@ def lose_lease(work: Work, task: Task, cause: Cause) -> None:
         task.reclaim_count += 1
         # Whoever takes it over asks for money and for its tool's probe anew, and would wait for its own for ever.
         budgets.settle(work, task, ZERO_USD)
-        breakers.free_probe(work, task)
+        breakers.leave(work, task)
         work.tasks.change(task)
         assert task.attempt_worker_id
         work.lost.setdefault(task.attempt_worker_id, []).append(task.id)

@@ -67,7 +67,7 @@ SIGNALS = {
             "dependency_failed": "something it depends on failed for good",
             "retry": "a person wants another attempt",
             "resume": "a person wants the same session to go on",
-            "skip": "a person lets its dependents go on without it",
+            "skip": "its dependents go on without it",
             "reset": "a person puts it back to the beginning",
         },
     ),

@@ -243,6 +243,10 @@ class Breaker(Entity, kw_only=True):
         "cooldown_seconds",
         "retry_at",
         "probe_task_id",
+        "max_concurrent",
+        "rate_count",
+        "rate_seconds",
+        "begun",
     )
     tool: str
     failure_count: int = 0
@@ -253,6 +257,13 @@ class Breaker(Entity, kw_only=True):
     retry_at: datetime | None = None
     """When an open breaker lets its probe through."""
     probe_task_id: str | None = None
+    max_concurrent: int | None = None
+    """How many attempts of its tool may be at work at once."""
+    rate_count: int | None = None
+    """How many may begin in any `rate_seconds`."""
+    rate_seconds: float | None = None
+    begun: str = "[]"
+    """A JSON list of instants, in microseconds, and how many began at each; only where there is a rate."""
 
 
 class Attempt(Struct, kw_only=True):
@@ -273,6 +284,21 @@ class Attempt(Struct, kw_only=True):
     resumed: bool = False
     """It continued the session of the attempt before it."""
     log_path: str | None = None
+
+
+class Result(Struct, frozen=True, kw_only=True):
+    """What became of a task, for whoever goes on with it."""
+
+    name: str
+    parent: str | None
+    """The name of the task that it is a part of."""
+    position: int
+    phase: str
+    outcome: str | None
+    trigger: str
+    by_worker: bool
+    """Whoever had it said so, and not a person."""
+    output: str | None
 
 
 class Dependency(Struct, frozen=True):

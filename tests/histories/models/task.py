@@ -175,6 +175,8 @@ class TaskModel:
                 return self._fail(state, details, "TIMED_OUT" if running else "FAILED")
             case "ask" if running:
                 return [replace(state, state="BLOCKED", said=None)]
+            case "skip" if running:
+                return [replace(state, state="SKIPPED")]
             case "overspend" if running:
                 return [replace(state, state="BUDGET_EXCEEDED")]
             case "cancel":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any, ClassVar
 
@@ -160,15 +160,16 @@ class SignalTask:
         if self.signal == "cancel":
             tasks.refuse(tasks.cancel(work, task, self.cause))
         else:
-            self._reopen_run(work, task)
-            tasks.send(work, task, self.signal, self.cause, self.report)
+            report = replace(self.report, process_ended=not tasks.may_run(task))
+            self._reopen_run(work, task, report)
+            tasks.send(work, task, self.signal, self.cause, report)
             tasks.grant_attempt(task)
         return lambda: task
 
-    def _reopen_run(self, work: Work, task: Task) -> None:
+    def _reopen_run(self, work: Work, task: Task, report: Report) -> None:
         """Another try of a task whose run has ended is another try of the run, where its machine knows such a thing."""
         run = work.runs.rows[task.run_id]
-        decided = tasks.check(work, task, self.signal, self.report)
+        decided = tasks.check(work, task, self.signal, report)
         if run.phase != Phase.DONE:
             return
         state = work.machine(task).state(decided[-1].to_state)

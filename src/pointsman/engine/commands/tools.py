@@ -6,11 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from pointsman.engine import breakers
+from pointsman.engine import breakers, limits
 from pointsman.engine.command import Needs, Request
 from pointsman.engine.work import Cause, Work
 from pointsman.errors import NotFound
 from pointsman.kernel.machine import Kind
+from pointsman.store.contract import News
 from pointsman.store.rows import Breaker
 
 
@@ -23,6 +24,9 @@ class DeclareTool:
     failure_threshold: int
     success_threshold: int
     cooldown_seconds: float
+    max_concurrent: int | None = None
+    rate_count: int | None = None
+    rate_seconds: float | None = None
 
     @property
     def needs(self) -> Needs:
@@ -39,8 +43,19 @@ class DeclareTool:
             breaker.failure_threshold = self.failure_threshold
             breaker.success_threshold = self.success_threshold
             breaker.cooldown_seconds = self.cooldown_seconds
+            self._set_limits(work, breaker)
             work.breakers.change(breaker)
         return lambda: breaker
+
+    def _set_limits(self, work: Work, breaker: Breaker) -> None:
+        """What began before there was a rate does not count; what began under another one does."""
+        breaker.max_concurrent = self.max_concurrent
+        breaker.rate_count = self.rate_count
+        breaker.rate_seconds = self.rate_seconds
+        if self.rate_count is None:
+            breaker.begun = "[]"
+        limits.watch(work, breaker)
+        work.news |= News.TASKS  # some may have waited for a place
 
     def _build(self, work: Work) -> Breaker:
         machine = work.machines.default_lifecycle.of_kind(Kind.BREAKER)
@@ -56,6 +71,9 @@ class DeclareTool:
             failure_threshold=self.failure_threshold,
             success_threshold=self.success_threshold,
             cooldown_seconds=self.cooldown_seconds,
+            max_concurrent=self.max_concurrent,
+            rate_count=self.rate_count,
+            rate_seconds=self.rate_seconds,
         )
 
 

@@ -17,7 +17,7 @@ from pointsman.engine.commands.workers import SignalWorker
 from pointsman.engine.people import check_person
 from pointsman.engine.work import Cause, Work
 from pointsman.errors import TransitionRefused
-from pointsman.kernel.machine import Kind, Phase, Refusal
+from pointsman.kernel.machine import Kind, Refusal
 from pointsman.store.rows import Run, Task, Worker
 
 
@@ -125,6 +125,6 @@ def _facts(work: Work, row: Run | Task | Worker) -> object:
         case Run():
             return runs.facts_of(row, runs.assess(work, row))
         case Task():
-            return tasks.TaskFacts(work, row, tasks.Report(process_ended=row.phase != Phase.ACTIVE or row.lease_expired))
+            return tasks.TaskFacts(work, row, tasks.Report(process_ended=not tasks.may_run(row)))
         case Worker():
             return workers.facts_of(work, row)

@@ -188,13 +188,17 @@ class ClaimTasks:
     request: Request | None
     worker_id: str
     limit: int
+    run_id: str | None = None
+    """The only run to take tasks of. It is locked with all that its batch needs, so nobody waits for it later on."""
 
     @property
     def needs(self) -> Needs:
-        return Needs(worker_ids=(self.worker_id,))
+        return Needs(worker_ids=(self.worker_id,), run_ids=(self.run_id,) if self.run_id else ())
 
     def decide(self, work: Work) -> Callable[[], tuple[list[Claim], float]]:
         """What it gets, and how long its lease is: whoever waits for more has to be heard of meanwhile."""
         worker = work.worker(self.tenant, self.worker_id)
-        claimed = claims.claim(work, worker, self.limit)
+        if self.run_id is not None:
+            work.run(self.tenant, self.run_id)
+        claimed = claims.claim(work, worker, self.limit, self.run_id)
         return lambda: (claims.describe(work, claimed), worker.lease_seconds)

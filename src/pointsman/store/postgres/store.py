@@ -45,6 +45,7 @@ from pointsman.store.rows import (
     Lane,
     MachineRow,
     Notice,
+    Result,
     Run,
     Situation,
     StoredResponse,
@@ -255,11 +256,20 @@ class PostgresReader:
     def list_tasks(self, tenant: str, run_id: str) -> list[Task]:
         return self._all(Task, "list_tasks", tenant=tenant, run_id=run_id)
 
+    def count_tasks(self, tenant: str, run_ids: Collection[str]) -> list[tuple[str, str, str | None, int]]:
+        return self._rows("count_tasks", tenant=tenant, run_ids=list(run_ids))
+
+    def list_machines(self) -> list[MachineRow]:
+        return self._all(MachineRow, "list_machines")
+
     def list_workers(self, tenant: str) -> list[Worker]:
         return self._all(Worker, "list_workers", tenant=tenant)
 
     def list_breakers(self, tenant: str) -> list[Breaker]:
         return self._all(Breaker, "list_breakers", tenant=tenant)
+
+    def list_results(self, tenant: str, run_id: str, names: Collection[str]) -> list[Result]:
+        return self._all(Result, "list_results", tenant=tenant, run_id=run_id, names=to_array(names))
 
     def list_attempts(self, tenant: str, task_id: str) -> list[Attempt]:
         return self._all(Attempt, "list_attempts", tenant=tenant, task_id=task_id)
@@ -401,9 +411,6 @@ class PostgresTransaction(PostgresReader):
     def update(self, rows: Sequence[Entity], columns: Sequence[str]) -> None:
         self._update(rows, columns, moved=0)
 
-    def list_machines(self) -> list[MachineRow]:
-        return self._all(MachineRow, "list_machines")
-
     def insert_machine(self, machine: Machine, *, fingerprint: str, definition: str) -> MachineRow:
         """Servers that start together load the same machines: whoever comes second is given what the first one stored."""
         with explained(self._url):
@@ -477,12 +484,15 @@ class PostgresTransaction(PostgresReader):
         locked = self._rows("select_claimable", tenant=tenant, lane_ids=to_array(lane_ids), limit=limit)
         return self._of(Glance, "glance_at_claimable", [task_id for (task_id,) in locked])
 
-    def select_allocated(self, run_id: str, limit: int) -> list[Task]:
-        locked = self._rows("select_allocated", run_id=run_id, limit=limit)
+    def select_claimable_of_run(self, run_id: str, lane_ids: Sequence[int], limit: int) -> list[Glance]:
+        return self._all(Glance, "select_claimable_of_run", run_id=run_id, lane_ids=to_array(lane_ids), limit=limit)
+
+    def select_allocated(self, run_id: str, lane_ids: Sequence[int], limit: int) -> list[Task]:
+        locked = self._rows("select_allocated", run_id=run_id, lane_ids=to_array(lane_ids), limit=limit)
         return [task for task in self._in_order(locked) if _may_begin(task) and task.allocated]
 
-    def select_reclaimable(self, tenant: str, lane_ids: Sequence[int], limit: int) -> list[Task]:
-        locked = self._rows("select_reclaimable", tenant=tenant, lane_ids=to_array(lane_ids), limit=limit)
+    def select_reclaimable(self, tenant: str, lane_ids: Sequence[int], limit: int, run_id: str | None = None) -> list[Task]:
+        locked = self._rows("select_reclaimable", tenant=tenant, lane_ids=to_array(lane_ids), limit=limit, run_id=run_id)
         return [task for task in self._in_order(locked) if task.lease_expired and task.run_open]
 
     def find_claimable_runs(self, tenant: str, lane_ids: Sequence[int], limit: int) -> list[str]:
@@ -535,8 +545,11 @@ class PostgresTransaction(PostgresReader):
     def lock_breakers(self, tenant: str, tools: Collection[str]) -> list[Breaker]:
         return self._all(Breaker, "lock_breakers", tenant=tenant, tools=to_array(tools)) if tools else []
 
-    def list_tripped_tools(self, tenant: str) -> list[str]:
-        return [tool for (tool,) in self._rows("list_tripped_tools", tenant=tenant)]
+    def list_guarded_breakers(self, tenant: str) -> list[Breaker]:
+        return self._all(Breaker, "list_guarded_breakers", tenant=tenant)
+
+    def count_at_work(self, tenant: str, tool: str) -> int:
+        return int(self._value("count_at_work", tenant=tenant, tool=tool))
 
     def insert_breakers(self, breakers: Sequence[Breaker]) -> None:
         self._write("insert_breakers", breakers)

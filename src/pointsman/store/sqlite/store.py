@@ -38,6 +38,7 @@ from pointsman.store.rows import (
     Lane,
     MachineRow,
     Notice,
+    Result,
     Run,
     Situation,
     StoredResponse,
@@ -67,6 +68,7 @@ BUSY_TIMEOUT_SECONDS = 5.0
 CACHE_KIB = 65_536
 CHECKPOINT_PAGES = 4_000
 Row = TypeVar("Row", bound=Struct)
+Found = TypeVar("Found", Task, Glance)
 
 
 class SqliteStore:
@@ -255,11 +257,20 @@ class SqliteReader:
     def list_tasks(self, tenant: str, run_id: str) -> list[Task]:
         return self._all(Task, "list_tasks", tenant=tenant, run_id=run_id)
 
+    def count_tasks(self, tenant: str, run_ids: Collection[str]) -> list[tuple[str, str, str | None, int]]:
+        return list(self._rows("count_tasks", tenant=tenant, run_ids=_json(run_ids)))
+
+    def list_machines(self) -> list[MachineRow]:
+        return self._all(MachineRow, "list_machines")
+
     def list_workers(self, tenant: str) -> list[Worker]:
         return self._all(Worker, "list_workers", tenant=tenant)
 
     def list_breakers(self, tenant: str) -> list[Breaker]:
         return self._all(Breaker, "list_breakers", tenant=tenant)
+
+    def list_results(self, tenant: str, run_id: str, names: Collection[str]) -> list[Result]:
+        return self._all(Result, "list_results", tenant=tenant, run_id=run_id, names=_json(names))
 
     def list_attempts(self, tenant: str, task_id: str) -> list[Attempt]:
         return self._all(Attempt, "list_attempts", tenant=tenant, task_id=task_id)
@@ -405,9 +416,6 @@ class SqliteTransaction(SqliteReader):
             if not self._connection.changes():
                 raise Conflict(f"{row.id} was moved by somebody else.")
 
-    def list_machines(self) -> list[MachineRow]:
-        return self._all(MachineRow, "list_machines")
-
     def insert_machine(self, machine: Machine, *, fingerprint: str, definition: str) -> MachineRow:
         row = MachineRow(
             id=self._value("next_machine_id"),
@@ -468,16 +476,23 @@ class SqliteTransaction(SqliteReader):
         return self._all(Task, "select_to_claim", ids=_json(task_ids))
 
     def select_claimable(self, tenant: str, lane_ids: Sequence[int], limit: int) -> list[Glance]:
-        lanes = [self._all(Glance, "select_claimable", tenant=tenant, lane_id=lane_id, limit=limit) for lane_id in lane_ids]
-        if len(lanes) == 1:
-            return lanes[0]
-        return list(islice(merge(*lanes, key=lambda task: (-task.priority, task.id)), limit))
+        return _first(
+            [self._all(Glance, "select_claimable", tenant=tenant, lane_id=lane_id, limit=limit) for lane_id in lane_ids], limit
+        )
 
-    def select_allocated(self, run_id: str, limit: int) -> list[Task]:
-        return self._all(Task, "select_allocated", run_id=run_id, limit=limit)
+    def select_claimable_of_run(self, run_id: str, lane_ids: Sequence[int], limit: int) -> list[Glance]:
+        return _first(
+            [self._all(Glance, "select_claimable_of_run", run_id=run_id, lane_id=lane_id, limit=limit) for lane_id in lane_ids],
+            limit,
+        )
 
-    def select_reclaimable(self, tenant: str, lane_ids: Sequence[int], limit: int) -> list[Task]:
-        return self._all(Task, "select_reclaimable", tenant=tenant, lane_ids=_json(lane_ids), limit=limit)
+    def select_allocated(self, run_id: str, lane_ids: Sequence[int], limit: int) -> list[Task]:
+        return _first(
+            [self._all(Task, "select_allocated", run_id=run_id, lane_id=lane_id, limit=limit) for lane_id in lane_ids], limit
+        )
+
+    def select_reclaimable(self, tenant: str, lane_ids: Sequence[int], limit: int, run_id: str | None = None) -> list[Task]:
+        return self._all(Task, "select_reclaimable", tenant=tenant, lane_ids=_json(lane_ids), limit=limit, run_id=run_id)
 
     def find_claimable_runs(self, tenant: str, lane_ids: Sequence[int], limit: int) -> list[str]:
         rows = self._rows("find_claimable_runs", tenant=tenant, lane_ids=_json(lane_ids), limit=limit)
@@ -530,8 +545,11 @@ class SqliteTransaction(SqliteReader):
     def lock_breakers(self, tenant: str, tools: Collection[str]) -> list[Breaker]:
         return self._all(Breaker, "lock_breakers", tenant=tenant, tools=_json(tools))
 
-    def list_tripped_tools(self, tenant: str) -> list[str]:
-        return [tool for (tool,) in self._rows("list_tripped_tools", tenant=tenant)]
+    def list_guarded_breakers(self, tenant: str) -> list[Breaker]:
+        return self._all(Breaker, "list_guarded_breakers", tenant=tenant)
+
+    def count_at_work(self, tenant: str, tool: str) -> int:
+        return int(self._value("count_at_work", tenant=tenant, tool=tool))
 
     def insert_breakers(self, breakers: Sequence[Breaker]) -> None:
         self._write("insert_breakers", breakers)
@@ -579,6 +597,13 @@ class SqliteTransaction(SqliteReader):
             return self._connection.execute(QUERIES[query], _encoder(query, type(row))(row)).fetchall()
         except apsw.Error as error:
             raise explain(error, self._connection.filename) from error
+
+
+def _first(lanes: Sequence[list[Found]], limit: int) -> list[Found]:
+    """The first tasks of several lanes, each of which is in order."""
+    if len(lanes) == 1:
+        return lanes[0]
+    return list(islice(merge(*lanes, key=lambda task: (-task.priority, task.id)), limit))
 
 
 def _encoder(query: str, row_type: type[Struct]) -> Encoder:

@@ -226,8 +226,8 @@ CREATE TABLE task (
 -- Finished work is in none of these.
 CREATE INDEX task_claimable ON task (tenant, lane_id, priority DESC, id)
     WHERE phase = 'queued' AND open_dependencies = 0 AND available_at IS NULL AND run_open AND NOT is_gate AND NOT allocated;
-CREATE INDEX task_allocated ON task (run_id, priority DESC, id)
-    WHERE phase = 'queued' AND open_dependencies = 0 AND available_at IS NULL AND run_open AND NOT is_gate AND allocated;
+CREATE INDEX task_claimable_of_run ON task (run_id, lane_id, priority DESC, id)
+    WHERE phase = 'queued' AND open_dependencies = 0 AND available_at IS NULL AND run_open AND NOT is_gate;
 CREATE INDEX task_reclaimable ON task (tenant, lane_id) WHERE lease_expired;
 CREATE INDEX task_held ON task (attempt_worker_id) WHERE current_attempt IS NOT NULL;
 CREATE INDEX task_unfinished ON task (run_id, phase) WHERE outcome IS NULL OR outcome <> 'success';
@@ -319,12 +319,17 @@ CREATE TABLE breaker (
     cooldown_seconds  double precision NOT NULL CHECK (cooldown_seconds >= 0),
     retry_at          timestamptz,
     probe_task_id     text COLLATE "C" REFERENCES task,
+    max_concurrent    integer CHECK (max_concurrent > 0),
+    rate_count        integer CHECK (rate_count > 0),
+    rate_seconds      double precision CHECK (rate_seconds > 0),
+    begun             text NOT NULL CHECK (begun IS JSON),
     UNIQUE (tenant, tool),
+    CONSTRAINT breaker_rate_is_whole CHECK ((rate_count IS NULL) = (rate_seconds IS NULL)),
     -- Only a half-open breaker has a probe, and only one.
     CONSTRAINT breaker_probes_while_active CHECK (probe_task_id IS NULL OR phase = 'active')
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.02, autovacuum_analyze_scale_factor = 0.02);
 
-CREATE INDEX breaker_tripped ON breaker (tenant) WHERE phase <> 'queued';
+CREATE INDEX breaker_guarded ON breaker (tenant) WHERE phase <> 'queued' OR max_concurrent IS NOT NULL OR rate_count IS NOT NULL;
 
 CREATE TABLE timer (
     entity_id text COLLATE "C" NOT NULL,

@@ -4,6 +4,11 @@ SELECT * FROM task WHERE id = %(id)s AND tenant = %(tenant)s
 -- name: list_tasks
 SELECT * FROM task WHERE run_id = %(run_id)s AND tenant = %(tenant)s ORDER BY position, id
 
+-- name: count_tasks
+SELECT run_id, phase, outcome, count(*) FROM task
+ WHERE run_id = ANY(%(run_ids)s) AND tenant = %(tenant)s
+ GROUP BY run_id, phase, outcome
+
 -- name: select_tasks
 SELECT * FROM task_in_brief WHERE id = ANY(%(ids)s) ORDER BY id
 
@@ -51,17 +56,39 @@ SELECT head.id FROM head JOIN run ON run.id = head.run_id
  ORDER BY head.priority DESC, head.id LIMIT %(limit)s
    FOR NO KEY UPDATE OF run SKIP LOCKED
 
+-- name: select_claimable_of_run
+-- The head of each lane in the order of task_claimable_of_run, and a sort of the heads alone. The run is locked: what is found is true.
+SELECT first.*
+  FROM unnest(%(lane_ids)s::integer[]) AS lane (id)
+ CROSS JOIN LATERAL (
+       SELECT id, tenant, run_id, machine_id, state, lane_id, revision, epoch, current_attempt, attempt_worker_id, attempt_count, started,
+              max_retries, max_reclaims, policy, entered_at, priority, name, payload, plain
+         FROM task_at_a_glance AS task
+        WHERE task.run_id = %(run_id)s AND task.lane_id = lane.id
+          AND phase = 'queued' AND open_dependencies = 0 AND available_at IS NULL AND run_open AND NOT is_gate AND NOT allocated
+        ORDER BY task.priority DESC, task.id LIMIT %(limit)s) AS first
+ ORDER BY first.priority DESC, first.id LIMIT %(limit)s
+
 -- name: select_allocated
-SELECT task.id FROM task JOIN run ON run.id = task.run_id
- WHERE task.run_id = %(run_id)s AND task.phase = 'queued'
-   AND open_dependencies = 0 AND available_at IS NULL AND run_open AND NOT is_gate AND allocated
- ORDER BY task.priority DESC, task.id LIMIT %(limit)s
+WITH head AS MATERIALIZED (
+    SELECT first.id, first.priority
+      FROM unnest(%(lane_ids)s::integer[]) AS lane (id)
+     CROSS JOIN LATERAL (
+           SELECT task.id, task.priority FROM task
+            WHERE task.run_id = %(run_id)s AND task.lane_id = lane.id
+              AND phase = 'queued' AND open_dependencies = 0 AND available_at IS NULL AND run_open AND NOT is_gate AND allocated
+            ORDER BY task.priority DESC, task.id LIMIT %(limit)s) AS first
+     ORDER BY first.priority DESC, first.id LIMIT %(limit)s
+)
+SELECT head.id FROM head JOIN run ON run.id = %(run_id)s
+ ORDER BY head.priority DESC, head.id
    FOR NO KEY UPDATE OF run SKIP LOCKED
 
 -- name: select_reclaimable
 -- Few tasks are ever lost at a time, so sorting them costs nothing.
 SELECT task.id FROM task JOIN run ON run.id = task.run_id
  WHERE lease_expired AND task.tenant = %(tenant)s AND lane_id = ANY(%(lane_ids)s) AND run_open
+   AND (%(run_id)s::text IS NULL OR task.run_id = %(run_id)s)
  ORDER BY task.priority DESC, task.id LIMIT %(limit)s
    FOR NO KEY UPDATE OF run SKIP LOCKED
 
@@ -132,6 +159,16 @@ SELECT parent_task_id,
   FROM task
  WHERE parent_task_id = ANY(%(ids)s)
  GROUP BY parent_task_id
+
+-- name: list_results
+-- The unique index on run and name finds the first, task_of_parent the others.
+SELECT task.name, NULL AS parent, task.position, task.phase, task.outcome, task.trigger, coalesce(task.actor = task.attempt_worker_id, false) AS by_worker, task.output
+  FROM task WHERE run_id = %(run_id)s AND tenant = %(tenant)s AND name = ANY(%(names)s)
+UNION ALL
+SELECT part.name, whole.name, part.position, part.phase, part.outcome, part.trigger, coalesce(part.actor = part.attempt_worker_id, false), part.output
+  FROM task AS whole JOIN task AS part ON part.parent_task_id = whole.id
+ WHERE whole.run_id = %(run_id)s AND whole.tenant = %(tenant)s AND whole.name = ANY(%(names)s)
+ ORDER BY 3
 
 -- name: list_attempts
 -- Those that are over, and the one that its task is at.

@@ -186,8 +186,8 @@ CREATE TABLE task (
 -- Finished work is in none of these.
 CREATE INDEX task_claimable ON task (tenant, lane_id, priority DESC, id)
     WHERE phase = 'queued' AND open_dependencies = 0 AND available_at IS NULL AND run_open = 1 AND is_gate = 0 AND allocated = 0;
-CREATE INDEX task_allocated ON task (run_id, priority DESC, id)
-    WHERE phase = 'queued' AND open_dependencies = 0 AND available_at IS NULL AND run_open = 1 AND is_gate = 0 AND allocated = 1;
+CREATE INDEX task_claimable_of_run ON task (run_id, lane_id, priority DESC, id)
+    WHERE phase = 'queued' AND open_dependencies = 0 AND available_at IS NULL AND run_open = 1 AND is_gate = 0;
 CREATE INDEX task_reclaimable ON task (tenant, lane_id) WHERE lease_expired = 1;
 CREATE INDEX task_held ON task (attempt_worker_id) WHERE current_attempt IS NOT NULL;
 CREATE INDEX task_unfinished ON task (run_id, phase) WHERE outcome IS NULL OR outcome <> 'success';
@@ -315,12 +315,17 @@ CREATE TABLE breaker (
     cooldown_seconds  REAL NOT NULL CHECK (cooldown_seconds >= 0),
     retry_at          INTEGER,
     probe_task_id     TEXT REFERENCES task,
+    max_concurrent    INTEGER CHECK (max_concurrent > 0),
+    rate_count        INTEGER CHECK (rate_count > 0),
+    rate_seconds      REAL CHECK (rate_seconds > 0),
+    begun             TEXT NOT NULL CHECK (json_valid(begun)),
     UNIQUE (tenant, tool),
+    CHECK ((rate_count IS NULL) = (rate_seconds IS NULL)),
     -- Only a half-open breaker has a probe, and only one.
     CHECK (probe_task_id IS NULL OR phase = 'active')
 ) STRICT;
 
-CREATE INDEX breaker_tripped ON breaker (tenant) WHERE phase <> 'queued';
+CREATE INDEX breaker_guarded ON breaker (tenant) WHERE phase <> 'queued' OR max_concurrent IS NOT NULL OR rate_count IS NOT NULL;
 
 CREATE TABLE timer (
     entity_id TEXT NOT NULL,

@@ -4,6 +4,11 @@ SELECT * FROM task WHERE id = :id AND tenant = :tenant
 -- name: list_tasks
 SELECT * FROM task WHERE run_id = :run_id AND tenant = :tenant ORDER BY position, id
 
+-- name: count_tasks
+SELECT run_id, phase, outcome, count(*) FROM task
+ WHERE run_id IN (SELECT value FROM json_each(:run_ids)) AND tenant = :tenant
+ GROUP BY run_id, phase, outcome
+
 -- name: select_tasks
 SELECT * FROM task_in_brief WHERE id IN (SELECT value FROM json_each(:ids)) ORDER BY id
 
@@ -32,15 +37,25 @@ SELECT id, tenant, run_id, machine_id, state, lane_id, revision, epoch, current_
    AND phase = 'queued' AND open_dependencies = 0 AND available_at IS NULL AND run_open = 1 AND is_gate = 0 AND allocated = 0
  ORDER BY priority DESC, id LIMIT :limit
 
+-- name: select_claimable_of_run
+-- The same, in the order of task_claimable_of_run.
+SELECT id, tenant, run_id, machine_id, state, lane_id, revision, epoch, current_attempt, attempt_worker_id, attempt_count, started,
+       max_retries, max_reclaims, policy, entered_at, priority, name, payload, plain
+  FROM task_at_a_glance
+ WHERE run_id = :run_id AND lane_id = :lane_id
+   AND phase = 'queued' AND open_dependencies = 0 AND available_at IS NULL AND run_open = 1 AND is_gate = 0 AND allocated = 0
+ ORDER BY priority DESC, id LIMIT :limit
+
 -- name: select_allocated
 SELECT * FROM task_to_claim
- WHERE run_id = :run_id
+ WHERE run_id = :run_id AND lane_id = :lane_id
    AND phase = 'queued' AND open_dependencies = 0 AND available_at IS NULL AND run_open = 1 AND is_gate = 0 AND allocated = 1
  ORDER BY priority DESC, id LIMIT :limit
 
 -- name: select_reclaimable
 SELECT * FROM task_to_claim
  WHERE lease_expired = 1 AND tenant = :tenant AND lane_id IN (SELECT value FROM json_each(:lane_ids)) AND run_open = 1
+   AND (:run_id IS NULL OR run_id = :run_id)
  ORDER BY priority DESC, id LIMIT :limit
 
 -- name: find_claimable_runs
@@ -89,6 +104,16 @@ SELECT parent_task_id,
   FROM task
  WHERE parent_task_id IN (SELECT value FROM json_each(:ids))
  GROUP BY parent_task_id
+
+-- name: list_results
+-- The unique index on run and name finds the first, task_of_parent the others.
+SELECT name, NULL AS parent, position, phase, outcome, trigger, coalesce(actor = attempt_worker_id, false) AS by_worker, output
+  FROM task WHERE run_id = :run_id AND tenant = :tenant AND name IN (SELECT value FROM json_each(:names))
+UNION ALL
+SELECT part.name, whole.name, part.position, part.phase, part.outcome, part.trigger, coalesce(part.actor = part.attempt_worker_id, false), part.output
+  FROM task AS whole JOIN task AS part ON part.parent_task_id = whole.id
+ WHERE whole.run_id = :run_id AND whole.tenant = :tenant AND whole.name IN (SELECT value FROM json_each(:names))
+ ORDER BY 3
 
 -- name: list_attempts
 -- Those that are over, and the one that its task is at.

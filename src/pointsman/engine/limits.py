@@ -1,0 +1,89 @@
+"""What a tool bears: how many attempts at once, and how many beginnings in any stretch of time, whoever makes them.
+
+Attempts at work are counted from the tasks themselves, so the count cannot drift. When the last ones began is kept with the
+breaker of the tool, whose lock everybody takes who begins or ends one.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import msgspec
+
+from pointsman.engine.work import Work
+from pointsman.kernel.machine import Kind
+from pointsman.store.contract import News
+from pointsman.store.rows import Breaker
+
+FINEST = 100
+"""So many beginnings are kept one by one; of more, those within a hundredth of the window together, as if made at its end."""
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+Begun = tuple[int, int]
+"""An instant in microseconds, and how many began then."""
+
+
+def has_room(work: Work, breaker: Breaker) -> bool:
+    """Whether one more may begin now; the breaker is locked."""
+    at_work = 0 if breaker.max_concurrent is None else work.count_at_work(breaker)
+    return not is_full(breaker, at_work, work.now)
+
+
+def is_full(breaker: Breaker, at_work: int, now: datetime) -> bool:
+    if breaker.max_concurrent is not None and at_work >= breaker.max_concurrent:
+        return True
+    return breaker.rate_count is not None and sum(number for _, number in _recent(breaker, now)) >= breaker.rate_count
+
+
+def begin(work: Work, breaker: Breaker, at: datetime) -> None:
+    """One more is at work, since this instant."""
+    work.begin_at_work(breaker)
+    if breaker.rate_count is None or breaker.rate_seconds is None:
+        return
+    begun = _recent(breaker, work.now)
+    instant = _instant(breaker, at)
+    last, number = begun[-1] if begun else (instant, 0)
+    if instant > last:
+        begun.append((instant, 1))
+    else:  # also where clocks disagree: what follows is never earlier than what it follows
+        begun[-1:] = [(last, number + 1)]
+    breaker.begun = msgspec.json.encode(begun).decode()
+    work.breakers.change(breaker)
+    watch(work, breaker)
+
+
+def end(work: Work, breaker: Breaker) -> None:
+    """One is at work no longer, and leaves its place to those that wait."""
+    work.forget_at_work(breaker)
+    if breaker.max_concurrent is not None:
+        work.news |= News.TASKS
+
+
+def watch(work: Work, breaker: Breaker) -> None:
+    """Where no more may begin for a while, tell those that wait when that is over."""
+    if breaker.rate_count is None or breaker.rate_seconds is None:
+        return
+    begun = _recent(breaker, work.now)
+    too_many = sum(number for _, number in begun) - breaker.rate_count
+    for instant, number in begun if too_many >= 0 else ():
+        too_many -= number
+        if too_many < 0:
+            free_at = _EPOCH + instant * _MICROSECOND + timedelta(seconds=breaker.rate_seconds)
+            work.set_timer(breaker, Kind.BREAKER, "rate", free_at)
+            break
+
+
+def _recent(breaker: Breaker, now: datetime) -> list[Begun]:
+    """What began within the window that ends now, the oldest first."""
+    since = (now - timedelta(seconds=breaker.rate_seconds or 0) - _EPOCH) // _MICROSECOND
+    return [begun for begun in msgspec.json.decode(breaker.begun, type=list[Begun]) if begun[0] > since]
+
+
+def _instant(breaker: Breaker, at: datetime) -> int:
+    instant = (at - _EPOCH) // _MICROSECOND
+    assert breaker.rate_count is not None
+    assert breaker.rate_seconds is not None
+    if breaker.rate_count <= FINEST:
+        return instant
+    grain = max(1, timedelta(seconds=breaker.rate_seconds) // _MICROSECOND // FINEST)
+    return -(-instant // grain) * grain

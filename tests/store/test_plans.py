@@ -1,0 +1,44 @@
+"""What claims rely on: what they look for is found by an index, however many tasks there are, there or elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import apsw
+import psycopg
+from tests.databases import open_store
+
+from pointsman.store.postgres.connections import WRITER_SESSION
+from pointsman.store.postgres.store import QUERIES as POSTGRES
+from pointsman.store.sqlite.store import QUERIES as SQLITE
+
+
+def test_claims_of_a_run_sort_nothing_but_the_heads_of_lanes(database_url: str) -> None:
+    open_store(database_url).close()
+    for query in ("select_claimable_of_run", "select_allocated"):
+        lanes = {"lane_id": 1} if database_url.startswith("sqlite") else {"lane_ids": [1, 2]}
+        plan = explain(database_url, query, {"run_id": "run_1", "limit": 10, **lanes})
+        assert "task_claimable_of_run" in plan, plan
+        if database_url.startswith("sqlite"):
+            assert "TEMP B-TREE" not in plan
+        else:
+            below = plan[plan.index("task_claimable_of_run") :]
+            assert "Sort" not in below
+            assert "Index Cond: ((run_id = " in below
+            assert "lane_id = lane.id" in below.split("Filter:")[0]
+
+
+def test_attempts_of_a_tool_are_counted_among_those_that_go_on(database_url: str) -> None:
+    open_store(database_url).close()
+    plan = explain(database_url, "count_at_work", {"tenant": "acme", "tool": "git"})
+    assert "task_held" in plan, plan
+
+
+def explain(url: str, query: str, values: Mapping[str, Any]) -> str:
+    if url.startswith("sqlite:///"):
+        connection = apsw.Connection(url.removeprefix("sqlite:///"))
+        return "\n".join(row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {SQLITE[query]}", values))
+    with psycopg.connect(url, autocommit=True) as postgres:
+        postgres.execute(WRITER_SESSION.encode())
+        return "\n".join(row[0] for row in postgres.execute(b"EXPLAIN " + POSTGRES[query], values))
