@@ -6,11 +6,17 @@
     │   ├── LifecycleUnreadable   the file cannot be opened or is not text
     │   ├── SyntaxProblem         a line of it cannot be read; the loader turns it into a finding
     │   └── UnknownName           no lifecycle, machine or state of that name
+    ├── FlowError
+    │   ├── FlowInvalid           a flow file breaks a rule; carries every finding
+    │   ├── FlowUnreadable        the file cannot be opened or is not text
+    │   └── ExpressionFailed      an expression cannot be read, or has no value here
+    ├── SettingsInvalid           a setting is unknown or wrong; carries every finding
     ├── TransitionRefused         the machine does not allow the move; carries the refusal
     ├── LogUnreadable             the event log cannot be opened or read
     ├── RequestError
     │   ├── RequestInvalid        a request breaks a rule; carries every problem with its path
     │   ├── NotFound              no run, task, worker or breaker of that id
+    │   ├── NothingYet            nothing has been run here so far
     │   ├── KeyReused             an idempotency key came back with another request
     │   ├── LeaseLost             an attempt is over; its process must end, and nothing of it counts
     │   ├── WorkerUnavailable     a worker that may not claim asked for work
@@ -40,7 +46,11 @@ __all__ = [
     "CircuitOpen",
     "Conflict",
     "EngineClosed",
+    "ExpressionFailed",
     "Finding",
+    "FlowError",
+    "FlowInvalid",
+    "FlowUnreadable",
     "KeyReused",
     "LawBroken",
     "LeaseLost",
@@ -49,12 +59,14 @@ __all__ = [
     "LifecycleUnreadable",
     "LogUnreadable",
     "NotFound",
+    "NothingYet",
     "OutcomeUnknown",
     "Place",
     "PointsmanError",
     "Problem",
     "RequestError",
     "RequestInvalid",
+    "SettingsInvalid",
     "StoreBusy",
     "StoreError",
     "StoreFull",
@@ -72,14 +84,14 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where something stands in a file; lines and columns count from 1."""
+    """Where something stands in a file; lines and columns count from 1, and are 0 for what has none: a flag, a variable."""
 
     file: str
     line: int
     column: int
 
     def __str__(self) -> str:
-        return f"{self.file}:{self.line}:{self.column}"
+        return f"{self.file}:{self.line}:{self.column}" if self.line else self.file
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +153,34 @@ class UnknownName(LifecycleError):
         super().__init__(f"There is no {what} called '{name}'. {suggest(name, self.known)}")
 
 
+class FlowError(PointsmanError):
+    """Something is wrong with a flow."""
+
+
+class FlowInvalid(FlowError):
+    """A flow breaks at least one rule; `findings` has all of them."""
+
+    def __init__(self, findings: Sequence[Finding]) -> None:
+        self.findings = tuple(findings)
+        super().__init__("\n".join(str(finding) for finding in self.findings))
+
+
+class FlowUnreadable(FlowError):
+    """A flow file cannot be opened, or does not hold text."""
+
+
+class ExpressionFailed(FlowError):
+    """An expression is not one, or has no value with what is known where it stands."""
+
+
+class SettingsInvalid(PointsmanError):
+    """At least one setting is unknown or has a value that it cannot have; `findings` has all of them."""
+
+    def __init__(self, findings: Sequence[Finding]) -> None:
+        self.findings = tuple(findings)
+        super().__init__("\n".join(str(finding) for finding in self.findings))
+
+
 class TransitionRefused(PointsmanError):
     """The machine does not allow the move; `refusal` says which case it is and what is allowed."""
 
@@ -183,6 +223,13 @@ class NotFound(RequestError):
         self.kind = kind
         self.name = name
         super().__init__(f"There is no {kind} '{name}'. Check the id; an id of another tenant is not found either.")
+
+
+class NothingYet(RequestError):
+    """There is no database here, or no run in it."""
+
+    def __init__(self, where: str = "here") -> None:
+        super().__init__(f"There are no runs {where} yet. Start one: pointsman run flow.yaml")
 
 
 class KeyReused(RequestError):

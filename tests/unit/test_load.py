@@ -465,12 +465,12 @@ def test_anything_else_is_no_version(version: str, tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize(("stay", "seconds"), [("90s", 90), ("15m", 900), ("1.5h", 5400), ("2d", 172_800)])
+@pytest.mark.parametrize(("stay", "seconds"), [("90s", 90), ("15m", 900), ("1.5h", 5400), ("1h30m", 5400), ("2d", 172_800)])
 def test_a_longest_stay_is_kept_in_seconds(stay: str, seconds: float, tmp_path: Path) -> None:
     assert load_machine(write(tmp_path, MINE.replace("90s", stay))).state("WORKING").longest_stay_seconds == seconds
 
 
-@pytest.mark.parametrize("stay", ["90", "1w", "-1s", "1 h", "h", "1h30m", ".5h", "1e3s", "∞s", "9" * 400 + "d"])
+@pytest.mark.parametrize("stay", ["90", "1w", "-1s", "1 h", "h", "30m1h", ".5h", "1e3s", "∞s", "9" * 400 + "d"])
 def test_anything_else_is_no_longest_stay(stay: str, tmp_path: Path) -> None:
     with pytest.raises(LifecycleInvalid, match="is not a duration"):
         load_lifecycle(write(tmp_path, MINE.replace("90s", stay)))

@@ -12,7 +12,8 @@ from pointsman.kernel.machine import Severity
 
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _TOKEN = re.compile(rf"\s*(?:(?P<word>{_WORD.pattern})|(?P<sign>->|\S))")
-_DURATION = re.compile(r"(?P<count>\d{1,9}(?:\.\d{1,9})?)(?P<unit>[smhd])")
+_AMOUNT = r"\d{1,9}(?:\.\d{1,9})?"
+_DURATION = re.compile(rf"(?=.)(?:({_AMOUNT})d)?(?:({_AMOUNT})h)?(?:({_AMOUNT})m)?(?:({_AMOUNT})s)?", re.ASCII)
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
@@ -129,9 +130,11 @@ def parse_binding(signal: Word, line: Line) -> Binding:
 
 
 def parse_duration(text: str) -> float | None:
-    """Seconds in `90s`, `15m`, `1.5h`, `2d`; None for anything else."""
+    """Seconds in `90s`, `15m`, `1.5h`, `1h30m`, `2d`; None for anything else."""
     match = _DURATION.fullmatch(text)
-    return float(match["count"]) * _SECONDS[match["unit"]] if match else None
+    if match is None:
+        return None
+    return sum(float(amount or 0) * length for amount, length in zip(match.groups(), reversed(_SECONDS.values()), strict=True))
 
 
 def format_duration(seconds: float) -> str:

@@ -7,12 +7,10 @@ from collections.abc import Iterator
 from enum import StrEnum
 from typing import TypeVar
 
-from ruamel.yaml import YAML
-from ruamel.yaml.error import MarkedYAMLError
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
-from ruamel.yaml.reader import ReaderError
 
 from pointsman.errors import Finding, Place, SyntaxProblem, nearest, suggest
+from pointsman.kernel.compose import compose
 from pointsman.kernel.draft import LifecycleDraft, MachineDraft, StateDraft, Word
 from pointsman.kernel.grammar import Line, parse_binding, parse_duration, parse_moves
 from pointsman.kernel.machine import Kind, Outcome, Phase, State
@@ -30,46 +28,14 @@ Choice = TypeVar("Choice", bound=StrEnum)
 def read_lifecycle(text: str, file: str) -> tuple[LifecycleDraft | None, list[Finding]]:
     """What the text says, and what is wrong with how it says it; no draft where there is nothing to go on."""
     reader = _Reader(file)
-    yaml = YAML(typ="safe", pure=True)
-    yaml.composer.warn_double_anchors = False
-    try:
-        root = yaml.compose(text)
-    except Exception as error:  # noqa: BLE001 - ruamel stumbles over broken text in ways that it does not declare
-        reader.report(
-            "yaml",
-            _yaml_place(error, text, file),
-            _yaml_message(error),
-            "Mend the syntax here: indent with spaces, and quote text that holds `: ` or ` #`.",
-        )
-        return None, reader.findings
+    root, broken = compose(text, file)
+    if broken:
+        return None, [broken]
     if not isinstance(root, MappingNode):
         advice = f"Begin with `lifecycle: NAME`; the keys are {', '.join(_LIFECYCLE_KEYS)}."
         reader.report("structure", Place(file, 1, 1), "The file is not a mapping.", advice)
         return None, reader.findings
     return reader.lifecycle(root), reader.findings
-
-
-def _yaml_place(error: Exception, text: str, file: str) -> Place:
-    if isinstance(error, MarkedYAMLError) and (mark := error.problem_mark or error.context_mark):
-        return Place(file, mark.line + 1, mark.column + 1)
-    if isinstance(error, ReaderError):
-        lines = re.split(r"\r\n?|\n", text[: error.position].removeprefix("\ufeff"))
-        return Place(file, len(lines), len(lines[-1]) + 1)
-    return Place(file, 1, 1)
-
-
-def _yaml_message(error: Exception) -> str:
-    if isinstance(error, MarkedYAMLError):
-        problem = error.problem or error.context or "it cannot be read"
-        if "another document" in problem:
-            return "The file holds more than one document."
-    elif isinstance(error, ReaderError):
-        problem = f"it holds the character U+{ord(error.character):04X}" if isinstance(error.character, str) else error.reason
-    elif isinstance(error, RecursionError):
-        problem = "it is nested too deeply"
-    else:
-        problem = (str(error).splitlines() or [type(error).__name__])[0]
-    return f"This is not YAML: {problem.rstrip('.')}."
 
 
 class _Reader:
@@ -306,7 +272,7 @@ class _Reader:
             return None
         seconds = parse_duration(text)
         if seconds is None:
-            self.report("structure", self.place(node), f"'{text}' is not a duration.", "Write 90s, 15m, 1.5h or 2d.")
+            self.report("structure", self.place(node), f"'{text}' is not a duration.", "Write 90s, 15m, 1h30m or 2d.")
         return seconds
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pointsman.kernel.draw.tone import Tone, tone_of
 from pointsman.kernel.machine import Machine, State
 
-_CODES = {
+CODES = {
     Tone.HELD: "33",
     Tone.QUEUED: "34",
     Tone.ACTIVE: "35",
@@ -13,7 +13,7 @@ _CODES = {
     Tone.FAILURE: "31",
     Tone.CANCELED: "90",
 }
-_MARKS = {
+MARKS = {
     Tone.HELD: "○",
     Tone.QUEUED: "◔",
     Tone.ACTIVE: "●",
@@ -40,14 +40,14 @@ class Paint:
     def state(self, state: State) -> str:
         if self.lost(state.name):
             return FAINT
-        return f"1;7;{_CODES[tone_of(state)]}" if state.name == self.current else f"1;{_CODES[tone_of(state)]}"
+        return f"1;7;{CODES[tone_of(state)]}" if state.name == self.current else f"1;{CODES[tone_of(state)]}"
 
     def border(self, state: State) -> str:
-        return FAINT if self.lost(state.name) else _CODES[tone_of(state)]
+        return FAINT if self.lost(state.name) else CODES[tone_of(state)]
 
     def move(self, from_state: str, to_state: str) -> str:
         """The style of an arrow: the colour of where it leads."""
-        return FAINT if self.lost(from_state) else _CODES[tone_of(self.machine.state(to_state))]
+        return FAINT if self.lost(from_state) else CODES[tone_of(self.machine.state(to_state))]
 
     def trigger(self, from_state: str) -> str:
         if self.lost(from_state):
@@ -55,7 +55,7 @@ class Paint:
         return BOLD if from_state == self.current else ""
 
     def mark(self, state: State) -> str:
-        return "▶" if state.name == self.current else _MARKS[tone_of(state)]
+        return "▶" if state.name == self.current else MARKS[tone_of(state)]
 
     def summary(self) -> str:
         states, moves = len(self.machine.states), len(self.machine.transitions)

@@ -1,0 +1,46 @@
+"""YAML text to nodes, which know their lines and columns; or a finding where it is not YAML."""
+
+from __future__ import annotations
+
+import re
+
+from ruamel.yaml import YAML
+from ruamel.yaml.error import MarkedYAMLError
+from ruamel.yaml.nodes import Node
+from ruamel.yaml.reader import ReaderError
+
+from pointsman.errors import Finding, Place
+
+
+def compose(text: str, file: str) -> tuple[Node | None, Finding | None]:
+    """The root of the text, None where it is empty; or what is wrong with it."""
+    yaml = YAML(typ="safe", pure=True)
+    yaml.composer.warn_double_anchors = False
+    try:
+        return yaml.compose(text), None
+    except Exception as error:  # noqa: BLE001 - ruamel stumbles over broken text in ways that it does not declare
+        advice = "Mend the syntax here: indent with spaces, and quote text that holds `: ` or ` #`."
+        return None, Finding("yaml", _yaml_place(error, text, file), _yaml_message(error), advice)
+
+
+def _yaml_place(error: Exception, text: str, file: str) -> Place:
+    if isinstance(error, MarkedYAMLError) and (mark := error.problem_mark or error.context_mark):
+        return Place(file, mark.line + 1, mark.column + 1)
+    if isinstance(error, ReaderError):
+        lines = re.split(r"\r\n?|\n", text[: error.position].removeprefix("\ufeff"))
+        return Place(file, len(lines), len(lines[-1]) + 1)
+    return Place(file, 1, 1)
+
+
+def _yaml_message(error: Exception) -> str:
+    if isinstance(error, MarkedYAMLError):
+        problem = error.problem or error.context or "it cannot be read"
+        if "another document" in problem:
+            return "The file holds more than one document."
+    elif isinstance(error, ReaderError):
+        problem = f"it holds the character U+{ord(error.character):04X}" if isinstance(error.character, str) else error.reason
+    elif isinstance(error, RecursionError):
+        problem = "it is nested too deeply"
+    else:
+        problem = (str(error).splitlines() or [type(error).__name__])[0]
+    return f"This is not YAML: {problem.rstrip('.')}."
