@@ -1,0 +1,227 @@
+"""A YAML text as plain values, with a tree beside it that knows where each of them stands."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
+
+from pointsman.errors import Finding, Place
+from pointsman.flows.remark import Path
+from pointsman.kernel.compose import compose
+
+MAX_NODES = 200_000
+MAX_DEPTH = 100
+_TAG = "tag:yaml.org,2002:"
+_MERGE = "<<"
+
+TEXT_KEYS = frozenset(
+    (
+        *("name", "description", "lifecycle", "type", "env", "cwd", "tool", "needs", "needs_capabilities", "when", "mode"),
+        *("run", "command", "call", "outputs", "file", "glob", "output"),
+    )
+)
+"""Keys whose values are text, whatever YAML takes them for: `run: true`, `[pip, install, 1.10]`."""
+DATA_KEYS = frozenset(("with", "default", "choices", "foreach", "schema"))
+"""Keys whose values are anybody's data."""
+NAMES = (("tasks",), ("inputs",))
+"""Where the keys are names that people choose."""
+
+
+class Mode(Enum):
+    """How the values below a key are read."""
+
+    KEYS = "keys"
+    TEXT = "text"
+    DATA = "data"
+
+
+@dataclass(slots=True)
+class Spot:
+    """Where a value stands: its key, itself, its text, and the same of what is in it."""
+
+    key: Place
+    value: Place
+    source: str = ""
+    inside: dict[str, Spot] | list[Spot] | None = None
+
+    def find(self, path: Path) -> Spot:
+        """The spot of a path, or the nearest one above it."""
+        spot = self
+        for step in path:
+            inside = spot.inside
+            spots: dict[Any, Spot] = dict(enumerate(inside)) if isinstance(inside, list) else inside or {}
+            if step not in spots:
+                return spot
+            spot = spots[step]
+        return spot
+
+    def place_of(self, snippet: str) -> Place:
+        """Where a part of the value's text begins, if it stands there as it is."""
+        at = self.source.find(snippet) if snippet else -1
+        if at < 0:
+            return self.value
+        lines = self.source[:at].split("\n")
+        start = self.value
+        if len(lines) == 1:
+            return Place(start.file, start.line, start.column + at - self._quote)
+        return Place(start.file, start.line + len(lines) - 1, len(lines[-1]) + 1)
+
+    @property
+    def _quote(self) -> int:
+        """A value in quotes stands behind the first of them, and its source begins with it."""
+        return 1 if self.source[:1] in ("'", '"') else 0
+
+
+@dataclass(slots=True)
+class Document:
+    """What a text says, and what is wrong with how it says it."""
+
+    value: Any
+    spot: Spot
+    findings: list[Finding] = field(default_factory=list)
+
+
+def read_document(text: str, file: str) -> Document:
+    """The values of a YAML text; what cannot be read is left out and reported."""
+    text = text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
+    top = Place(file, 1, 1)
+    root, broken = compose(text, file)
+    if broken or root is None:
+        empty = Finding("yaml", top, "The file is empty.", "Begin with `name:` and `tasks:`.")
+        return Document(None, Spot(top, top), [broken or empty])
+    builder = _Builder(text, file)
+    value, spot = builder.build(root, (), Mode.KEYS, top)
+    return Document(value, spot, builder.findings)
+
+
+class _Builder:
+    def __init__(self, text: str, file: str) -> None:
+        self._text, self._file = text, file
+        self._nodes = 0
+        self.findings: list[Finding] = []
+
+    def build(self, node: Node, path: Path, mode: Mode, key: Place) -> tuple[Any, Spot]:
+        self._nodes += 1
+        spot = Spot(key, self._place(node, key), self._source(node))
+        if self._nodes > MAX_NODES or len(path) > MAX_DEPTH:
+            if not any(finding.rule == "too-large" for finding in self.findings):
+                advice = "Split it up, and look for an alias (`*name`) that contains itself."
+                self.findings.append(Finding("too-large", spot.value, "The file is too large or too deep to be read.", advice))
+            return None, spot
+        if isinstance(node, MappingNode):
+            return self._build_mapping(node, path, mode, spot), spot
+        if isinstance(node, SequenceNode):
+            pairs = [self.build(item, (*path, at), mode, self._place(item, key)) for at, item in enumerate(node.value)]
+            spot.inside = [inner for _, inner in pairs]
+            return [value for value, _ in pairs], spot
+        return self._build_scalar(node, mode, spot), spot
+
+    def _build_mapping(self, node: MappingNode, path: Path, mode: Mode, spot: Spot) -> dict[str, Any]:
+        values: dict[str, Any] = {}
+        spots: dict[str, Spot] = {}
+        spot.inside = spots
+        for name, inner, place, merged in self._entries(node):
+            if name in values:
+                if not merged:
+                    self._report(place, f"`{name}` stands twice.", "Keep one of them.")
+                continue
+            values[name], spots[name] = self.build(inner, (*path, name), _mode_below(path, name, mode), place)
+        return values
+
+    def _entries(self, node: MappingNode) -> Iterator[tuple[str, Node, Place, bool]]:
+        """The entries of a mapping, those that it merges from others (`<<: *name`) last."""
+        merged: list[Node] = []
+        for key, value in node.value:
+            place = self._place(key, None)
+            if not isinstance(key, ScalarNode):
+                self._report(place, "A key must be a word.", "Write `name: value`.")
+            elif key.value == _MERGE and key.style is None:
+                merged += value.value if isinstance(value, SequenceNode) else [value]
+            else:
+                yield self._whole(str(key.value), place), value, place, False
+        for other in merged:
+            if not isinstance(other, MappingNode) or other is node:
+                self._report(self._place(other, None), "Only a mapping can be merged.", "Write `<<: *name`.")
+                continue
+            for key, value in other.value:
+                if isinstance(key, ScalarNode) and key.value != _MERGE:
+                    place = self._place(key, None)
+                    yield self._whole(str(key.value), place), value, place, True
+
+    def _build_scalar(self, node: Node, mode: Mode, spot: Spot) -> Any:
+        tag = str(node.tag).removeprefix(_TAG)
+        text = self._whole(str(node.value), spot.value)
+        if tag == "null":
+            return None
+        if tag not in _READERS:
+            self._report(spot.value, f"The tag {node.tag} is not known here.", "Leave the tag out.")
+            return None
+        if mode is Mode.TEXT:
+            return text
+        try:
+            return _READERS[tag](text)
+        except (ValueError, OverflowError):
+            return text
+
+    def _whole(self, text: str, place: Place) -> str:
+        """Text in which the two halves that JSON writes for some letters are put together."""
+        if text.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in text):
+            return text
+        try:
+            return text.encode("utf-16", "surrogatepass").decode("utf-16")
+        except UnicodeDecodeError:
+            self._report(place, "This contains half of a surrogate pair.", "Repair its encoding: it is no Unicode text.")
+            return text.encode("ascii", "replace").decode()
+
+    def _report(self, place: Place, message: str, advice: str) -> None:
+        self.findings.append(Finding("structure", place, message, advice))
+
+    def _place(self, node: Node, key: Place | None) -> Place:
+        """An empty value has no place of its own, and stands where its key does."""
+        if key is not None and isinstance(node, ScalarNode) and not node.value and node.style is None:
+            return key
+        quote = 1 if isinstance(node, ScalarNode) and node.style in ("'", '"') else 0
+        return Place(self._file, node.start_mark.line + 1, node.start_mark.column + 1 + quote)
+
+    def _source(self, node: Node) -> str:
+        if not isinstance(node, ScalarNode):
+            return ""
+        return self._text[node.start_mark.index : node.end_mark.index]
+
+
+def _mode_below(path: Path, name: str, mode: Mode) -> Mode:
+    if mode is not Mode.KEYS or path in NAMES:
+        return mode
+    if name in TEXT_KEYS:
+        return Mode.TEXT
+    return Mode.DATA if name in DATA_KEYS else Mode.KEYS
+
+
+def _read_int(text: str) -> int:
+    digits = text.replace("_", "")
+    try:
+        return int(digits, 0)
+    except ValueError:
+        return int(digits)
+
+
+def _read_float(text: str) -> float:
+    named = {".inf": math.inf, "+.inf": math.inf, "-.inf": -math.inf, ".nan": math.nan}
+    lower = text.lower()
+    return named[lower] if lower in named else float(text.replace("_", ""))
+
+
+_READERS: dict[str, Callable[[str], Any]] = {
+    "str": str,
+    "timestamp": str,
+    "value": str,
+    "merge": str,
+    "int": _read_int,
+    "float": _read_float,
+    "bool": lambda text: text.lower() == "true",
+}

@@ -1,0 +1,109 @@
+"""The order of things: which tasks can run at once, and the two files that say so for each run (document 002.5)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from graphlib import TopologicalSorter
+from pathlib import Path
+from typing import Any
+
+from pointsman.flows.model import Flow, FlowTask
+
+PLAN_FILE = "plan.json"
+DAG_FILE = "dag.json"
+MANY = 300
+"""With more tasks than this, nobody follows single lines."""
+
+
+def find_stages(flow: Flow) -> list[list[str]]:
+    """The tasks in stages: each waits for something of the stage before it, and those of one stage can run at once."""
+    links = flow.links
+    stage: dict[str, int] = {}
+    for name in TopologicalSorter(links).static_order():
+        stage[name] = max((stage[need] + 1 for need in links[name]), default=0)
+    stages: list[list[str]] = [[] for _ in range(max(stage.values(), default=-1) + 1)]
+    for name in flow.tasks:
+        stages[stage[name]].append(name)
+    return stages
+
+
+def shorten_links(links: Mapping[str, Sequence[str]]) -> dict[str, tuple[str, ...]]:
+    """The links without those that others imply: who needs B, which needs A, waits for A anyway. All, if they are many."""
+    if len(links) > MANY:
+        return {name: tuple(needs) for name, needs in links.items()}
+    before: dict[str, set[str]] = {}
+    for name in TopologicalSorter(links).static_order():
+        before[name] = {need for direct in links[name] for need in (direct, *before[direct])}
+    return {
+        name: tuple(need for need in needs if not any(need in before[other] for other in needs))
+        for name, needs in links.items()
+    }
+
+
+def describe_plan(flow: Flow) -> dict[str, Any]:
+    """The execution plan: the stages, and the longest chain of tasks, which bounds how quick it can be."""
+    stages = find_stages(flow)
+    return {
+        "flow": flow.name,
+        "lifecycle": flow.lifecycle,
+        "ordered": flow.ordered,
+        "task_count": len(flow.tasks),
+        "widest_stage": max((len(stage) for stage in stages), default=0),
+        "stages": [{"stage": number, "tasks": tasks} for number, tasks in enumerate(stages, start=1)],
+        "longest_chain": _find_chain(flow, stages),
+    }
+
+
+def describe_dag(flow: Flow) -> dict[str, Any]:
+    """The graph of tasks: the nodes with what matters about them, and every link."""
+    stage = {name: number for number, tasks in enumerate(find_stages(flow), start=1) for name in tasks}
+    return {
+        "flow": flow.name,
+        "nodes": [{"name": name, "stage": stage[name], **_describe_task(flow.task(name))} for name in flow.tasks],
+        "edges": [{"from": need, "to": name} for name, needs in flow.links.items() for need in needs],
+    }
+
+
+def write_plan(flow: Flow, directory: Path) -> tuple[Path, Path]:
+    """Write both files into a directory, which is made if it is not there."""
+    directory.mkdir(parents=True, exist_ok=True)
+    paths = directory / PLAN_FILE, directory / DAG_FILE
+    for path, content in zip(paths, (describe_plan(flow), describe_dag(flow)), strict=True):
+        path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", "utf-8")
+    return paths
+
+
+def describe_action(task: FlowTask) -> str:
+    """What a task does, in one line."""
+    match task.action:
+        case "command":
+            words = " ".join([*([task.tool] if task.tool else []), *(task.command or ())])
+        case "run":
+            words = next((line.strip() for line in (task.run or "").splitlines() if line.strip()), "")
+        case _:
+            words = f"{task.call}()"
+    words = " ".join("".join(letter if letter.isprintable() else " " for letter in words).split())
+    return words if len(words) <= 60 else f"{words[:59]}…"
+
+
+def _describe_task(task: FlowTask) -> dict[str, Any]:
+    return {
+        "description": task.description,
+        "kind": task.action,
+        "action": describe_action(task),
+        "when": task.when,
+        "foreach": task.foreach,
+        "tool": task.tool,
+        "critical": task.critical,
+        "retries": task.retries,
+        "timeout_seconds": task.timeout,
+    }
+
+
+def _find_chain(flow: Flow, stages: Sequence[Sequence[str]]) -> list[str]:
+    links = flow.links
+    chain = [stages[-1][0]] if stages else []
+    for stage in reversed(stages[:-1]):
+        chain.append(next(need for need in links[chain[-1]] if need in stage))
+    return chain[::-1]

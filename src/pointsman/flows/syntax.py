@@ -1,0 +1,125 @@
+"""What may stand in an expression: read with Python's own grammar, and refused unless it is listed here."""
+
+from __future__ import annotations
+
+import ast
+import operator
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from pointsman.errors import ExpressionFailed, suggest
+from pointsman.flows.functions import FUNCTIONS, plain
+
+MAX_SOURCE = 2_000
+MAX_DEPTH = 60
+ROOTS = ("inputs", "tasks", "item", "index", "run")
+
+CONSTANTS = {"true": True, "false": False, "null": None}
+COMPARISONS: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+    ast.In: lambda item, container: item in container,
+    ast.NotIn: lambda item, container: item not in container,
+}
+ARITHMETIC: dict[type[ast.operator], tuple[str, Callable[[Any, Any], Any]]] = {
+    ast.Add: ("+", operator.add),
+    ast.Sub: ("-", operator.sub),
+    ast.Mult: ("*", operator.mul),
+    ast.Div: ("/", operator.truediv),
+    ast.Mod: ("%", operator.mod),
+}
+_NODES = (
+    *(ast.Constant, ast.Name, ast.Attribute, ast.Subscript, ast.Compare, ast.BoolOp, ast.UnaryOp, ast.BinOp, ast.IfExp),
+    *(ast.List, ast.Tuple, ast.Call),
+)
+_SIGNS = (*COMPARISONS, *ARITHMETIC, ast.And, ast.Or, ast.Not, ast.USub, ast.Load)
+_HABITS = {"&&": "and", "||": "or", "!": "not", "===": "==", "?": "A if CONDITION else B"}
+
+
+def parse_source(source: str) -> ast.expr:
+    """The tree of an expression in which everything is allowed."""
+    if not source:
+        raise ExpressionFailed("The expression is empty. Write something between `${{` and `}}`.")
+    if len(source) > MAX_SOURCE:
+        raise ExpressionFailed(f"The expression has {len(source)} characters, and {MAX_SOURCE} are allowed. Do this in a task.")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            # Brackets let it go over several lines, as YAML texts do.
+            tree = ast.parse(f"({source}\n)", mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise ExpressionFailed(f"This is not an expression: `{shorten(source)}`. {_advise(source, error)}") from None
+    _check_nodes(tree)
+    return tree
+
+
+def _advise(source: str, error: Exception) -> str:
+    for habit, instead in _HABITS.items():
+        if habit in source.replace("!=", ""):
+            return f"Instead of `{habit}`, write `{instead}`."
+    if isinstance(error, SyntaxError) and error.msg == "invalid syntax" and "." in source:
+        return 'A name that is a word of Python is written in brackets: `tasks["import"]`.'
+    reason = error.msg if isinstance(error, SyntaxError) else "it is nested too deeply"
+    return f"Python says: {reason}."
+
+
+def _check_nodes(tree: ast.expr) -> None:
+    """Refuse everything that is not listed, before anything is evaluated."""
+    level: list[ast.AST] = [tree]
+    for _ in range(MAX_DEPTH):
+        for node in level:
+            _check_node(node)
+        level = [child for node in level for child in _operands(node)]
+        if not level:
+            return
+    raise ExpressionFailed(f"The expression is nested more than {MAX_DEPTH} deep. Do this in a task.")
+
+
+def _operands(node: ast.AST) -> Iterator[ast.AST]:
+    for child in ast.iter_child_nodes(node):
+        if not (isinstance(node, ast.Call) and child is node.func):
+            yield child
+
+
+def _check_node(node: ast.AST) -> None:
+    match node:
+        case ast.Constant(value=value):
+            if not (value is None or isinstance(value, bool | int | float | str)):
+                raise ExpressionFailed(
+                    f"`{shorten(ast.unparse(node))}` is not allowed. Use texts, numbers, true, false and null."
+                )
+            plain(value)
+        case ast.Name(id=name):
+            if name in FUNCTIONS:
+                raise ExpressionFailed(f"`{name}` is a function. Call it: `{name}(…)`.")
+            if name not in ROOTS and name not in CONSTANTS:
+                raise ExpressionFailed(f"There is nothing called `{name}`. {suggest(name, (*ROOTS, *FUNCTIONS))}")
+        case ast.Call(func=function, args=arguments, keywords=keywords):
+            if not isinstance(function, ast.Name) or function.id not in FUNCTIONS:
+                name = shorten(ast.unparse(function))
+                raise ExpressionFailed(f"There is no function `{name}`. {suggest(name, FUNCTIONS)}")
+            if keywords or any(isinstance(argument, ast.Starred) for argument in arguments):
+                raise ExpressionFailed(f"`{function.id}` takes plain arguments only.")
+            FUNCTIONS[function.id].check_count(len(arguments))
+        case ast.BinOp(op=sign) | ast.UnaryOp(op=sign) | ast.BoolOp(op=sign) if not isinstance(sign, _SIGNS):
+            raise ExpressionFailed(f"`{shorten(ast.unparse(node))}`: this operator is not allowed. Use + - * / % and or not.")
+        case ast.Compare(ops=signs) if not all(isinstance(sign, _SIGNS) for sign in signs):
+            raise ExpressionFailed(f"`{shorten(ast.unparse(node))}`: compare with == != < <= > >= in, not in.")
+        case ast.expr() if not isinstance(node, _NODES):
+            kind = type(node).__name__
+            raise ExpressionFailed(
+                f"`{shorten(ast.unparse(node))}` is not allowed in an expression ({kind}). Do this in a task."
+            )
+        case _:
+            pass
+
+
+def shorten(source: str) -> str:
+    """Source in a message: one line, and not too long."""
+    source = " ".join(source.split())
+    return source if len(source) <= 60 else f"{source[:59]}…"

@@ -1,0 +1,197 @@
+"""The kinds of values that flows are made of: text, durations, money, and lists that may be a single word."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from decimal import Decimal, InvalidOperation
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field, PlainSerializer, Strict, WithJsonSchema
+from pydantic_core import PydanticCustomError
+
+from pointsman.engine.checks import MAX_SECONDS, MAX_USD, SMALLEST_USD
+from pointsman.kernel.grammar import parse_duration
+
+CALLABLE = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*:[^\W\d]\w*(?:\.[^\W\d]\w*)*")
+_PARTS = r"(?:[0-9]{1,9}(?:\.[0-9]{1,9})?"
+_DURATION_PATTERN = rf"^(?=.){_PARTS}d)?{_PARTS}h)?{_PARTS}m)?{_PARTS}s)?$"
+
+RETRY_WORDS = ("failure", "timeout", "stall", "signal", "checks")
+
+
+def wrong(must: str, advice: str = "") -> PydanticCustomError:
+    """What a value must be, as the end of a sentence, and what to write instead."""
+    return PydanticCustomError("value", "{must}", {"must": must, "advice": advice})
+
+
+def _text(value: object) -> str:
+    """Numbers are taken for text, since nobody quotes a port; truth is not, since nobody knows how to spell it."""
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise wrong("must be text", "Write text, in quotes where it looks like something else.")
+    text = str(value)
+    if "\0" in text:
+        raise wrong("contains a NUL character", "Remove it: no program can be given one.")
+    if not text.isascii() and any("\ud800" <= letter <= "\udfff" for letter in text):
+        raise wrong("contains half of a surrogate pair", "Repair its encoding: it is no Unicode text.")
+    return text
+
+
+def _filled(text: str) -> str:
+    if not text.strip():
+        raise wrong("is empty", "Write something, or leave the key out.")
+    return text
+
+
+def _duration(value: object) -> float:
+    seconds = parse_duration(value) if isinstance(value, str) else value
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float):
+        raise wrong("must be a duration", "Write 90s, 15m, 1h30m or 2d, or a number of seconds.")
+    if not 0 < seconds <= MAX_SECONDS:
+        raise wrong("must be above zero and at most ten years", "Write 90s, 15m, 1h30m or 2d.")
+    return float(seconds)
+
+
+def _delay(value: object) -> float:
+    """A duration that may be nothing."""
+    return 0.0 if value in (0, "0s") and not isinstance(value, bool) else _duration(value)
+
+
+def _money(value: object) -> Decimal:
+    advice = "Write dollars, like 0.50 or 12."
+    if isinstance(value, bool) or not isinstance(value, str | int | float | Decimal):
+        raise wrong("must be an amount of dollars", advice)
+    try:
+        amount = Decimal(str(value))
+    except InvalidOperation:
+        raise wrong("must be an amount of dollars", advice) from None
+    if not amount.is_finite() or not 0 <= amount < MAX_USD:
+        raise wrong("must be from 0 to 100 million dollars", advice)
+    if amount % SMALLEST_USD:
+        raise wrong("is finer than a millionth of a dollar", "Round it to six places.")
+    return amount
+
+
+def _callable(text: str) -> str:
+    if not CALLABLE.fullmatch(text):
+        raise wrong("must name a Python function", "Write `package.module:function`.")
+    return text
+
+
+def _pattern(text: str) -> str:
+    try:
+        re.compile(text)
+    except (re.error, OverflowError, RecursionError) as error:
+        raise wrong(
+            f"is not a regular expression: {error}", "Mend it, or put a `\\` before signs that mean themselves."
+        ) from None
+    return text
+
+
+def _retry_reason(value: object) -> str | int:
+    if isinstance(value, str) and value in RETRY_WORDS:
+        return value
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= 255:
+        return value
+    raise wrong("must be a reason to retry", f"Write {', '.join(RETRY_WORDS)}, or an exit code.")
+
+
+def _several(value: object) -> object:
+    """One thing where a list is expected is a list of one."""
+    return (value,) if isinstance(value, str | int) and not isinstance(value, bool) else value
+
+
+def _foreach(value: object) -> Any:
+    if isinstance(value, tuple):
+        value = list(value)
+    if isinstance(value, str):
+        return _filled(_text(value))
+    if isinstance(value, list):
+        return value
+    if isinstance(value, Mapping) and value and all(isinstance(axis, str | list | tuple) for axis in value.values()):
+        return {str(name): list(axis) if isinstance(axis, tuple) else axis for name, axis in value.items()}
+    raise wrong(
+        "must be a list, an expression, or lists by name",
+        "Write `[a, b]`, or `tasks.NAME.outputs`, or `{os: [linux, mac], python: [3.12, 3.13]}` for every combination.",
+    )
+
+
+def _schema(value: object) -> Any:
+    if isinstance(value, dict) or (isinstance(value, str) and value.strip()):
+        return value
+    raise wrong("must be a JSON Schema or the path of one", "Write the schema here, or the name of its file.")
+
+
+def _json_type(schema: dict[str, Any]) -> WithJsonSchema:
+    return WithJsonSchema(schema)
+
+
+# A file may leave out the quotes: text is taken as it is written, whatever YAML thinks of `true` and `1.10`.
+_TEXT_SCHEMA: dict[str, Any] = {"type": ["string", "number", "boolean"]}
+_WORD_SCHEMA: dict[str, Any] = {**_TEXT_SCHEMA, "pattern": r"\S"}
+
+Text = Annotated[str, BeforeValidator(_text), _json_type(_TEXT_SCHEMA)]
+Word = Annotated[str, BeforeValidator(lambda value: _filled(_text(value))), _json_type(_WORD_SCHEMA)]
+Truth = Annotated[bool, Strict()]
+Count = Annotated[int, Strict()]
+Words = Annotated[
+    tuple[Word, ...],
+    BeforeValidator(_several),
+    _json_type(
+        {"anyOf": [{"type": "array", "items": _WORD_SCHEMA, "uniqueItems": True}, {"type": "string", "pattern": r"\S"}]}
+    ),
+]
+ExitCode = Annotated[int, Strict(), Field(ge=0, le=255)]
+_EXIT_CODE_SCHEMA = {"type": "integer", "minimum": 0, "maximum": 255}
+ExitCodes = Annotated[
+    tuple[ExitCode, ...],
+    BeforeValidator(_several),
+    _json_type({"anyOf": [{"type": "array", "items": _EXIT_CODE_SCHEMA, "minItems": 1}, _EXIT_CODE_SCHEMA]}),
+]
+Argv = Annotated[tuple[Text, ...], _json_type({"type": "array", "items": {"type": ["string", "number", "boolean"]}})]
+Duration = Annotated[
+    float,
+    BeforeValidator(_duration),
+    _json_type({"anyOf": [{"type": "string", "pattern": _DURATION_PATTERN}, {"type": "number", "exclusiveMinimum": 0}]}),
+]
+Delay = Annotated[
+    float,
+    BeforeValidator(_delay),
+    _json_type({"anyOf": [{"type": "string", "pattern": _DURATION_PATTERN}, {"type": "number", "minimum": 0}]}),
+]
+Money = Annotated[
+    Decimal,
+    BeforeValidator(_money),
+    PlainSerializer(str, return_type=str, when_used="json"),
+    _json_type({"anyOf": [{"type": "number", "minimum": 0}, {"type": "string", "pattern": r"^[0-9]+(\.[0-9]{1,6})?$"}]}),
+]
+Callable = Annotated[
+    str,
+    BeforeValidator(lambda value: _callable(_filled(_text(value)))),
+    _json_type({"type": "string", "pattern": r"^[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*$"}),
+]
+Pattern = Annotated[str, BeforeValidator(lambda value: _pattern(_filled(_text(value)))), _json_type({"type": "string"})]
+RetryReasons = Annotated[
+    tuple[Annotated[str | int, BeforeValidator(_retry_reason)], ...],
+    BeforeValidator(_several),
+    _json_type(
+        {
+            "type": "array",
+            "items": {"anyOf": [{"enum": list(RETRY_WORDS)}, _EXIT_CODE_SCHEMA]},
+        }
+    ),
+]
+Items = Annotated[
+    Any,
+    BeforeValidator(_foreach),
+    _json_type(
+        {
+            "anyOf": [
+                {"type": "array"},
+                {"type": "string", "pattern": r"\S"},
+                {"type": "object", "minProperties": 1, "additionalProperties": {"type": ["array", "string"]}},
+            ]
+        }
+    ),
+]
+SchemaSource = Annotated[Any, BeforeValidator(_schema), _json_type({"type": ["object", "string"]})]
