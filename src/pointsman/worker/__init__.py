@@ -1,0 +1,1 @@
+"""The worker: claims tasks, runs them, and reports what became of them."""

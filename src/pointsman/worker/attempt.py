@@ -1,0 +1,298 @@
+"""One attempt at a task, as a pipeline: claimed → prepared → started → watched → judged → recorded.
+
+    Claim ─ prepare ─▶ Job ─ start ─▶ Running ─ watch ─▶ Ending ─ judge ─▶ Verdict ─ record ─▶ the engine
+                 └──── nothing to be run: skipped, spread over items, wrong ────────▲
+
+Whatever happens on the way becomes a verdict, so that every attempt ends with a report; only one that no longer counts ends
+without.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from itertools import chain, repeat
+from typing import TypeVar
+
+from pointsman.engine.claims import Claim
+from pointsman.engine.engine import Completion, Engine
+from pointsman.errors import LeaseLost, PointsmanError, RequestError, StoreError, TransitionRefused
+from pointsman.kernel.machine import Phase
+from pointsman.worker.checks import run_checks
+from pointsman.worker.prepare import Preparation
+from pointsman.worker.records import Record
+from pointsman.worker.reports import Reports
+from pointsman.worker.runner import Ending, Job, Runner, Running
+from pointsman.worker.runners.command import CommandRunner
+from pointsman.worker.runners.python import PythonRunner
+from pointsman.worker.verdict import (
+    Canceled,
+    Checked,
+    Completed,
+    Expired,
+    Failed,
+    Nothing,
+    Skipped,
+    Spread,
+    Stop,
+    Verdict,
+    is_retried,
+    judge,
+)
+from pointsman.world import World
+
+PAUSES_SECONDS = (0.2, 0.5, 1.0, 2.0, 5.0)
+"""Between one try to reach a database that is away and the next; the last one again and again."""
+
+Answer = TypeVar("Answer")
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """What every attempt of a worker works with."""
+
+    engine: Engine
+    world: World
+    preparation: Preparation
+    reports: Reports
+    record: Record
+    commands: CommandRunner
+    functions: PythonRunner
+    grace_seconds: float
+    say: Callable[[str], None]
+    """To people."""
+    tell: Callable[[StoreError | None], None]
+    """What is wrong with the database, or that it answers."""
+
+
+class Attempt:
+    """A claimed task on its way through the worker."""
+
+    def __init__(self, claim: Claim, bench: Bench, free: Callable[[], None]) -> None:
+        """`free` is called when its slot may be given to another one."""
+        self.claim = claim
+        self._bench = bench
+        self._free = free
+        self._job: Job | None = None
+        self._running: Running | None = None
+        self._stop: Stop | None = None
+        self._stopping: asyncio.Task[None] | None = None
+        self._going_since: float | None = None
+        """When it began, or was last resumed; None while it is suspended."""
+
+    async def execute(self) -> None:
+        try:
+            verdict = await self._carry_out()
+            await self._record(verdict)
+        except LeaseLost:
+            pass  # somebody else has it by now, and nothing of this attempt counts
+        except StoreError:
+            if self._stop != "killed":
+                raise
+        finally:
+            self._free()
+
+    @property
+    def last_line(self) -> str:
+        return self._job.log.last_line() if self._job else ""
+
+    # What others want of it
+
+    def stop(self, why: Stop) -> None:
+        """End its work and all that it has started; the first reason counts, but for being killed."""
+        if why == "killed":
+            self._stop = why
+            if self._running:
+                self._running.kill()
+        elif self._stop is None:
+            self._stop = why
+            if self._running:
+                self._stopping = asyncio.ensure_future(self._running.stop(self._bench.grace_seconds))
+
+    def suspend(self) -> None:
+        if self._running:
+            self._running.suspend()
+            self._going_since = None
+
+    def resume(self) -> None:
+        if self._running:
+            self._running.resume()
+            self._going_since = self._bench.world.clock.monotonic()
+
+    # The pipeline
+
+    async def _carry_out(self) -> Verdict:
+        try:
+            job = await self._insist(lambda: self._bench.preparation.prepare(self.claim))
+            if not isinstance(job, Job):
+                return job
+            self._job = job
+            if self._stop:
+                return Canceled() if self._stop == "called off" else Nothing()
+            ending = await self._run(job)
+            verdict = judge(job, ending, self._stop)
+            if isinstance(verdict, Completed) and self.claim.has_checks:
+                return await self._check(job, ending, verdict)
+        except LeaseLost:
+            raise
+        except PointsmanError as error:
+            return Failed(str(error), retryable=isinstance(error, StoreError))
+        except OSError as error:
+            return Failed(f"The worker could not run it: {error}", retryable=True)
+        except Exception as error:  # noqa: BLE001 - without a verdict it would be claimed again and again, for the same reason
+            return Failed(f"The worker could not run it. {_defect(error)}", retryable=False)
+        return verdict
+
+    async def _run(self, job: Job) -> Ending:
+        runner: Runner = self._bench.functions if job.task.call else self._bench.commands
+        running = self._running = await runner.start(job)
+        if running.pid is not None:
+            self._bench.record.add(running.pid, running.started_ticks, self.claim.task_id, self.claim.epoch)
+        try:
+            return await self._watch(job, running)
+        finally:
+            if self._stopping:
+                await self._stopping
+            self._running = None
+            self._bench.record.remove(self.claim.task_id, self.claim.epoch)
+            job.log.close()
+            if job.log.problem:
+                self._bench.say(job.log.problem)
+
+    async def _watch(self, job: Job, running: Running) -> Ending:
+        """Until it has ended, or has taken or been silent for too long."""
+        now = self._bench.world.clock.monotonic
+        self._going_since = began = now()
+        ended = asyncio.ensure_future(running.wait())
+        while True:
+            limits = self._limits(job, running, began)
+            await asyncio.wait({ended}, timeout=max(min(limits.values()) - now(), 0.0) if limits else None)
+            if ended.done():
+                return ended.result()
+            for why, limit in self._limits(job, running, began).items():  # anew: it may have said something meanwhile
+                if now() >= limit:
+                    self.stop(why)
+
+    def _limits(self, job: Job, running: Running, began: float) -> dict[Stop, float]:
+        """When it has to be ended, and why; nothing ends twice, and what is suspended cannot say anything."""
+        limits: dict[Stop, float] = {}
+        if self._stop is None and job.task.timeout is not None:
+            limits["timeout"] = began + job.task.timeout
+        if self._stop is None and job.task.stall_timeout is not None and self._going_since is not None:
+            limits["stall"] = max(running.last_output_at, self._going_since) + job.task.stall_timeout
+        return limits
+
+    async def _check(self, job: Job, ending: Ending, completed: Completed) -> Verdict:
+        """The engine is told that the work is done, and then how its checks went."""
+        task_id, epoch = self.claim.task_id, self.claim.epoch
+        task = await self._insist(
+            lambda: self._bench.engine.complete_task(
+                task_id,
+                epoch,
+                output=completed.output,
+                exit_code=completed.exit_code,
+                log_path=self._log_path,
+                request_id=f"{task_id} {epoch}",  # said again when the answer is lost
+            )
+        )
+        if task.phase != Phase.ACTIVE:
+            return Nothing()
+        try:
+            failures = await run_checks(job, ending, self._bench.world)
+        except Exception as error:  # noqa: BLE001 - as above, and by now the machine wants to hear of checks
+            return Checked((f"The checks could not be made. {_defect(error)}",), retryable=False)
+        return Checked(tuple(map(str, failures)), retryable=is_retried(job, "checks"))
+
+    # The report
+
+    async def _record(self, verdict: Verdict) -> None:
+        try:
+            await self._insist(lambda: self._report(verdict))
+        except LeaseLost:
+            raise
+        except (RequestError, TransitionRefused) as error:
+            if isinstance(verdict, Failed):
+                raise
+            await self._record(Failed(f"What it came to cannot be recorded: {error}", retryable=False))
+
+    async def _insist(self, ask: Callable[[], Awaitable[Answer]]) -> Answer:
+        """Ask for as long as it takes while the database is away: nothing fails and nothing is done again for that."""
+        for pause in chain(PAUSES_SECONDS, repeat(PAUSES_SECONDS[-1])):
+            try:
+                answer = await ask()
+            except StoreError as error:
+                self._bench.tell(error)
+                if self._stop == "killed":
+                    raise
+                await self._bench.world.sleep(pause)
+            else:
+                self._bench.tell(None)
+                return answer
+        raise AssertionError("it is tried for ever")
+
+    async def _report(self, verdict: Verdict) -> None:
+        """What each verdict is to the engine."""
+        engine, send, free = self._bench.engine, self._bench.reports.send, self._free
+        task_id, epoch = self.claim.task_id, self.claim.epoch
+        match verdict:
+            case Completed(output, exit_code):
+                await self._complete(output, exit_code)
+            case Checked(failures=()):
+                await send(engine.signal_attempt(task_id, epoch, "checks_passed"), free)
+            case Checked(failures, retryable):
+                error = "\n".join(failures)
+                await send(engine.signal_attempt(task_id, epoch, "checks_failed", error=error, retryable=retryable), free)
+            case Failed(message, retryable, exit_code):
+                report = engine.fail_task(
+                    task_id, epoch, message, retryable=retryable, exit_code=exit_code, log_path=self._log_path
+                )
+                await send(report, free)
+            case Expired(message, retryable):
+                report = engine.signal_attempt(
+                    task_id, epoch, "expire", error=message, retryable=retryable, log_path=self._log_path
+                )
+                await send(report, free)
+            case Canceled():
+                await send(engine.signal_attempt(task_id, epoch, "cancel", error="called off"), free)
+            case Skipped(reason):
+                await self._skip(reason)
+            case Spread(items):
+                await self._spread(verdict)
+                await self._complete({"outputs": None, "items": len(items)}, None)
+            case Nothing():
+                free()
+
+    async def _complete(self, output: object, exit_code: int | None) -> None:
+        completion = Completion(
+            task_id=self.claim.task_id,
+            epoch=self.claim.epoch,
+            output=output,
+            exit_code=exit_code,
+            log_path=self._log_path,
+        )
+        await self._bench.reports.complete(completion, self._free)
+
+    async def _skip(self, reason: str) -> None:
+        """Where the machine has no way for it, it counts as done."""
+        engine = self._bench.engine
+        try:
+            await engine.signal_attempt(self.claim.task_id, self.claim.epoch, "skip", error=reason)
+        except TransitionRefused:
+            await self._complete({"outputs": None, "skipped": True}, None)
+
+    async def _spread(self, spread: Spread) -> None:
+        """Add one part for each item, once: an attempt before this one may have done so already."""
+        results = await self._bench.engine.list_results(self.claim.run_id, [self.claim.name])
+        known = {result.name for result in results}
+        missing = [item for item in spread.items if item.name not in known]
+        if missing:
+            await self._bench.engine.add_tasks(self.claim.run_id, missing, actor="worker", reason=f"items of {self.claim.name}")
+
+    @property
+    def _log_path(self) -> str | None:
+        return str(self._job.log.path) if self._job and self._job.log.bytes_seen else None
+
+
+def _defect(error: Exception) -> str:
+    return f"This is a defect of Pointsman, or of how it is installed: {type(error).__name__}: {error}"

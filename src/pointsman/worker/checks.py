@@ -1,0 +1,239 @@
+"""Checks after a task: each says which rule was broken, and shows what was found instead."""
+
+from __future__ import annotations
+
+import asyncio
+import glob
+import json
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from pointsman.flows.model import Check, FlowTask
+from pointsman.worker.endings import Ending
+from pointsman.worker.log import TAIL_BYTES, AttemptLog
+from pointsman.worker.runner import Job, Running
+from pointsman.worker.runners.command import start_command
+from pointsman.worker.runners.python import start_call
+from pointsman.world import World
+
+CHECK_SECONDS = 600.0
+"""How long a command or a function may take to check something."""
+MOST_BYTES = 50_000_000
+"""The largest file that is read to look at its JSON."""
+LOG_BYTES = 1_000_000
+SHOWN_LINES = 5
+SHOWN_NAMES = 5
+SHOWN_PROBLEMS = 3
+
+
+@dataclass(frozen=True)
+class CheckFailure:
+    """A rule of the flow that does not hold, and the evidence."""
+
+    rule: str
+    evidence: str
+
+    def __str__(self) -> str:
+        return f"check `{self.rule}`: {self.evidence}"
+
+
+async def run_checks(
+    job: Job, ending: Ending, world: World, *, paths: Sequence[Path] = (), seconds: float = CHECK_SECONDS
+) -> list[CheckFailure]:
+    """All of them, one after the other: whoever mends one wants to know of the others."""
+    failures: list[CheckFailure] = []
+    for number, check in enumerate(job.task.checks, 1):
+        evidence = await _run_check(_Checking(job, ending, world, paths, seconds, number), check)
+        if evidence:
+            failures.append(CheckFailure(_rule(check), evidence))
+    return failures
+
+
+@dataclass(frozen=True)
+class _Checking:
+    job: Job
+    ending: Ending
+    world: World
+    paths: Sequence[Path]
+    seconds: float
+    number: int
+
+
+def _rule(check: Check) -> str:
+    kind = check.kinds[0]
+    value = getattr(check, kind)
+    match kind:
+        case "exit_code":
+            return f"exit_code: {_join(value)}"
+        case "glob" if check.at_least:
+            return f"glob: {value}, at_least: {check.at_least}"
+        case "json_schema":
+            schema = value.schema_ if isinstance(value.schema_, str) else "{…}"
+            return f"json_schema: {value.file} by {schema}"
+        case "command":
+            return f"command: {' '.join(value)}"
+        case _:
+            return f"{kind}: {value}"
+
+
+async def _run_check(checking: _Checking, check: Check) -> str:
+    """What is wrong; nothing when it holds."""
+    job, cwd = checking.job, checking.job.cwd
+    if check.exit_code is not None:
+        return _check_exit_code(check.exit_code, checking.ending)
+    if check.file is not None:
+        return await asyncio.to_thread(_check_file, cwd, check.file)
+    if check.glob is not None:
+        return await asyncio.to_thread(_check_glob, cwd, check.glob, check.at_least or 1)
+    if check.json_schema is not None:
+        return await asyncio.to_thread(_check_json_schema, cwd, check.json_schema.file, check.json_schema.schema_)
+    if check.output is not None:
+        return await asyncio.to_thread(_check_output, check.output, job.log)
+    if check.command is not None:
+        return await _check_program(checking, FlowTask(command=check.command), check.command)
+    if check.run is not None:
+        return await _check_program(checking, FlowTask(run=check.run), ("/bin/sh", "-c", check.run))
+    assert check.call is not None, "a check has exactly one kind"
+    return await _check_call(checking, FlowTask(call=check.call))
+
+
+def _check_exit_code(wanted: tuple[int, ...], ending: Ending) -> str:
+    if ending.exit_code in wanted:
+        return ""
+    return ending.message or f"exited with code {ending.exit_code}"
+
+
+def _check_file(cwd: Path, name: str) -> str:
+    path = cwd / name
+    if path.is_file():
+        return ""
+    if path.exists():
+        return f"{path} is there, but is not a file"
+    return f"there is no file {path}; {_describe_place(path.parent)}"
+
+
+def _check_glob(cwd: Path, pattern: str, at_least: int) -> str:
+    found = sorted(glob.glob(pattern, root_dir=cwd, recursive=True))  # noqa: PTH207  # Path.glob takes no absolute ones
+    if len(found) >= at_least:
+        return ""
+    names = f": {_shorten(found)}" if found else ""
+    return f"{len(found)} of at least {at_least} match in {cwd}{names}; {_describe_place(cwd)}"
+
+
+def _describe_place(directory: Path) -> str:
+    """What is there instead: most often a name that was spelled otherwise."""
+    while not directory.exists():
+        directory = directory.parent
+    try:
+        names = sorted(entry.name for entry in directory.iterdir())
+    except OSError as error:
+        return f"{directory} cannot be listed: {error.strerror}"
+    return f"{directory} has {_shorten(names)}" if names else f"{directory} is empty"
+
+
+def _shorten(names: Sequence[str]) -> str:
+    more = f" and {len(names) - SHOWN_NAMES} more" if len(names) > SHOWN_NAMES else ""
+    return ", ".join(names[:SHOWN_NAMES]) + more
+
+
+def _check_json_schema(cwd: Path, file: str, schema: Any) -> str:
+    from jsonschema import Draft202012Validator, SchemaError
+    from jsonschema.validators import validator_for
+    from referencing.exceptions import Unresolvable
+    from referencing.jsonschema import EMPTY_REGISTRY  # so that nothing is fetched from elsewhere
+
+    document, problem = _read_json(cwd / file)
+    if isinstance(schema, str):
+        schema, schema_problem = _read_json(cwd / schema)
+        problem = schema_problem or problem
+    if problem:
+        return problem
+    validator = validator_for(schema, default=Draft202012Validator)
+    try:
+        validator.check_schema(schema)
+        errors = sorted(
+            validator(schema, registry=EMPTY_REGISTRY).iter_errors(document), key=lambda error: list(map(str, error.path))
+        )
+    except SchemaError as error:
+        return f"the schema itself is wrong at {error.json_path}: {error.message}"
+    except (Unresolvable, RecursionError) as error:
+        return f"the schema cannot be followed: {error}"
+    more = f"; and {len(errors) - SHOWN_PROBLEMS} more" if len(errors) > SHOWN_PROBLEMS else ""
+    return "; ".join(f"{error.json_path}: {error.message[:300]}" for error in errors[:SHOWN_PROBLEMS]) + more
+
+
+def _read_json(path: Path) -> tuple[Any, str]:
+    if missing := _check_file(path.parent, path.name):
+        return None, missing
+    try:
+        if path.stat().st_size > MOST_BYTES:
+            return None, f"{path} is larger than {MOST_BYTES:,} bytes"
+        return json.loads(path.read_bytes()), ""
+    except (OSError, ValueError, RecursionError) as error:
+        return None, f"{path} is not JSON that can be read: {error}"
+
+
+def _check_output(pattern: str, log: AttemptLog) -> str:
+    tail = log.tail(TAIL_BYTES)
+    if re.search(pattern, tail, re.MULTILINE):
+        return ""
+    return f"not found in {_last_lines(log)}" if tail else _last_lines(log)
+
+
+async def _check_program(checking: _Checking, task: FlowTask, argv: tuple[str, ...]) -> str:
+    job = _job_of_check(checking, task)
+    ending = await _run_to_the_end(start_command(job, argv, checking.world), job, checking)
+    return "" if ending.as_expected else f"{ending.message}; {_last_lines(job.log)}"
+
+
+async def _check_call(checking: _Checking, task: FlowTask) -> str:
+    """It may ask, by the names of its parameters, for what there is to look at."""
+    job = _job_of_check(checking, task)
+    offered = {
+        "output": checking.ending.output,
+        "exit_code": checking.ending.exit_code,
+        "tail": checking.job.log.tail(),
+        "directory": str(job.cwd),
+    }
+    paths = [str(path) for path in (*checking.paths, job.cwd)]
+    ending = await _run_to_the_end(start_call(job, paths, offered, checking.world), job, checking)
+    if not ending.as_expected:
+        return f"{ending.message}; {_last_lines(job.log)}"
+    return "it returned False" if ending.output is False else ""
+
+
+def _job_of_check(checking: _Checking, task: FlowTask) -> Job:
+    """Like the attempt that it looks at, with a log and an output of its own."""
+    job, suffix = checking.job, f"check-{checking.number}"
+    output_path = job.output_path.with_name(f"{job.output_path.name}.{suffix}")
+    log = AttemptLog(job.log.path.with_suffix(f".{suffix}.log"), LOG_BYTES)
+    env = {**job.env, "POINTSMAN_OUTPUT": str(output_path)}
+    return replace(job, task=task, argv=None, env=env, output_path=output_path, log=log, stdout_wanted=False)
+
+
+async def _run_to_the_end(running: Running, job: Job, checking: _Checking) -> Ending:
+    try:
+        async with asyncio.timeout(checking.seconds):
+            return await running.wait()
+    except TimeoutError:
+        await running.stop(job.grace_seconds)
+        return Ending("stopped", message=f"did not end within {checking.seconds:g} seconds")
+    except asyncio.CancelledError:
+        running.kill()
+        raise
+    finally:
+        job.log.close()
+
+
+def _last_lines(log: AttemptLog) -> str:
+    lines = [line for line in log.tail().splitlines() if line.strip()][-SHOWN_LINES:]
+    if not lines:
+        return "it wrote nothing"
+    return "its last lines:\n" + "\n".join(f"    {line[-500:]}" for line in lines)
+
+
+def _join(codes: Iterable[int]) -> str:
+    return " or ".join(str(code) for code in codes)

@@ -1,0 +1,160 @@
+"""The log of one attempt: a file that gets what arrives as it arrives, and never grows beyond its cap.
+
+<epoch>.log      the first half of the cap; when there is more, its last line says how much was left out after it
+<epoch>.log.2    a quarter, older   ┐ the end, kept by turning over
+<epoch>.log.1    a quarter, newest  ┘
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from pathlib import Path
+
+TAIL_BYTES = 65_536
+"""How much of the end is kept in memory."""
+UNSAFE = re.compile(r"[^A-Za-z0-9_.\[\]-]+")
+
+
+def log_path(directory: Path, run_id: str, task_name: str, epoch: int) -> Path:
+    """Where the log of an attempt stands below the project directory."""
+    safe = UNSAFE.sub("_", task_name).strip(".")[:120] or "_"
+    return directory / ".pointsman" / "logs" / run_id / safe / f"{epoch}.log"
+
+
+def log_parts(path: Path) -> list[Path]:
+    """The files of a log that are there, in the order in which they are read."""
+    return [part for part in (path, _part(path, 2), _part(path, 1)) if part.exists()]
+
+
+def _part(path: Path, number: int) -> Path:
+    return path.with_name(f"{path.name}.{number}")
+
+
+class AttemptLog:
+    """Made at the first byte; safe to use from several threads. A full disk ends the log, not the work."""
+
+    def __init__(self, path: Path, cap_bytes: int) -> None:
+        self.path = path
+        self.problem: str | None = None
+        """What kept it from being written, in a sentence."""
+        self.bytes_seen = 0
+        self.bytes_left_out = 0
+        self._cap = cap_bytes
+        self._file: int | None = None
+        self._in_head = True
+        self._room = max(cap_bytes // 2, 1)
+        self._notice_at: int | None = None
+        self._lost = 0
+        self._end = bytearray()
+        self._closed = False
+        self._lock = threading.Lock()
+
+    def write(self, data: bytes) -> None:
+        if not data:
+            return
+        with self._lock:
+            self.bytes_seen += len(data)
+            self._remember(data)
+            if not self._closed:
+                self._store(data)
+
+    def tail(self, limit: int = 4096) -> str:
+        """The end as text that any database takes: what is no UTF-8 is replaced, and so is NUL."""
+        with self._lock:
+            end = bytes(self._end[-limit:])
+        # Cut in the middle of a character: leave it out, rather than showing a replacement for what was sound.
+        while end and len(end) == limit and end[0] & 0xC0 == 0x80:
+            end = end[1:]
+        return end.decode("utf-8", "replace").replace("\0", "�")
+
+    def last_line(self, limit: int = 200) -> str:
+        """The last line with something in it."""
+        lines = [line for line in re.split(r"[\r\n]+", self.tail()) if line.strip()]
+        return lines[-1].strip()[-limit:] if lines else ""
+
+    def close(self) -> None:
+        with self._lock:
+            if not self._closed and self._lost:
+                self._try_to_note_loss()
+            self._closed = True
+            if self._file is not None:
+                os.close(self._file)
+                self._file = None
+
+    def _remember(self, data: bytes) -> None:
+        self._end += data[-TAIL_BYTES:]
+        if len(self._end) > 2 * TAIL_BYTES:
+            del self._end[:-TAIL_BYTES]
+
+    def _store(self, data: bytes) -> None:
+        if self._lost and not self._try_to_note_loss():
+            self._lost += len(data)
+            return
+        rest = memoryview(data)
+        try:
+            while rest:
+                if self._file is None:
+                    self._file = self._open()
+                if not self._room:
+                    self._turn_over()
+                written = os.write(self._file, rest[: self._room])
+                self._room -= written
+                rest = rest[written:]
+        except OSError as error:
+            self._lost += len(rest)
+            self.problem = f"The log {self.path} stopped: {error.strerror}. The work goes on without it."
+
+    def _try_to_note_loss(self) -> bool:
+        """Whether there is room again: then the gap is marked."""
+        notice = f"\n[pointsman: {self._lost} bytes were lost here: {self.problem}]\n".encode()
+        try:
+            if self._file is None:
+                self._file = self._open()
+            before = os.fstat(self._file).st_size
+            if os.write(self._file, notice) < len(notice):
+                os.ftruncate(self._file, before)
+                return False
+        except OSError:
+            return False
+        self._lost = 0
+        return True
+
+    def _open(self) -> int:
+        path = self.path if self._in_head else _part(self.path, 1)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o644)
+
+    def _turn_over(self) -> None:
+        """Go on in the newest part; the oldest one is dropped when there are two."""
+        assert self._file is not None
+        newest, older = _part(self.path, 1), _part(self.path, 2)
+        if self._in_head:
+            self._notice_at = os.fstat(self._file).st_size
+            os.write(self._file, self._notice())
+        else:
+            if older.exists():
+                self.bytes_left_out += older.stat().st_size
+                older.unlink()  # renaming over it would make some file systems write all of it to the disk first
+            newest.rename(older)
+            self._update_notice()
+        os.close(self._file)
+        self._file = None
+        self._in_head = False
+        self._file = self._open()
+        self._room = max(self._cap // 4, 1)
+
+    def _notice(self) -> bytes:
+        name = self.path.name
+        text = f"[pointsman: the log is full: {self.bytes_left_out:>16} bytes are left out here, and it goes on in "
+        return f"\n{text}{name}.2 and {name}.1]\n".encode()
+
+    def _update_notice(self) -> None:
+        """In place and of the same length, so that it is right even if nobody lives to close the log."""
+        assert self._notice_at is not None
+        head = os.open(self.path, os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            os.pwrite(head, self._notice(), self._notice_at)
+        finally:
+            os.close(head)

@@ -1,0 +1,111 @@
+"""From a claim to a job: what its expressions come to, whether it is to be done at all, and with what around it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from pointsman.engine.claims import Claim
+from pointsman.errors import ExpressionFailed
+from pointsman.flows import FlowTask
+from pointsman.flows.build import build_items
+from pointsman.flows.expressions import evaluate
+from pointsman.flows.items import list_items
+from pointsman.flows.render import refers_to, render_task, render_text
+from pointsman.settings import Settings
+from pointsman.worker.log import AttemptLog, log_path
+from pointsman.worker.runner import Job, build_environment
+from pointsman.worker.scope import RunScope, Scopes
+from pointsman.worker.verdict import Failed, Skipped, Spread
+
+SHELL = ("/bin/sh", "-c")
+
+
+@dataclass(frozen=True, slots=True)
+class Preparation:
+    """What preparing takes: the settings of the worker, and what is known of runs."""
+
+    settings: Settings
+    scopes: Scopes
+    worker_id: str
+    environ: Mapping[str, str]
+    """What of the worker's environment all work gets to see."""
+
+    async def prepare(self, claim: Claim) -> Job | Skipped | Spread | Failed:
+        """Ready to start, unless there is nothing to start."""
+        try:
+            task = FlowTask.model_validate(claim.payload)
+        except ValidationError as error:
+            return Failed(f"What was submitted is not a task of a flow: {_brief(error)}", retryable=False)
+        run = await self.scopes.of_run(claim.run_id)
+        try:
+            scope = await self._build_scope(run, task)
+            if reason := _reason_to_skip(task, scope):
+                return Skipped(reason)
+            if task.foreach is not None:
+                return Spread(tuple(build_items(claim.name, task, list_items(task.foreach, scope), tools=self.settings.tools)))
+            return self._build_job(claim, render_task(task, scope), run, scope)
+        except ExpressionFailed as error:
+            return Failed(f"An expression of it has no value: {error}", retryable=False)
+
+    async def _build_scope(self, run: RunScope, task: FlowTask) -> dict[str, Any]:
+        names = {*task.needs, *refers_to(task)}
+        scope: dict[str, Any] = {
+            "inputs": run.payload.get("inputs", {}),
+            "run": {"id": run.run_id, "name": run.name},
+            "tasks": await self.scopes.look_up(run, names) if names else {},
+        }
+        if task.index is not None:
+            scope |= {"item": task.item, "index": task.index}
+        return scope
+
+    def _build_job(self, claim: Claim, task: FlowTask, run: RunScope, scope: Mapping[str, Any]) -> Job:
+        settings = self.settings
+        project = Path(run.payload.get("directory", settings.directory))
+        path = log_path(settings.directory, claim.run_id, claim.name, claim.epoch)
+        output_path = path.with_name(f"{claim.epoch}.output.json")
+        tool = settings.tools.get(claim.tool) if claim.tool else None
+        flow_env = {name: render_text(value, scope) for name, value in run.payload.get("env", {}).items()}
+        named = {**flow_env, **(tool.env if tool else {}), **task.env}
+        env = build_environment(
+            self.environ,
+            claim,
+            named=named,
+            output_path=output_path,
+            log_dir=path.parent,
+            worker_id=self.worker_id,
+        )
+        if tool and "expected_exit_codes" not in task.model_fields_set:
+            task = task.model_copy(update={"expected_exit_codes": tool.expected_exit_codes})
+        return Job(
+            claim=claim,
+            task=task,
+            argv=_build_argv(task, tool.command if tool else ()),
+            env=env,
+            cwd=project / (task.cwd or "."),
+            output_path=output_path,
+            log=AttemptLog(path, settings.log_bytes),
+            stdout_wanted=task.outputs is not None and task.outputs.from_ == "stdout",
+            grace_seconds=settings.grace_seconds,
+        )
+
+
+def _reason_to_skip(task: FlowTask, scope: Mapping[str, Any]) -> str | None:
+    """A condition of its own decides; without one it goes with those that it needs."""
+    if task.when is not None:
+        return None if evaluate(task.when, scope) else f"its condition is false: {task.when}"
+    return next((f"{name} was skipped" for name in task.needs if scope["tasks"][name]["skipped"]), None)
+
+
+def _build_argv(task: FlowTask, prefix: tuple[str, ...]) -> tuple[str, ...] | None:
+    if task.run is not None:
+        return (*SHELL, task.run)
+    return (*prefix, *task.command) if task.command is not None else None
+
+
+def _brief(error: ValidationError) -> str:
+    return "; ".join(f"{'.'.join(map(str, each['loc'])) or 'it'}: {each['msg']}" for each in error.errors()[:3])

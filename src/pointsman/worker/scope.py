@@ -1,0 +1,70 @@
+"""What the expressions of a task may refer to: the inputs of its run, and what the tasks before it have left."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from pointsman.engine.engine import Engine
+from pointsman.store.rows import Result
+
+MOST_RUNS = 100
+
+
+@dataclass(slots=True)
+class RunScope:
+    """What a run was submitted with, and what is known of its tasks: once one has ended well, that stays."""
+
+    run_id: str
+    name: str
+    payload: dict[str, Any]
+    results: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+
+class Scopes:
+    """Of the runs that a worker has met lately."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._runs: OrderedDict[str, RunScope] = OrderedDict()
+
+    async def of_run(self, run_id: str) -> RunScope:
+        scope = self._runs.get(run_id)
+        if scope is None:
+            run = await self._engine.get_run(run_id)
+            payload = msgspec.json.decode(run.payload)
+            scope = self._runs[run_id] = RunScope(run_id, run.name, payload if isinstance(payload, dict) else {})
+            if len(self._runs) > MOST_RUNS:
+                self._runs.popitem(last=False)
+        return scope
+
+    async def look_up(self, scope: RunScope, names: Collection[str]) -> dict[str, dict[str, Any]]:
+        """`outputs` and `skipped` of these tasks; outputs of one that was spread over items are a list."""
+        unknown = [name for name in names if name not in scope.results]
+        if unknown:
+            results = await self._engine.list_results(scope.run_id, unknown)
+            for name in unknown:
+                scope.results[name] = _describe(name, results)
+        return {name: scope.results[name] for name in names}
+
+
+def _describe(name: str, results: list[Result]) -> dict[str, Any]:
+    own = next((result for result in results if result.name == name and result.parent is None), None)
+    own = own or next((result for result in results if result.name == name), None)
+    parts = [_read(result) for result in results if result.parent == name]
+    if own is None:
+        return {"outputs": None, "skipped": False}
+    output = _read(own)
+    # One that a person skips lets the others go on.
+    skipped = output.get("skipped", False) or (own.trigger == "skip" and own.by_worker)
+    outputs = [part.get("outputs") for part in parts] if "items" in output else output.get("outputs")
+    return {"outputs": outputs, "skipped": bool(skipped)}
+
+
+def _read(result: Result) -> dict[str, Any]:
+    output = msgspec.json.decode(result.output) if result.output else None
+    return output if isinstance(output, dict) else {"outputs": output}

@@ -1,0 +1,124 @@
+"""What an attempt comes to: how its work ended, held against what the task expects."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from pointsman.engine.submit import NewTask
+from pointsman.kernel.grammar import format_duration
+from pointsman.worker.runner import Ending, Job, parse_output, read_output
+
+Stop = Literal["lost", "killed", "called off", "timeout", "stall"]
+"""Why the worker ended some work: it no longer counts, the worker ends, it was called off, it took or was silent too long."""
+
+
+@dataclass(frozen=True, slots=True)
+class Completed:
+    """The work is done."""
+
+    output: dict[str, Any]
+    exit_code: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """The work was done and reported, and then looked at."""
+
+    failures: tuple[str, ...]
+    retryable: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    message: str
+    retryable: bool
+    exit_code: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Expired:
+    """It took too long, or was silent for too long."""
+
+    message: str
+    retryable: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Canceled:
+    """It was called off, and its process has ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """It is not to be done."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """It is to be done once for each item."""
+
+    items: tuple[NewTask, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Nothing:
+    """It no longer counts: there is nothing to be said about it."""
+
+
+Verdict = Completed | Checked | Failed | Expired | Canceled | Skipped | Spread | Nothing
+
+
+def judge(job: Job, ending: Ending, stop: Stop | None) -> Verdict:
+    """One attempt that has ended, by itself or because the worker wanted it to."""
+    task = job.task
+    match stop:
+        case "lost" | "killed":
+            return Nothing()
+        case "called off":
+            return Canceled()
+        case "timeout":
+            return Expired(f"It was ended after {format_duration(task.timeout or 0)}, its timeout.", is_retried(job, stop))
+        case "stall":
+            message = f"It was ended after {format_duration(task.stall_timeout or 0)} without any output."
+            return Expired(message, is_retried(job, stop))
+        case None:
+            return _judge_end(job, ending)
+
+
+def is_retried(job: Job, reason: str | int) -> bool:
+    """Whether the task is to be tried again after this; when it does not say, after anything."""
+    return job.task.retry_on is None or reason in job.task.retry_on
+
+
+def _judge_end(job: Job, ending: Ending) -> Completed | Failed:
+    if not ending.as_expected:
+        reasons: tuple[str | int | None, ...] = ("signal",) if ending.kind == "signaled" else ("failure", ending.exit_code)
+        retryable = ending.retryable and any(is_retried(job, reason) for reason in reasons if reason is not None)
+        return Failed(_with_last_words(job, ending.message), retryable, ending.exit_code)
+    outputs, problem = _read_outputs(job, ending)
+    if problem:
+        return Failed(f"It ended well, but {problem}", is_retried(job, "failure"), ending.exit_code)
+    return Completed({"outputs": outputs, "tail": job.log.tail()}, ending.exit_code)
+
+
+def _with_last_words(job: Job, message: str) -> str:
+    """The last line that it said is mostly the reason; an exception says it in its message, too."""
+    last_line = job.log.last_line()
+    return f"{message} – {last_line}" if last_line and last_line not in message else message
+
+
+def _read_outputs(job: Job, ending: Ending) -> tuple[Any, str | None]:
+    """The JSON that a task leaves for others, or what is wrong with it."""
+    declared = job.task.outputs
+    if declared is None:
+        return ending.output, ending.output_problem
+    if declared.from_ == "stdout":
+        return parse_output(ending.stdout or b"", "stdout")
+    path = Path(job.cwd, declared.file or "")
+    if not path.exists():
+        return None, f"it did not write its outputs to {path}, as it should"
+    return read_output(path)

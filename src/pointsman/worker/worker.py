@@ -1,0 +1,241 @@
+"""The worker: claims as many tasks as it has slots for, runs each, and reports what became of it.
+
+Who it is and what it holds is known to the engine; a heart beats for it in a thread of its own. It ends when it has been
+drained (what runs is finished, nothing new is taken) or killed (what runs is ended at once, and others take it up).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Literal
+
+from pointsman.engine.claims import Claim
+from pointsman.engine.commands.workers import Beat
+from pointsman.engine.engine import Engine
+from pointsman.errors import PointsmanError, RequestError, StoreError, TransitionRefused, WorkerUnavailable
+from pointsman.kernel.machine import Phase
+from pointsman.settings import Settings
+from pointsman.worker import processes, records
+from pointsman.worker.attempt import Attempt, Bench
+from pointsman.worker.heart import Heart
+from pointsman.worker.prepare import Preparation
+from pointsman.worker.reports import Reports
+from pointsman.worker.runner import pick_environment
+from pointsman.worker.runners.command import CommandRunner
+from pointsman.worker.runners.python import PythonRunner
+from pointsman.worker.scope import Scopes
+from pointsman.world import World
+
+CLAIM_SECONDS = 60.0
+"""How long one claim waits for something to do."""
+AWAY_SECONDS = 1.0
+"""Between one try to reach a database that is away, or to be let work, and the next."""
+
+
+class Worker:
+    """Does the work of a database, or only of one run."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        settings: Settings,
+        world: World,
+        *,
+        name: str,
+        run_id: str | None = None,
+        say: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        """`say` is told what people should know."""
+        self._engine = engine
+        self._settings = settings
+        self._world = world
+        self._name = name
+        self._run_id = run_id
+        self._say = say
+        self._trouble: str | None = None
+        self._attempts: dict[tuple[str, int], Attempt] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._used_slots = 0
+        self._wish: Literal["work", "drain", "kill"] = "work"
+        self._is_suspended = False
+        self._changed = asyncio.Event()
+        self._heart: Heart | None = None
+
+    async def work(self) -> None:
+        """Work until drained or killed. What a predecessor left behind here is ended first."""
+        processes.become_subreaper()
+        await self._bury_predecessors()
+        row = await self._engine.register_worker(
+            self._name,
+            capabilities=self._settings.capabilities,
+            max_concurrent_tasks=self._settings.slots,
+            lease_seconds=self._settings.lease_seconds,
+        )
+        record = records.Record(self._settings.directory, row.id)
+        environ = pick_environment(os.environ, self._settings.pass_env)
+        functions = PythonRunner(self._world, (self._settings.directory,))
+        bench = Bench(
+            engine=self._engine,
+            world=self._world,
+            preparation=Preparation(self._settings, Scopes(self._engine), row.id, environ),
+            reports=Reports(self._engine),
+            record=record,
+            commands=CommandRunner(self._world),
+            functions=functions,
+            grace_seconds=self._settings.grace_seconds,
+            say=self._say,
+            tell=self._tell,
+        )
+        self._heart = self._start_heart(row.id)
+        try:
+            await self._claim_and_run(row.id, bench)
+        finally:
+            await asyncio.to_thread(self._heart.stop)
+            functions.close()
+            if await self._leave(row.id):
+                record.close()
+
+    def drain(self) -> None:
+        """Finish what runs, take nothing new."""
+        if self._wish == "work":
+            self._wish = "drain"
+            self._changed.set()
+
+    def kill(self) -> None:
+        """End what runs at once; others take it up."""
+        self._wish = "kill"
+        for attempt in list(self._attempts.values()):
+            attempt.stop("killed")
+        self._changed.set()
+
+    def look(self) -> None:
+        """Something that it does may have been called off: ask now, and not only with the next heartbeat."""
+        if self._heart:
+            self._heart.beat_now()
+
+    def last_line(self, task_id: str) -> str:
+        """The last line that a task has written, if it runs here."""
+        return next((attempt.last_line for (each, _), attempt in self._attempts.items() if each == task_id), "")
+
+    async def _claim_and_run(self, worker_id: str, bench: Bench) -> None:
+        claim: asyncio.Task[list[Claim]] | None = None
+        while self._wish == "work" or self._tasks or claim:
+            free = self._settings.slots - self._used_slots
+            if claim is None and self._wish == "work" and free > 0:
+                claim = asyncio.create_task(self._claim(worker_id, free))
+            elif claim is not None and self._wish != "work":
+                claim.cancel()
+            self._changed.clear()
+            change = asyncio.ensure_future(self._changed.wait())
+            await asyncio.wait({change, claim} if claim else {change}, return_when=asyncio.FIRST_COMPLETED)
+            change.cancel()
+            if claim is not None and claim.done():
+                for each in [] if claim.cancelled() else claim.result():
+                    self._begin(each, bench)
+                claim = None
+
+    async def _claim(self, worker_id: str, limit: int) -> list[Claim]:
+        """What there is to do; while the database is away or the worker may not work, there is nothing."""
+        try:
+            claims = await self._engine.claim_tasks(worker_id, limit, wait_seconds=CLAIM_SECONDS, run_id=self._run_id)
+        except (WorkerUnavailable, StoreError) as error:
+            if isinstance(error, StoreError):
+                self._tell(error)
+            await self._world.sleep(AWAY_SECONDS)
+            return []
+        self._tell(None)
+        return claims
+
+    def _tell(self, error: StoreError | None) -> None:
+        """Once when something is wrong with the database, and once when it is over."""
+        trouble = str(error) if error else None
+        if trouble != self._trouble:
+            self._say(trouble or "The database answers again.")
+        self._trouble = trouble
+
+    def _begin(self, claim: Claim, bench: Bench) -> None:
+        key = (claim.task_id, claim.epoch)
+        is_free = False
+
+        def free() -> None:
+            nonlocal is_free
+            if not is_free:
+                is_free = True
+                self._used_slots -= 1
+                self._changed.set()
+
+        def ended(task: asyncio.Task[None]) -> None:
+            self._tasks.discard(task)
+            del self._attempts[key]
+            self._changed.set()
+
+        self._used_slots += 1
+        attempt = self._attempts[key] = Attempt(claim, bench, free)
+        task = asyncio.create_task(attempt.execute(), name=claim.name)
+        self._tasks.add(task)
+        task.add_done_callback(ended)
+        if self._wish == "kill":
+            attempt.stop("killed")
+
+    def _start_heart(self, worker_id: str) -> Heart:
+        loop = asyncio.get_running_loop()
+        heart = Heart(
+            self._engine,
+            worker_id,
+            self._settings.lease_seconds,
+            held=lambda: list(self._attempts),
+            heard=lambda beat: _call(loop, self._hear, beat),
+        )
+        heart.start()
+        return heart
+
+    def _hear(self, beat: Beat) -> None:
+        """What the engine says: attempts that no longer count, tasks that are called off, what people want of the worker."""
+        processes.reap_strays(())
+        for key in beat.lost:
+            if attempt := self._attempts.get(key):
+                attempt.stop("lost")
+        for key in beat.cancelled:
+            if attempt := self._attempts.get(key):
+                attempt.stop("called off")
+        if beat.worker.phase == Phase.DONE:
+            self.kill()
+        elif beat.worker.drain_wanted:
+            self.drain()
+        if self._settings.on_pause == "suspend" and beat.worker.pause_wanted != self._is_suspended:
+            self._is_suspended = beat.worker.pause_wanted
+            for attempt in self._attempts.values():
+                attempt.suspend() if self._is_suspended else attempt.resume()
+
+    async def _bury_predecessors(self) -> None:
+        """Workers of this project that were killed: their processes are ended, and their tasks go to others at once."""
+        dead = await records.end_predecessors(self._settings.directory, self._world.sleep)
+        for worker_id in dead:
+            with suppress(RequestError, TransitionRefused):
+                await self._engine.signal_worker(worker_id, "terminate", actor="worker", reason="its process is gone")
+        records.forget(self._settings.directory, dead)
+
+    async def _leave(self, worker_id: str) -> bool:
+        """Say goodbye; what it still holds (a claim that came too late) goes to others at once.
+
+        Whether it was heard: when the database is away, a successor that finds the record says it for this one.
+        """
+        try:
+            row = await self._engine.get_worker(worker_id)
+            if row.phase != Phase.DONE and self._wish != "kill":
+                row = await self._engine.signal_worker(worker_id, "drain", actor="worker", reason="the worker ends")
+            if row.phase != Phase.DONE:
+                await self._engine.signal_worker(worker_id, "terminate", actor="worker", reason="the worker ends")
+        except StoreError:
+            return False
+        except PointsmanError:
+            pass
+        return True
+
+
+def _call(loop: asyncio.AbstractEventLoop, heard: Callable[[Beat], None], beat: Beat) -> None:
+    with suppress(RuntimeError):  # the loop has been closed: nobody listens any longer
+        loop.call_soon_threadsafe(heard, beat)

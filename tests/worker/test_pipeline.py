@@ -1,0 +1,247 @@
+"""An attempt from its claim to its record: what flows may ask for, done by a real worker on both databases."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+
+import pytest
+from tests.worker.shop import error, open_shop, output, outputs, until_there
+
+from pointsman.kernel.machine import Outcome, Phase
+from pointsman.worker.log import log_parts
+
+
+async def test_inputs_and_outputs_go_from_task_to_task(database_url: str, tmp_path: Path) -> None:
+    async with open_shop(database_url, tmp_path) as shop:
+        tasks = await shop.carry(
+            """
+            name: handing on
+            inputs: {greeting: hello}
+            tasks:
+              by_file: {run: "echo '{\\"n\\": 2}' > $POINTSMAN_OUTPUT"}
+              by_stdout: {run: "echo noise >&2; echo '[1, 2]'", outputs: stdout}
+              by_own_file: {run: "echo '\\"x y\\"' > mine.json", outputs: {file: mine.json}}
+              gather:
+                needs: [by_file, by_stdout, by_own_file]
+                command: [echo, "${{ inputs.greeting }} ${{ tasks.by_file.outputs.n + 1 }} ${{ tasks.by_stdout.outputs }}"]
+              quoted:
+                needs: [by_own_file]
+                run: "printf '<%s>' ${{ tasks.by_own_file.outputs }}"
+            """,
+            greeting="good; exit 1",
+        )
+    assert all(task.outcome == Outcome.SUCCESS for task in tasks.values())
+    assert outputs(tasks["by_file"]) == {"n": 2}
+    assert outputs(tasks["by_stdout"]) == [1, 2]
+    assert output(tasks["gather"])["tail"] == "good; exit 1 3 [1, 2]\n"
+    assert output(tasks["quoted"])["tail"] == "<x y>"
+
+
+async def test_a_task_is_spread_over_items_and_their_outputs_are_gathered(database_url: str, tmp_path: Path) -> None:
+    async with open_shop(database_url, tmp_path) as shop:
+        tasks = await shop.carry("""
+            name: fan-out
+            tasks:
+              list: {run: "echo '[1, 2, 3]'", outputs: stdout}
+              double: {needs: [list], foreach: tasks.list.outputs, run: "echo ${{ item * 2 }}", outputs: stdout}
+              matrix: {foreach: {a: [1, 2], b: [x, y]}, run: "echo '\\"${{ item.a }}${{ item.b }}\\"'", outputs: stdout}
+              none: {foreach: [], run: "false"}
+              sum: {needs: [double, matrix, none], command: [echo, "${{ tasks.double.outputs }} ${{ tasks.matrix.outputs }}"]}
+            """)
+    assert output(tasks["sum"])["tail"] == '[2, 4, 6] ["1x", "1y", "2x", "2y"]\n'
+    assert {name for name in tasks if name.startswith("double")} == {"double", "double[0]", "double[1]", "double[2]"}
+    assert all(task.outcome == Outcome.SUCCESS for task in tasks.values())
+
+
+async def test_an_item_that_fails_fails_the_whole(database_url: str, tmp_path: Path) -> None:
+    async with open_shop(database_url, tmp_path) as shop:
+        tasks = await shop.carry("""
+            name: one bad item
+            tasks:
+              each: {foreach: [0, 1, 0], run: "exit ${{ item }}"}
+              after: {needs: [each], run: "true"}
+            """)
+    assert tasks["each[1]"].outcome == tasks["each"].outcome == Outcome.FAILURE
+    assert tasks["after"].outcome is None
+
+
+async def test_a_false_condition_skips_a_branch(database_url: str, tmp_path: Path) -> None:
+    async with open_shop(database_url, tmp_path) as shop:
+        run = await shop.submit("""
+            name: branches
+            inputs: {publish: false}
+            tasks:
+              build: {run: "true"}
+              publish: {needs: [build], when: inputs.publish, run: "touch published"}
+              announce: {needs: [publish], run: "touch announced"}
+              clean: {needs: [publish], when: "tasks.publish.skipped", run: "touch cleaned"}
+            """)
+        async with shop.working(run):
+            await shop.until_done(run)
+        tasks = await shop.tasks(run)
+        history = await shop.engine.list_history(tasks["publish"].id)
+    assert [name for name, task in tasks.items() if task.trigger == "skip"] == ["publish", "announce"]
+    assert history[-1].reason == "its condition is false: inputs.publish"
+    assert [name for name in ("published", "announced", "cleaned") if (tmp_path / name).exists()] == ["cleaned"]
+
+
+async def test_where_a_machine_cannot_skip_it_counts_as_done(database_url: str, tmp_path: Path) -> None:
+    async with open_shop(database_url, tmp_path) as shop:
+        tasks = await shop.carry("""
+            name: no skipping
+            lifecycle: pipeline
+            tasks:
+              never: {when: "false", run: "false"}
+              after: {needs: [never], run: "false"}
+            """)
+    assert [output(task)["skipped"] for task in tasks.values()] == [True, True]
+
+
+async def test_failures_are_told_apart_and_tried_again(database_url: str, tmp_path: Path) -> None:
+    async with open_shop(database_url, tmp_path) as shop:
+        tasks = await shop.carry("""
+            name: failures
+            defaults: {critical: false, backoff: 0s, retries: 2}
+            tasks:
+              flaky: {run: "echo x >> tries; test $(wc -l < tries) -eq 3"}
+              wrong: {run: "echo no such table >&2; exit 3"}
+              picky: {run: "exit 3", retry_on: [75]}
+              passing: {run: "exit 75", retry_on: [75]}
+              killed: {run: "kill -9 $$", retry_on: [failure]}
+              missing: {command: [no-such-program]}
+              lost: {run: "true", cwd: nowhere}
+              expected: {run: "exit 5", expected_exit_codes: [0, 5]}
+              not_json: {run: "echo hello", outputs: stdout}
+              no_value: {command: [echo, "${{ [1][2] }}"]}
+            """)
+    assert {name: task.epoch for name, task in tasks.items()} == {
+        "flaky": 3,
+        "wrong": 3,
+        "picky": 1,
+        "passing": 3,
+        "killed": 1,
+        "missing": 1,
+        "lost": 1,
+        "expected": 1,
+        "not_json": 3,
+        "no_value": 1,
+    }
+    assert error(tasks["wrong"]) == "exited with code 3 (expected 0) – no such table"
+    assert "ended by signal SIGKILL" in error(tasks["killed"])
+    assert "no such program 'no-such-program'" in error(tasks["missing"])
+    assert "working directory is gone" in error(tasks["lost"])
+    assert "is not JSON" in error(tasks["not_json"])
+    assert "none with the number 2" in error(tasks["no_value"])
+    assert {name for name, task in tasks.items() if task.trigger == "complete"} == {"flaky", "expected"}
+
+
+async def test_what_takes_too_long_is_ended_with_all_that_it_started(database_url: str, tmp_path: Path) -> None:
+    async with open_shop(database_url, tmp_path) as shop:
+        run = await shop.submit("""
+            name: limits
+            defaults: {critical: false}
+            tasks:
+              slow: {run: "sleep 300 & echo $! > slow.pid; wait", timeout: 0.5}
+              silent: {run: "echo first; sleep 300", stall_timeout: 0.5}
+              chatty: {run: "for i in 1 2 3 4 5 6; do echo $i; sleep 0.2; done", stall_timeout: 1s}
+            """)
+        async with shop.working(run):
+            await shop.until_done(run)
+        tasks = await shop.tasks(run)
+    assert "its timeout" in error(tasks["slow"])
+    assert "without any output" in error(tasks["silent"])
+    assert tasks["chatty"].outcome == Outcome.SUCCESS
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "slow.pid").read_text()), 0)
+
+
+async def test_checks_decide_after_the_work(database_url: str, tmp_path: Path) -> None:
+    async with open_shop(database_url, tmp_path) as shop:
+        tasks = await shop.carry("""
+            name: checks
+            defaults: {critical: false}
+            tasks:
+              good: {run: "echo all well > report.txt", checks: [{file: report.txt}, {run: "grep -q well report.txt"}]}
+              bad: {run: "true", checks: [{file: nothing.txt}, {command: ["true"]}]}
+            """)
+    assert tasks["good"].outcome == Outcome.SUCCESS
+    assert tasks["bad"].trigger == "skip", "it was not critical, so the others go on without it"
+    assert "nothing.txt" in error(tasks["bad"])
+
+
+async def test_python_functions_are_called_in_a_process_or_a_thread(database_url: str, tmp_path: Path) -> None:
+    (tmp_path / "etl.py").write_text(
+        "import os\n"
+        "def extract(count): return list(range(count))\n"
+        "async def load(rows): return {'rows': len(rows), 'pid': os.getpid()}\n"
+        "def fail(): raise ValueError('no rows')\n"
+    )
+    async with open_shop(database_url, tmp_path) as shop:
+        tasks = await shop.carry("""
+            name: etl
+            defaults: {critical: false}
+            tasks:
+              extract: {call: "etl:extract", with: {count: 3}}
+              load: {needs: [extract], call: "etl:load", with: {rows: "${{ tasks.extract.outputs }}"}, mode: thread}
+              fail: {call: "etl:fail"}
+            """)
+    assert outputs(tasks["extract"]) == [0, 1, 2]
+    assert outputs(tasks["load"]) == {"rows": 3, "pid": os.getpid()}
+    assert "ValueError: no rows" in error(tasks["fail"])
+
+
+async def test_what_is_called_off_is_ended(database_url: str, tmp_path: Path) -> None:
+    async with open_shop(database_url, tmp_path) as shop:
+        run = await shop.submit("""
+            name: called off
+            tasks:
+              long: {run: "sleep 300 & echo $! > long.pid; wait"}
+              next: {needs: [long], run: "true"}
+            """)
+        async with shop.working(run) as worker:
+            await until_there(tmp_path / "long.pid")
+            await shop.engine.signal_run(run.id, "cancel")
+            worker.look()
+            await shop.until_done(run)
+        tasks = await shop.tasks(run)
+    assert {task.outcome for task in tasks.values()} == {Outcome.CANCELED}
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "long.pid").read_text()), 0)
+
+
+async def test_a_worker_of_one_run_leaves_others_alone(database_url: str, tmp_path: Path) -> None:
+    async with open_shop(database_url, tmp_path) as shop:
+        other = await shop.submit("{name: other, tasks: {a: {run: 'touch other'}}}")
+        await shop.carry("{name: mine, tasks: {a: {run: 'touch mine'}}}")
+        (task,) = (await shop.tasks(other)).values()
+    assert task.phase == Phase.QUEUED
+    assert (tmp_path / "mine").exists()
+    assert not (tmp_path / "other").exists()
+
+
+async def test_a_worker_that_is_killed_leaves_its_tasks_to_others(database_url: str, tmp_path: Path) -> None:
+    async with open_shop(database_url, tmp_path) as shop:
+        run = await shop.submit("{name: twice, tasks: {a: {run: 'echo x >> begun; test $POINTSMAN_EPOCH = 2 || sleep 300'}}}")
+        first = shop.worker(run)
+        working = asyncio.create_task(first.work())
+        await until_there(tmp_path / "begun")
+        first.kill()
+        await working
+        async with shop.working(run):
+            await shop.until_done(run)
+        (task,) = (await shop.tasks(run)).values()
+        attempts = await shop.engine.list_attempts(task.id)
+    assert task.outcome == Outcome.SUCCESS
+    assert [attempt.ended_by for attempt in attempts] == ["lease_lost", "complete"]
+
+
+async def test_the_log_has_what_a_task_wrote_and_the_attempt_says_where(database_url: str, tmp_path: Path) -> None:
+    async with open_shop(database_url, tmp_path) as shop:
+        tasks = await shop.carry("{name: loud, tasks: {a: {run: 'echo out; echo err >&2'}, b: {run: 'true'}}}")
+        (attempt,) = await shop.engine.list_attempts(tasks["a"].id)
+        (quiet,) = await shop.engine.list_attempts(tasks["b"].id)
+    assert attempt.log_path
+    assert sorted(b"".join(part.read_bytes() for part in log_parts(Path(attempt.log_path))).split()) == [b"err", b"out"]
+    assert quiet.log_path is None
