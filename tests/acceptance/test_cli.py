@@ -6,6 +6,7 @@ import gzip
 import json
 import os
 import pty
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -66,13 +67,14 @@ def test_help_names_every_command_and_ends_well() -> None:
 
 
 @pytest.mark.parametrize(
-    "command", ["machine", "machine list", "machine show", "machine check", "machine draw", "machine schema", "validate"]
+    "command",
+    [*COMMANDS, "config show", "machine list", "machine show", "machine check", "machine draw", "machine schema"],
 )
 def test_every_command_has_help_with_an_example(command: str) -> None:
     result = pointsman(*command.split(), "--help")
     assert result.returncode == 0
     assert b"pointsman" in result.stdout
-    if command != "machine":
+    if command not in ("machine", "config"):
         assert b"Example" in result.stdout
 
 
@@ -356,7 +358,22 @@ def test_machine_show_tells_the_effects() -> None:
     assert "count_retry, schedule_retry" in pointsman("machine", "show", "orchestrated.task").stdout.decode()
 
 
-def test_the_tour_of_make_run_works() -> None:
-    result = subprocess.run([sys.executable, EXAMPLES / "tour.py"], capture_output=True, check=False, timeout=60)
+def test_the_tour_of_make_run_works(tmp_path: Path) -> None:
+    """Elsewhere, so that the repository stays clean."""
+    result = subprocess.run(
+        [sys.executable, EXAMPLES / "tour.py", "flow"], capture_output=True, check=False, timeout=120, cwd=tmp_path, text=True
+    )
+    assert result.returncode == 0, result.stderr
+    assert re.search(r"archive +SUCCEEDED +2 ", result.stdout)
+    assert re.search(r"announce +SKIPPED .* publish was skipped", result.stdout)
+    assert "  measure[3]  SUCCEEDED" in result.stdout
+    assert "SUCCEEDED  demo: 8 succeeded, 2 skipped of 10 tasks" in result.stderr
+
+
+def test_the_tour_of_the_machines_works(tmp_path: Path) -> None:
+    result = subprocess.run(
+        [sys.executable, EXAMPLES / "tour.py", "machines"], capture_output=True, check=False, timeout=120, cwd=tmp_path
+    )
     assert result.returncode == 0, result.stderr.decode()
     assert b"standard.task" in result.stdout
+    assert list(tmp_path.iterdir()) == []

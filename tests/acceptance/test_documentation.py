@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
 import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -27,23 +30,118 @@ def run(command: str, directory: Path) -> subprocess.CompletedProcess[bytes]:
     return subprocess.run([BIN / program, *arguments], cwd=directory, capture_output=True, check=False, timeout=60)
 
 
-@pytest.fixture
-def desk(tmp_path: Path) -> Path:
-    """A directory with the files that the README talks about."""
-    (tmp_path / ".state").mkdir()
-    (tmp_path / ".state" / "transitions.jsonl").write_bytes((ROOT / "examples" / "transitions.jsonl").read_bytes())
-    lifecycle = next(block for block in blocks(ROOT / "README.md", "yaml") if block.startswith("# yaml-language-server"))
-    for name in ("my-lifecycle.yaml", "release.yaml"):
-        (tmp_path / name).write_text(lifecycle)
-    return tmp_path
+class Session:
+    """A folder in which a reader types what a page says."""
+
+    def __init__(self, folder: Path, **replacements: str) -> None:
+        self.folder = folder
+        self._replacements = replacements
+
+    def type(self, block: str) -> str:
+        """One shell for each block. Every command ends with 0, or as the comment behind it says."""
+        lines = []
+        for line in block.splitlines():
+            assert line.startswith("$ "), line
+            command = line[2:]
+            for old, new in self._replacements.items():
+                command = command.replace(old, new)
+            expected = re.search(r"# exit code (\d)", line)
+            code = expected[1] if expected else "0"
+            lines += [command, f"code=$?; [ $code = {code} ] || {{ echo {shlex.quote(line)} ended with $code; exit 99; }}"]
+        # Nobody is left running, whatever goes wrong.
+        script = "\n".join(["trap 'kill $(jobs -p) 2>/dev/null; wait' EXIT", *lines])
+        result = subprocess.run(
+            ["bash", "-c", script],
+            cwd=self.folder,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+            timeout=240,
+            env=os.environ | {"PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}", "NO_COLOR": "1"},
+        )
+        assert result.returncode == 0, result.stdout
+        return result.stdout
+
+    def ask(self, command: str) -> Any:
+        return json.loads(run(f"{command} --json", self.folder).stdout)
 
 
-def test_every_command_of_the_readme_works(desk: Path) -> None:
-    commands = [line[2:] for block in blocks(ROOT / "README.md", "console") for line in block.splitlines() if line[:2] == "$ "]
-    assert len(commands) >= 6
-    for command in [*commands, "pointsman machine check release.yaml", "pointsman machine draw release.yaml"]:
-        result = run(command, desk)
-        assert result.returncode == 0, f"{command}: {result.stderr.decode()}"
+def find_lines(expected: str, output: str) -> None:
+    """Every line of what a page shows is there, in this order; `…` stands for anything."""
+    rest = output
+    for line in expected.splitlines():
+        pattern = r"[^\n]*".join(re.escape(part) for part in line.split("…"))
+        found = re.search(rf"^{pattern}[^\S\n]*$", rest, re.MULTILINE)
+        assert found, f"{line!r} is not in:\n{rest}"
+        rest = rest[found.end() :]
+
+
+# The flow is known to run when its worker has written down two processes, however slow the machine is.
+BOTH_RUN = "until [ $(cat .pointsman/workers/*.jsonl 2>/dev/null | wc -l) -ge 3 ]; do sleep 0.1; done; "
+URL = "postgresql://user@db.example.org/pointsman"
+
+
+def test_the_readme_goes_as_it_says(tmp_path: Path, postgres_url: str) -> None:
+    (flow,) = blocks(ROOT / "README.md", "yaml")
+    (tmp_path / "flow.yaml").write_text(flow)
+    (lifecycle,) = blocks(ROOT / "docs" / "how-to" / "write-a-lifecycle.md", "yaml")
+    (tmp_path / "my-lifecycle.yaml").write_text(lifecycle)
+    reader = Session(tmp_path, **{"sleep 4; ": BOTH_RUN, URL: shlex.quote(postgres_url)})
+    first, why, kill, fleet, machines = blocks(ROOT / "README.md", "console")
+    assert "cannot open south.txt" in reader.type(first)
+    assert "words: [4,5]" in reader.type(why).replace(", ", ",")
+    reader.type(kill)
+    attempts = {task["name"]: task["attempts"] for task in reader.ask("pointsman status latest")["tasks"]}
+    assert attempts == {"count": 1, "count[0]": 2, "count[1]": 2, "report": 1}
+    watched = reader.type(fleet)
+    assert "words is SUCCEEDED" in watched
+    assert watched.count("Finishing what runs") == 2
+    reader.type(machines)
+
+
+def test_the_tutorial_of_flows_goes_as_it_says(tmp_path: Path) -> None:
+    reader = Session(tmp_path)
+    page = (ROOT / "docs" / "tutorial" / "your-first-flow.md").read_text("utf-8")
+    output = ""
+    steps = re.findall(r"^```(\w+)\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    assert len(steps) > 10
+    for language, text in steps:
+        match language:
+            case "yaml":
+                (tmp_path / "flow.yaml").write_text(text)
+            case "console":
+                output = reader.type(text)
+            case "text":
+                find_lines(text, output)
+            case other:
+                raise AssertionError(other)
+
+
+def test_the_page_about_many_machines_goes_as_it_says(tmp_path: Path, postgres_url: str) -> None:
+    page = ROOT / "docs" / "how-to" / "run-on-many-machines.md"
+    (flow,) = blocks(page, "yaml")
+    for name in ("flow.yaml", "train.yaml"):
+        (tmp_path / name).write_text(
+            flow if name == "train.yaml" else "name: hello\ntasks: {greet: {command: [echo, hello]}}\n"
+        )
+    (tools,) = blocks(page, "toml")
+    (tmp_path / "pointsman.toml").write_text(tools)
+    reader = Session(tmp_path, **{URL: shlex.quote(postgres_url), "kill %2 ": "kill %2; wait %2 "})
+    output = reader.type("".join(blocks(page, "console")))
+    assert output.count("train is SUCCEEDED") == 1
+    assert re.search(r"(RUNNING|PENDING) → PAUSED", output)
+    assert "SUCCEEDED  train: 2 succeeded of 2 tasks" in output
+    assert output.count("Finishing what runs") == 2
+
+
+def test_the_page_about_lifecycles_goes_as_it_says(tmp_path: Path) -> None:
+    page = ROOT / "docs" / "how-to" / "write-a-lifecycle.md"
+    (lifecycle,) = blocks(page, "yaml")
+    (tmp_path / "release.yaml").write_text(lifecycle)
+    Session(tmp_path).type("".join(blocks(page, "console")))
+    assert (tmp_path / "release.svg").read_text().startswith("<svg")
+    assert load_lifecycle(tmp_path / "release.yaml").name == "release"
 
 
 def test_the_tutorial_goes_as_it_says(tmp_path: Path) -> None:
@@ -105,10 +203,6 @@ def test_every_verification_rule_is_documented() -> None:
     }
     assert len(rules) > 25
     assert not {rule for rule in rules if f"`{rule}`" not in page}
-
-
-def test_the_readmes_lifecycle_is_sound(desk: Path) -> None:
-    assert load_lifecycle(desk / "release.yaml").name == "release"
 
 
 def test_the_benchmarks_have_figures_and_say_how_to_get_them_again() -> None:

@@ -6,11 +6,15 @@ import ast
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
+import click
 import pytest
 
 from pointsman import errors
+from pointsman.cli import COMMANDS
+from pointsman.cli.group import root
 from pointsman.kernel.machine import Kind, Outcome, Phase, Severity
 from pointsman.lifecycles import load_machine, machine_names
 from pointsman.lifecycles.vocabulary import EFFECTS, SIGNALS
@@ -55,11 +59,30 @@ def test_no_lock_file_names_an_index() -> None:
         assert not re.search(r"^\s*-", re.sub(r"^ +--hash.*$", "", text, flags=re.MULTILINE), re.MULTILINE), lock
 
 
+def test_what_is_needed_to_run_is_locked() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    locked = set(re.findall(r"^([a-z0-9.-]+)==", (ROOT / "requirements" / "run.txt").read_text("utf-8"), re.MULTILINE))
+    needed = {re.split(r"[\[>]", each)[0].replace(".", "-") for each in project["dependencies"]}
+    assert needed <= locked, "Run `make lock`."
+
+
+def every_command() -> list[str]:
+    """As one types them, those inside of groups too."""
+    context = click.Context(root)
+    commands = {name: root.get_command(context, name) for name in COMMANDS}
+    assert None not in commands.values()
+    return [
+        " ".join((name, *inner))
+        for name, command in commands.items()
+        for inner in ([(each,) for each in command.commands] if isinstance(command, click.Group) else [()])
+    ]
+
+
 def test_every_lifecycle_machine_and_command_is_documented() -> None:
     reference = "\n".join(page.read_text("utf-8") for page in (ROOT / "docs").rglob("*.md"))
     for name in machine_names():
         assert name in reference, name
-    for command in ("machine list", "machine show", "machine check", "machine draw", "machine schema", "validate"):
+    for command in every_command():
         assert f"pointsman {command}" in reference, command
 
 

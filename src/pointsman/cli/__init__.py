@@ -7,11 +7,30 @@ import sys
 from collections.abc import Sequence
 
 COMMANDS = {
+    "run": "Run the flow of a file, and show how it goes.",
+    "resume": "Go on with a run that was interrupted or paused.",
+    "status": "Show the latest runs, or how the tasks of one stand.",
+    "watch": "Show what happens in a run while it happens.",
+    "logs": "Show what the tasks of a run have written.",
+    "history": "Show every move of a run, a task, a worker or a tool.",
+    "cancel": "End a run or a task.",
+    "pause": "Let no further task of a run begin.",
+    "retry": "Try again what has failed.",
+    "skip": "Pass over a task.",
+    "worker": "Do tasks of every run of a database, as one of many.",
+    "config": "Show every setting and where it comes from.",
+    "flow": "Look at flow files: check, show and draw them.",
     "machine": "Look at lifecycles: list, show, check and draw their machines.",
     "validate": "Check a log of transitions against the machines that it follows.",
 }
+SHARED_MODULES = {"cancel": "steer", "pause": "steer", "retry": "steer", "skip": "steer"}
 
 EXAMPLES = (
+    ("pointsman run flow.yaml -i version=1.4.0", "run a flow"),
+    ("pointsman status", "the latest runs"),
+    ("pointsman logs latest -f", "what the latest one writes"),
+    ("pointsman retry latest", "try again what has failed in it"),
+    ("pointsman flow check flow.yaml", "is a flow sound? every finding with line and column"),
     ("pointsman machine list", "the shipped machines"),
     ("pointsman machine draw standard.task", "one of them, in the terminal"),
     ("pointsman machine check my-lifecycle.yaml", "is a lifecycle of your own sound?"),

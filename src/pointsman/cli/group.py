@@ -12,7 +12,7 @@ import click
 from click.exceptions import NoArgsIsHelpError
 
 from pointsman import __version__
-from pointsman.cli import COMMANDS, overview
+from pointsman.cli import COMMANDS, SHARED_MODULES, overview
 from pointsman.cli.output import fail
 from pointsman.errors import PointsmanError, suggest
 
@@ -28,7 +28,7 @@ class Commands(click.Group):
 
 
 class Root(Commands):
-    """Loads `pointsman.cli.NAME` when NAME is asked for; the module's `command` is the command."""
+    """Loads `pointsman.cli.NAME` when NAME is asked for; its `command` is the command, or NAME where a module has several."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         del ctx
@@ -38,7 +38,9 @@ class Root(Commands):
         del ctx
         if cmd_name not in COMMANDS:
             return None
-        command: click.Command = import_module(f"pointsman.cli.{cmd_name}").command
+        shared = SHARED_MODULES.get(cmd_name)
+        module = import_module(f"pointsman.cli.{shared or cmd_name}")
+        command: click.Command = getattr(module, cmd_name if shared else "command")
         return command
 
     def get_help(self, ctx: click.Context) -> str:

@@ -9,15 +9,13 @@ from pathlib import Path
 import click
 
 from pointsman.cli.group import Commands, wants_color
-from pointsman.cli.output import count, describe_finding, fail, json_option, show_finding, show_table
+from pointsman.cli.output import count, describe_finding, fail, json_option, show_finding, show_state, show_table
 from pointsman.errors import Finding, LifecycleError, LifecycleInvalid
 from pointsman.kernel.draw import FORMATS, draw
 from pointsman.kernel.grammar import format_duration
-from pointsman.kernel.machine import Lifecycle, Machine, Outcome, Phase, Severity, State
+from pointsman.kernel.machine import Lifecycle, Machine, Severity, State
 from pointsman.lifecycles import SCHEMA, SHIPPED, load_lifecycle, load_machine
 
-PHASE_COLORS = {Phase.HELD: "yellow", Phase.QUEUED: "blue", Phase.ACTIVE: "magenta"}
-OUTCOME_COLORS = {Outcome.SUCCESS: "green", Outcome.FAILURE: "red", Outcome.CANCELED: "bright_black"}
 SEVERITY_COLORS = {Severity.WARNING: "yellow", Severity.ERROR: "red", Severity.CRITICAL: "red"}
 
 machine_argument = click.argument("machine", metavar="MACHINE")
@@ -221,11 +219,10 @@ def describe_lifecycle(lifecycle: Lifecycle) -> dict[str, object]:
 
 
 def state_row(state: State) -> tuple[str, ...]:
-    color = OUTCOME_COLORS[state.outcome] if state.outcome else PHASE_COLORS[state.phase]
     phase = f"{state.phase} ({state.outcome})" if state.outcome else str(state.phase)
     flags = [name for name in ("initial", "terminal", "sealed") if getattr(state, name)]
     stay = format_duration(state.longest_stay_seconds) if state.longest_stay_seconds is not None else ""
-    return click.style(state.name, fg=color), phase, " ".join(flags), ", ".join(state.needs), stay
+    return show_state(state.name, state.phase, state.outcome), phase, " ".join(flags), ", ".join(state.needs), stay
 
 
 def severity(level: Severity) -> str:

@@ -1,12 +1,20 @@
-"""What commands print: findings, tables, errors."""
+"""What commands print: findings, tables, states, times, errors."""
 
 from __future__ import annotations
 
+import shutil
+import sys
 from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
 
 import click
 
 from pointsman.errors import Finding
+from pointsman.kernel.machine import Outcome, Phase
+
+PHASE_COLORS = {Phase.HELD: "yellow", Phase.QUEUED: "blue", Phase.ACTIVE: "magenta"}
+OUTCOME_COLORS = {Outcome.SUCCESS: "green", Outcome.FAILURE: "red", Outcome.CANCELED: "bright_black"}
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
 
@@ -34,14 +42,53 @@ def show_finding(finding: Finding) -> None:
     click.echo(f"    {finding.advice}")
 
 
-def show_table(heads: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
-    """Columns as wide as their widest cell; colours do not count."""
+def show_table(heads: tuple[str, ...], rows: Sequence[tuple[str, ...]], *, fits: bool = False) -> None:
+    """Columns as wide as their widest cell; colours do not count. What `fits` has its last, plain column cut for a terminal."""
     plain = [heads, *([click.unstyle(cell) for cell in row] for row in rows)]
     widths = [max(len(row[column]) for row in plain) for column in range(len(heads))]
+    if fits and (columns := terminal_columns()):
+        widths[-1] = max(min(widths[-1], columns - sum(widths[:-1]) - 2 * (len(widths) - 1)), len(heads[-1]))
+        rows = [(*row[:-1], cut(row[-1], widths[-1])) for row in rows]
     click.echo(click.style("  ".join(head.ljust(width) for head, width in zip(heads, widths, strict=True)).rstrip(), dim=True))
     for row in rows:
         cells = [cell + " " * (width - len(click.unstyle(cell))) for cell, width in zip(row, widths, strict=True)]
         click.echo("  ".join(cells).rstrip())
+
+
+def terminal_columns() -> int | None:
+    """How wide the terminal is; None where stdout is none, and nothing needs to be cut."""
+    return shutil.get_terminal_size().columns if sys.stdout is not None and sys.stdout.isatty() else None
+
+
+def cut(text: str, width: int) -> str:
+    return text if len(text) <= width else f"{text[: max(width - 1, 0)]}…"
+
+
+def show_state(state: str, phase: str, outcome: str | None) -> str:
+    """The name of a state in the colour of its phase, or of how it ended."""
+    color = OUTCOME_COLORS[Outcome(outcome)] if outcome else PHASE_COLORS.get(Phase(phase))
+    return click.style(state, fg=color)
+
+
+def show_seconds(seconds: float) -> str:
+    """A length of time for people: two figures are enough."""
+    if seconds < 10:
+        return f"{max(seconds, 0):.1f}s"
+    whole = int(seconds)
+    for unit, length, smaller, part in (("d", 86400, "h", 3600), ("h", 3600, "m", 60), ("m", 60, "s", 1)):
+        if whole >= length:
+            return f"{whole // length}{unit} {whole % length // part}{smaller}"
+    return f"{whole}s"
+
+
+def near(path: Path) -> str:
+    """A path as one would write it from here."""
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
+
+
+def show_time(at: datetime) -> str:
+    """By the clock on the wall."""
+    return f"{at.astimezone():%H:%M:%S}"
 
 
 def count(number: int, noun: str) -> str:

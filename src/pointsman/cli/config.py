@@ -1,0 +1,82 @@
+"""`pointsman config`: the settings that hold here, and where each comes from."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields
+
+import click
+
+from pointsman.cli.group import Commands
+from pointsman.cli.output import show_table
+from pointsman.cli.project import Asked, project_options
+from pointsman.settings import SETTINGS, Settings, ToolProfile, hide_password
+
+
+@click.group(cls=Commands)
+def command() -> None:
+    """Show every setting and where it comes from."""
+
+
+@command.command("show")
+@project_options
+def show(*, asked: Asked) -> None:
+    """Show every setting, its value and where it comes from.
+
+    The first of these that says something about a setting wins: a flag, a variable (POINTSMAN_SLOTS), pointsman.toml,
+    [tool.pointsman] of pyproject.toml, the default.
+
+    \b
+    Examples:
+      pointsman config show
+      POINTSMAN_SLOTS=8 pointsman config show --json
+    """
+    settings = asked.settings()
+    if asked.as_json:
+        click.echo(json.dumps(describe_settings(settings), indent=2))
+        return
+    click.echo(f"project  {click.style(str(settings.directory), bold=True)}\n")
+    rows = [(name, shown(getattr(settings, name)), origin(settings, name)) for name in SETTINGS]
+    show_table(("setting", "value", "from"), rows)
+    for tool in settings.tools.values():
+        click.echo(f"\ntool {click.style(tool.name, bold=True)}  {settings.origins[f'tools.{tool.name}']}")
+        show_table(
+            ("setting", "value", "from"),
+            [(name, shown(value), origin(settings, f"tools.{tool.name}.{name}")) for name, value in tool_fields(tool)],
+        )
+
+
+def describe_settings(settings: Settings) -> dict[str, object]:
+    """The form that other programs rely on."""
+    return {
+        "directory": str(settings.directory),
+        "settings": {name: {"value": hide(getattr(settings, name)), "from": settings.origins[name]} for name in SETTINGS},
+        "tools": {
+            tool.name: {
+                name: {"value": value, "from": settings.origins.get(f"tools.{tool.name}.{name}", "default")}
+                for name, value in tool_fields(tool)
+            }
+            for tool in settings.tools.values()
+        },
+    }
+
+
+def tool_fields(tool: ToolProfile) -> list[tuple[str, object]]:
+    return [(field.name, getattr(tool, field.name)) for field in fields(tool) if field.name != "name"]
+
+
+def origin(settings: Settings, name: str) -> str:
+    where = settings.origins.get(name, "default")
+    return click.style(where, dim=True) if where == "default" else click.style(where, fg="green")
+
+
+def shown(value: object) -> str:
+    if isinstance(value, tuple | dict | bool):
+        return json.dumps(value) if value else "false" if value is False else "-"
+    if isinstance(value, int) and value >= 10_000:
+        return f"{value:,}"
+    return "-" if value is None else f"{value:g}" if isinstance(value, float) else str(hide(value))
+
+
+def hide(value: object) -> object:
+    return hide_password(value) if isinstance(value, str) and "://" in value else value

@@ -1,0 +1,212 @@
+"""`pointsman flow`: check, show and draw flow files."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from shutil import get_terminal_size
+from typing import Any
+
+import click
+
+from pointsman.cli.group import Commands, wants_color
+from pointsman.cli.output import count, describe_finding, fail, json_option, show_finding, show_table
+from pointsman.errors import Finding, FlowInvalid, FlowUnreadable
+from pointsman.flows.draw import FORMATS, draw_flow
+from pointsman.flows.load import load_flow
+from pointsman.flows.model import Flow, FlowTask, Input
+from pointsman.flows.plan import describe_action, describe_dag, describe_plan, find_stages
+from pointsman.flows.schema import SCHEMA
+from pointsman.kernel.grammar import format_duration
+
+file_argument = click.argument("file", metavar="FILE")
+
+
+@click.group(cls=Commands)
+def command() -> None:
+    """Look at flow files: check, show and draw them."""
+
+
+@command.command()
+@click.argument("files", metavar="FILE...", nargs=-1, required=True)
+@json_option
+def check(files: tuple[str, ...], *, as_json: bool) -> int:
+    """Verify flow files.
+
+    Every finding has its place and says what to do. Exit code 0: sound, 1: findings, 2: a file cannot be read.
+
+    \b
+    Examples:
+      pointsman flow check flow.yaml
+      pointsman flow check flows/*.yaml --json
+    """
+    worst = 0
+    reports = []
+    for file in files:
+        findings: tuple[Finding, ...] = ()
+        error = None
+        try:
+            flow = load_flow(Path(file))
+        except FlowInvalid as invalid:
+            findings = invalid.findings
+            worst = max(worst, 1)
+        except FlowUnreadable as unreadable:
+            error = str(unreadable)
+            worst = 2
+        if as_json:
+            reports.append({"file": file, "error": error, "findings": [describe_finding(each) for each in findings]})
+        elif error:
+            fail(error)
+        elif findings:
+            for finding in findings:
+                show_finding(finding)
+            click.echo(f"{file}: {count(len(findings), 'finding')}", err=True)
+        else:
+            size = f"{count(len(flow.tasks), 'task')} in {count(len(find_stages(flow)), 'stage')}"
+            click.echo(f"{click.style('sound', fg='green')}  {file}: {flow.name}, {size}")
+    if as_json:
+        click.echo(json.dumps(reports, indent=2))
+    return worst
+
+
+@command.command()
+@file_argument
+@json_option
+def show(file: str, *, as_json: bool) -> int:
+    """Show what is in a flow file: its inputs, its tasks, and the stages in which they run.
+
+    \b
+    Examples:
+      pointsman flow show flow.yaml
+      pointsman flow show flow.yaml --json
+    """
+    flow = _load(file, as_json=as_json)
+    if flow is None:
+        return 1
+    if as_json:
+        click.echo(json.dumps(describe_flow(flow), indent=2, default=str))
+        return 0
+    order = ", in the order of the file" if flow.ordered else ""
+    click.echo(f"{click.style(flow.name, bold=True)}  lifecycle {flow.lifecycle}{order}")
+    if flow.description:
+        click.echo(flow.description)
+    if flow.inputs:
+        click.echo()
+        show_table(("input", "type", "default", ""), [_input_row(name, declared) for name, declared in flow.inputs.items()])
+    click.echo()
+    links = flow.links
+    rows = [
+        _task_row(number, name, flow.task(name), links[name])
+        for number, stage in enumerate(find_stages(flow), start=1)
+        for name in stage
+    ]
+    show_table(("stage", "task", "does", "needs", "how"), rows)
+    return 0
+
+
+@command.command("draw")
+@file_argument
+@click.option(
+    "--format", "-f", "form", metavar=f"[{'|'.join(FORMATS)}]", default="text", show_default=True, help="What to draw."
+)
+@click.option("--output", "-o", help="Write to this file (- for stdout).")
+@json_option
+def draw_file(file: str, form: str, output: str | None, *, as_json: bool) -> int:
+    """Draw the tasks of a flow file and what they wait for, as text, SVG or a Mermaid diagram.
+
+    \b
+    Examples:
+      pointsman flow draw flow.yaml
+      pointsman flow draw flow.yaml -f svg -o flow.svg
+    """
+    output = None if output == "-" else output
+    terminal = sys.stdout is not None and sys.stdout.isatty()
+    color = terminal and output is None and not as_json and wants_color() is not False
+    flow = _load(file, as_json=as_json)
+    if flow is None:
+        return 1
+    drawing = draw_flow(flow, form, color=color, columns=get_terminal_size((100, 24)).columns if terminal else 100)
+    if output is not None:
+        try:
+            Path(output).write_text(drawing, "utf-8")
+        except OSError as error:
+            raise click.FileError(output, hint=error.strerror or str(error)) from None
+        click.echo(f"wrote {output}", err=True)
+    if as_json:
+        click.echo(json.dumps({"name": flow.name, "format": form, "drawing": drawing}))
+    elif output is None:
+        click.echo(drawing.rstrip("\n"))
+    return 0
+
+
+@command.command()
+@click.option("--json", is_flag=True, expose_value=False, help="Changes nothing: it is JSON anyway.")
+def schema() -> None:
+    """Print the JSON Schema of flow files, for editors.
+
+    \b
+    Example:
+      pointsman flow schema > flow.schema.json
+    and as the first line of your file:
+      # yaml-language-server: $schema=flow.schema.json
+    """
+    click.echo(SCHEMA.read_text("utf-8").rstrip("\n"))
+
+
+def describe_flow(flow: Flow) -> dict[str, Any]:
+    """The form that other programs rely on."""
+    return {
+        "name": flow.name,
+        "description": flow.description,
+        "file": flow.file,
+        "lifecycle": flow.lifecycle,
+        "ordered": flow.ordered,
+        "inputs": {
+            name: {
+                "type": declared.type,
+                "required": declared.required,
+                "default": declared.default,
+                "choices": declared.choices,
+                "description": declared.description,
+            }
+            for name, declared in flow.inputs.items()
+        },
+        "plan": describe_plan(flow),
+        "dag": describe_dag(flow),
+    }
+
+
+def _load(file: str, *, as_json: bool) -> Flow | None:
+    """The flow, or None after its findings were shown."""
+    try:
+        return load_flow(Path(file))
+    except FlowInvalid as invalid:
+        if as_json:
+            click.echo(json.dumps({"file": file, "findings": [describe_finding(each) for each in invalid.findings]}, indent=2))
+        else:
+            for finding in invalid.findings:
+                show_finding(finding)
+        click.echo(f"{file}: {count(len(invalid.findings), 'finding')}", err=True)
+        return None
+
+
+def _input_row(name: str, declared: Input) -> tuple[str, ...]:
+    default = click.style("required", fg="yellow") if declared.required else json.dumps(declared.default)
+    choices = f"one of {', '.join(map(str, declared.choices))}" if declared.choices else ""
+    return name, declared.type, default, "  ".join(part for part in (choices, declared.description) if part)
+
+
+def _task_row(stage: int, name: str, task: FlowTask, needs: tuple[str, ...]) -> tuple[str, ...]:
+    foreach = task.foreach if isinstance(task.foreach, str) else "each of a list"
+    notes = {
+        f"for {foreach}": task.foreach is not None,
+        f"when {task.when}": task.when is not None,
+        f"{task.retries} {'retry' if task.retries == 1 else 'retries'}": task.retries,
+        f"at most {format_duration(task.timeout or 0)}": task.timeout,
+        f"tool {task.tool}": task.tool,
+        count(len(task.checks), "check"): task.checks,
+        "may fail": not task.critical,
+    }
+    how = "; ".join(note for note, applies in notes.items() if applies)
+    return str(stage), click.style(name, bold=True), describe_action(task), ", ".join(needs), how

@@ -1,0 +1,155 @@
+"""`pointsman history`: every move that something has made."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from pointsman.cli.describe import describe_attempt, describe_move, first_line, read_error
+from pointsman.cli.output import count, near, show_seconds, show_state, show_table
+from pointsman.cli.project import LATEST, Asked, Project, find_run, find_task, in_project, names_part, project_options, short
+from pointsman.engine.engine import Engine
+from pointsman.errors import NotFound, NothingYet, RequestInvalid
+from pointsman.kernel.machine import Kind
+from pointsman.store.rows import Attempt, Transition
+
+JOURNAL = Path(".state") / "transitions.jsonl"
+RUNS_TO_SEARCH = 20
+
+
+@click.command()
+@click.argument("identity", metavar="[ID]", required=False)
+@click.argument("task", metavar="[TASK]", required=False)
+@click.option("--rebuild", is_flag=True, help=f"Write {JOURNAL} anew from the database.")
+@project_options
+def command(identity: str | None, task: str | None, *, rebuild: bool, asked: Asked) -> None:
+    """Show every move of a run, a task, a worker or a tool: when, from where to where, who and why; and all attempts.
+
+    ID is that of a run, a task or a worker (or the beginning or the end of it), the name of a tool, or `latest` for the latest
+    run. A task can also be given as RUN TASK.
+
+    \b
+    Examples:
+      pointsman history latest
+      pointsman history latest fetch
+      pointsman history 9ef05a58 fetch --json
+      pointsman history --rebuild
+    """
+    if rebuild:
+        if identity is not None:
+            raise click.UsageError("--rebuild is about everything: leave out the id.", click.get_current_context())
+        in_project(asked, lambda project: rebuild_journal(project, as_json=asked.as_json))
+        return
+    if identity is None:
+        raise click.UsageError("Whose history? Name a run, a task, a worker or a tool.", click.get_current_context())
+    in_project(asked, lambda project: show_history(project, identity, task, as_json=asked.as_json))
+
+
+async def rebuild_journal(project: Project, *, as_json: bool) -> None:
+    from pointsman.worker.journal import rebuild
+
+    path = project.settings.directory / JOURNAL
+    lines = await rebuild(project.engine, path)
+    if as_json:
+        click.echo(json.dumps({"file": str(path), "lines": lines}))
+    else:
+        click.echo(f"wrote {count(lines, 'line')} to {path}", err=True)
+
+
+async def show_history(project: Project, identity: str, task: str | None, *, as_json: bool) -> None:
+    engine = project.engine
+    kind, entity_id, name = await find_entity(engine, identity, task)
+    moves = await engine.list_history(entity_id)
+    attempts = await engine.list_attempts(entity_id) if kind is Kind.TASK else []
+    if as_json:
+        described = {
+            "kind": kind,
+            "id": entity_id,
+            "name": name,
+            "moves": [describe_move(move, name) for move in moves],
+            "attempts": [describe_attempt(attempt) for attempt in attempts],
+        }
+        click.echo(json.dumps(described, indent=2))
+        return
+    label = "tool" if kind is Kind.BREAKER else kind
+    click.echo(f"{label} {click.style(name, bold=True)}  {click.style(entity_id, dim=True)}\n")
+    await show_moves(engine, moves)
+    if attempts:
+        click.echo()
+        show_attempts(attempts, project.settings.directory)
+
+
+async def show_moves(engine: Engine, moves: Sequence[Transition]) -> None:
+    rows = []
+    day = ""
+    for move in moves:
+        machine = await engine.get_machine(move)
+        entered = machine.state(move.to_state)
+        today = f"{move.at.astimezone():%Y-%m-%d}"
+        time = f"{move.at.astimezone():%H:%M:%S.%f}"[:-3]
+        rows.append(
+            (
+                time if today == day else f"{today} {time}",
+                show_state(entered.name, entered.phase, entered.outcome),
+                move.trigger,
+                short(move.actor) if move.actor and move.actor.startswith("worker_") else move.actor or "",
+                first_line(move.reason),
+            )
+        )
+        day = today
+    width = max(len(row[0]) for row in rows)
+    show_table(("when", "state", "trigger", "by", "why"), [(row[0].rjust(width), *row[1:]) for row in rows], fits=True)
+
+
+def show_attempts(attempts: Sequence[Attempt], directory: Path) -> None:
+    rows = [
+        (
+            str(attempt.epoch),
+            short(attempt.worker_id),
+            show_seconds((attempt.ended_at - attempt.started_at).total_seconds()) if attempt.ended_at else "",
+            attempt.ended_by or "goes on",
+            str(attempt.exit_code) if attempt.exit_code is not None else "",
+            first_line(read_error(attempt.error)),
+        )
+        for attempt in attempts
+    ]
+    show_table(("attempt", "worker", "took", "ended by", "exit", "error"), rows, fits=True)
+    for attempt in attempts:
+        if attempt.log_path:
+            click.echo(f"log of attempt {attempt.epoch}: {near(directory / attempt.log_path)}")
+
+
+async def find_entity(engine: Engine, identity: str, task: str | None) -> tuple[Kind, str, str]:
+    """(kind, id, name) of what a person means; a run is looked for first."""
+    if task is not None:
+        found = await find_task(engine, await find_run(engine, identity), task)
+        return Kind.TASK, found.id, found.name
+    if other := await _find_other(engine, identity):
+        return other
+    try:
+        run = await find_run(engine, identity)
+    except (RequestInvalid, NothingYet) as unknown:
+        for run in await engine.list_runs(limit=RUNS_TO_SEARCH):
+            for each in await engine.list_tasks(run.id):
+                if names_part(identity, each.id):
+                    return Kind.TASK, each.id, each.name
+        raise unknown from None
+    return Kind.RUN, run.id, run.name
+
+
+async def _find_other(engine: Engine, identity: str) -> tuple[Kind, str, str] | None:
+    """Anything but a run: a task by its whole id, a tool by its name, a worker by its id or a part of it."""
+    if identity == LATEST:
+        return None
+    for breaker in await engine.list_breakers():
+        if identity in (breaker.tool, breaker.id):
+            return Kind.BREAKER, breaker.id, breaker.tool
+    try:
+        task = await engine.get_task(identity)
+    except NotFound:
+        workers = [worker for worker in await engine.list_workers() if names_part(identity, worker.id)]
+        return (Kind.WORKER, workers[0].id, workers[0].name) if len(workers) == 1 else None
+    return Kind.TASK, task.id, task.name

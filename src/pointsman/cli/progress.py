@@ -1,0 +1,117 @@
+"""What is known of a run while it goes on: its tasks, where they stand, and how many are done; fed from the event stream."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from datetime import datetime
+
+import msgspec
+
+from pointsman.engine.engine import Engine
+from pointsman.kernel.machine import Machine, Outcome, Phase, State
+from pointsman.store.rows import Transition
+
+
+@dataclass(slots=True)
+class Line:
+    """One task."""
+
+    task_id: str
+    name: str
+    state: State
+    since: datetime
+    attempts: int = 0
+    took: float | None = None
+    """The seconds of work that have just ended."""
+    reason: str | None = None
+    position: int = 0
+
+
+@dataclass(slots=True)
+class Change:
+    """A move, with what people call it."""
+
+    transition: Transition
+    line: Line | None
+    """None for the run itself, its workers and tools."""
+    state: State
+    machine: str
+
+
+@dataclass(slots=True)
+class Progress:
+    """A run and its tasks, as far as its transitions have been seen."""
+
+    engine: Engine
+    run_id: str
+    run_state: State | None = None
+    lines: dict[str, Line] = field(default_factory=dict)
+    counts: Counter[str] = field(default_factory=Counter)
+    """How many tasks there are of each phase, or of each outcome when they are done."""
+    active: dict[str, Line] = field(default_factory=dict)
+    failed: dict[str, Line] = field(default_factory=dict)
+    _names: dict[str, tuple[str, int]] = field(default_factory=dict)
+
+    async def take(self, transition: Transition) -> Change | None:
+        """Count one transition in; None for what is neither the run nor a task of it."""
+        machine = await self.engine.get_machine(transition)
+        state = machine.state(transition.to_state)
+        if transition.kind == "run":
+            self.run_state = state
+            return Change(transition, None, state, machine.name)
+        if transition.kind != "task":
+            return None
+        line = self.lines.get(transition.entity_id)
+        if line is None:
+            name, position = await self._find_name(transition.entity_id)
+            line = self.lines[transition.entity_id] = Line(transition.entity_id, name, state, transition.at, position=position)
+        else:
+            self.counts[_key(line.state)] -= 1
+        self._move(line, transition, machine, state)
+        return Change(transition, line, state, machine.name)
+
+    def _move(self, line: Line, transition: Transition, machine: Machine, state: State) -> None:
+        was_active = transition.from_state is not None and machine.state(transition.from_state).phase is Phase.ACTIVE
+        is_active = state.phase is Phase.ACTIVE
+        if is_active and (not was_active or transition.from_state == transition.to_state):
+            line.attempts += 1
+        line.took = (transition.at - line.since).total_seconds() if was_active and not is_active else None
+        if is_active != was_active or transition.from_state == transition.to_state:
+            line.since = transition.at
+        line.state, line.reason = state, _reason(transition)
+        self.counts[_key(state)] += 1
+        _put(self.active, transition.entity_id, line, wanted=is_active)
+        _put(self.failed, transition.entity_id, line, wanted=state.outcome is Outcome.FAILURE)
+
+    @property
+    def total(self) -> int:
+        return len(self.lines)
+
+    @property
+    def done(self) -> int:
+        return sum(self.counts[outcome.value] for outcome in Outcome)
+
+    async def _find_name(self, task_id: str) -> tuple[str, int]:
+        """Names are asked for all at once, since tasks come in crowds."""
+        if task_id not in self._names:
+            self._names = {task.id: (task.name, task.position) for task in await self.engine.list_tasks(self.run_id)}
+        return self._names.get(task_id, (task_id, 0))
+
+
+def _put(lines: dict[str, Line], task_id: str, line: Line, *, wanted: bool) -> None:
+    if wanted:
+        lines[task_id] = line
+    else:
+        lines.pop(task_id, None)
+
+
+def _key(state: State) -> str:
+    return state.outcome.value if state.outcome else state.phase.value
+
+
+def _reason(transition: Transition) -> str | None:
+    if transition.reason:
+        return transition.reason
+    error = msgspec.json.decode(transition.metadata or "{}").get("error")
+    return error if isinstance(error, str) else None

@@ -1,0 +1,47 @@
+"""`pointsman resume`: go on with a run that was interrupted, paused or is to be tried again."""
+
+from __future__ import annotations
+
+import asyncio
+
+import click
+
+from pointsman.cli.project import Asked, find_run, open_project, project_options, short
+from pointsman.kernel.machine import Phase
+
+
+@click.command()
+@click.argument("run", metavar="[RUN]", required=False)
+@click.option("--slots", "-j", type=int, help="How many tasks to do at once (default: one a processor).")
+@click.option("--capability", "capabilities", metavar="NAME", multiple=True, help="What this machine can do; again for more.")
+@project_options
+def command(run: str | None, slots: int | None, capabilities: tuple[str, ...], *, asked: Asked) -> int:
+    """Go on with RUN (the latest one, if none is named) where it stands.
+
+    What was done stays done. What was interrupted is done again, as another attempt; processes that a killed worker left
+    behind here are ended before. A run that was paused goes on.
+
+    \b
+    Examples:
+      pointsman resume
+      pointsman resume 3f9c21ab -j 4
+    """
+    return asyncio.run(_resume(run, asked, slots, capabilities))
+
+
+async def _resume(name: str | None, asked: Asked, slots: int | None, capabilities: tuple[str, ...]) -> int:
+    from pointsman.cli.carry import carry
+    from pointsman.cli.run import declare_tools
+
+    async with open_project(asked, keeps=True, slots=slots, capabilities=capabilities) as project:
+        run = await find_run(project.engine, name)
+        if run.phase == Phase.DONE:
+            name = short(run.id)
+            again = "" if run.outcome == "success" else f" Try what failed again: pointsman retry {name}"
+            click.echo(f"{run.name} ({name}) has ended: {run.state}.{again}", err=True)
+            return 0 if run.outcome == "success" else 1
+        after = await project.engine.last_position()
+        if run.phase == Phase.HELD and (await project.engine.get_machine(run)).moves(run.state, "resume"):
+            run = await project.engine.signal_run(run.id, "resume")
+        await declare_tools(project)
+        return await carry(project, run, after=after, as_json=asked.as_json)

@@ -1,0 +1,97 @@
+"""`pointsman run`: a flow from its file to its end, here and now."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import click
+
+from pointsman.cli.output import count
+from pointsman.cli.project import Asked, Project, open_project, project_options, short
+from pointsman.errors import Problem, RequestInvalid
+from pointsman.flows import Flow
+
+
+@click.command()
+@click.argument("flow", metavar="FLOW.YAML")
+@click.option("--input", "-i", "given", metavar="KEY=VALUE", multiple=True, help="An input of the flow; again for more.")
+@click.option("--slots", "-j", type=int, help="How many tasks to do at once (default: one a processor).")
+@click.option("--capability", "capabilities", metavar="NAME", multiple=True, help="What this machine can do; again for more.")
+@click.option("--detach", is_flag=True, help="Only submit it, for workers that run elsewhere, and print its id.")
+@project_options
+def command(
+    flow: str, given: tuple[str, ...], slots: int | None, capabilities: tuple[str, ...], *, detach: bool, asked: Asked
+) -> int:
+    """Run the flow of a file, and show how it goes.
+
+    Its state is kept in .pointsman/state.db of the project: when this is interrupted or the machine goes down,
+    `pointsman resume` goes on where it stood, without doing anything again that was done.
+
+    Ctrl-C cancels the run, twice kills what runs. Exit code 0: succeeded, 1: failed or called off, 2: it could not be started,
+    130: interrupted.
+
+    \b
+    Examples:
+      pointsman run flow.yaml
+      pointsman run release.yaml -i version=1.4.0 -i dry_run=true
+      pointsman run nightly.yaml -j 8 --json > events.jsonl
+    """
+    from pointsman.flows import load_flow
+
+    loaded = load_flow(Path(flow))
+    return asyncio.run(_run(loaded, _read_inputs(given), asked, slots, capabilities, detach=detach))
+
+
+async def _run(
+    flow: Flow, inputs: dict[str, str], asked: Asked, slots: int | None, capabilities: tuple[str, ...], *, detach: bool
+) -> int:
+    from pointsman.cli.carry import carry
+    from pointsman.flows import build_run
+    from pointsman.flows.lifecycle import find_lifecycle_file
+    from pointsman.flows.plan import write_plan
+
+    settings = asked.settings(slots=slots, capabilities=capabilities)
+    new = build_run(flow, inputs, directory=str(settings.directory), tools=settings.tools)
+    own = find_lifecycle_file(flow)
+    lifecycles = [own] if own else []
+    async with open_project(
+        asked, creates=True, keeps=True, lifecycles=lifecycles, slots=slots, capabilities=capabilities
+    ) as project:
+        await declare_tools(project)
+        run = await project.engine.submit_run(new)
+        write_plan(flow, settings.directory / ".pointsman" / "runs" / run.id)
+        if detach:
+            click.echo(run.id)
+            return 0
+        if not asked.as_json:
+            tasks = count(len(new.tasks), "task")
+            click.echo(f"{click.style(run.name, bold=True)}  {tasks}, run {short(run.id)}", err=True)
+        if missing := {word for task in new.tasks for word in task.capabilities} - set(settings.capabilities):
+            message = f"Some tasks wait for a worker that can do: {', '.join(sorted(missing))} (see --capability)."
+            click.echo(click.style(message, fg="yellow"), err=True)
+        return await carry(project, run, as_json=asked.as_json)
+
+
+async def declare_tools(project: Project) -> None:
+    """Make the tools of the settings known, with their breakers and limits."""
+    for tool in project.settings.tools.values():
+        await project.engine.declare_tool(
+            tool.name,
+            failure_threshold=tool.failure_threshold,
+            success_threshold=tool.success_threshold,
+            cooldown_seconds=tool.cooldown_seconds,
+            max_concurrent=tool.max_concurrent,
+            rate_count=tool.rate_count,
+            rate_seconds=tool.rate_seconds,
+        )
+
+
+def _read_inputs(given: tuple[str, ...]) -> dict[str, str]:
+    inputs: dict[str, str] = {}
+    for each in given:
+        key, separator, value = each.partition("=")
+        if not separator or not key:
+            raise RequestInvalid([Problem("--input", f"'{each}' is not KEY=VALUE. Write for example: -i version=1.4.0")])
+        inputs[key] = value
+    return inputs

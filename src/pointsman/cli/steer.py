@@ -1,0 +1,150 @@
+"""`pointsman cancel`, `pause`, `retry` and `skip`: what people want of a run or of one of its tasks."""
+
+from __future__ import annotations
+
+import getpass
+import json
+from collections.abc import Iterator
+
+import click
+
+from pointsman.cli.describe import describe_run, describe_task
+from pointsman.cli.output import count, show_state
+from pointsman.cli.project import Asked, Project, find_run, find_task, in_project, is_attended, project_options, short
+from pointsman.kernel.machine import Outcome, Phase
+from pointsman.settings import Settings
+from pointsman.store.rows import Run, Task
+
+run_argument = click.argument("run", metavar="RUN")
+task_argument = click.argument("task", metavar="[TASK]", required=False)
+reason_option = click.option("--reason", "-r", metavar="TEXT", help="Why; it is kept in the history.")
+
+
+@click.command()
+@run_argument
+@task_argument
+@reason_option
+@project_options
+def cancel(run: str, task: str | None, reason: str | None, *, asked: Asked) -> None:
+    """End RUN, or only its TASK.
+
+    What is running is asked to end, and killed if it does not; what has not begun never will.
+
+    \b
+    Examples:
+      pointsman cancel latest
+      pointsman cancel 9ef05a58 fetch --reason "the source is down"
+    """
+    in_project(asked, lambda project: steer(project, "cancel", run, task, reason, as_json=asked.as_json))
+
+
+@click.command()
+@run_argument
+@reason_option
+@project_options
+def pause(run: str, reason: str | None, *, asked: Asked) -> None:
+    """Let no further task of RUN begin; `pointsman resume` goes on with it.
+
+    Tasks that are running end as they would, or are suspended where the setting on_pause says so.
+
+    \b
+    Examples:
+      pointsman pause latest
+      pointsman pause 9ef05a58 --reason "until the deployment is over"
+    """
+    in_project(asked, lambda project: steer(project, "pause", run, None, reason, as_json=asked.as_json))
+
+
+@click.command()
+@run_argument
+@task_argument
+@reason_option
+@project_options
+def retry(run: str, task: str | None, reason: str | None, *, asked: Asked) -> None:
+    """Try again what has failed in RUN, or only its TASK; what succeeded is not repeated.
+
+    \b
+    Examples:
+      pointsman retry latest
+      pointsman retry 9ef05a58 fetch
+    """
+    in_project(asked, lambda project: steer(project, "retry", run, task, reason, as_json=asked.as_json))
+
+
+@click.command()
+@run_argument
+@click.argument("task", metavar="TASK")
+@reason_option
+@project_options
+def skip(run: str, task: str, reason: str | None, *, asked: Asked) -> None:
+    """Pass over TASK of RUN: whatever waits for it goes on as if it had succeeded.
+
+    \b
+    Examples:
+      pointsman skip latest fetch
+      pointsman skip 9ef05a58 'load[3]' --reason "the file is empty"
+    """
+    in_project(asked, lambda project: steer(project, "skip", run, task, reason, as_json=asked.as_json))
+
+
+async def steer(project: Project, signal: str, name: str, task: str | None, reason: str | None, *, as_json: bool) -> None:
+    """Send a signal, and say what has changed and what happens next; a refusal is the engine's sentence."""
+    engine = project.engine
+    before = await find_run(engine, name)
+    task_before = await find_task(engine, before, task) if task is not None else None
+    active = {each.id for each in await engine.list_tasks(before.id) if each.phase == Phase.ACTIVE}
+    if task_before:
+        await engine.signal_task(task_before.id, signal, actor=person(), reason=reason)
+    else:
+        await engine.signal_run(before.id, signal, actor=person(), reason=reason)
+    after = await engine.get_run(before.id)
+    tasks = await engine.list_tasks(before.id)
+    changed = next((each for each in tasks if task_before and each.id == task_before.id), None)
+    if as_json:
+        click.echo(json.dumps({"run": describe_run(after), "task": describe_task(changed) if changed else None}, indent=2))
+        return
+    if task_before and changed:
+        click.echo(f"{changed.name}: {show_change(task_before, changed)}")
+    if after.state != before.state or not changed:
+        click.echo(f"{after.name} ({short(after.id)}): {show_change(before, after)}")
+    attended = await is_attended(project, after)
+    stopped = [each for each in tasks if each.id in active and (each.phase == Phase.DONE or each.cancel_requested_at)]
+    if stopped:
+        ends = "its worker ends it" if len(stopped) == 1 else "their workers end them"
+        were = "was" if len(stopped) == 1 else "were"
+        grace = f"{project.settings.grace_seconds:g} s"
+        click.echo(f"{count(len(stopped), 'task')} {were} running; {ends}, and after {grace} by force.", err=True)
+    for sentence in foresee(after, tasks, project.settings, attended=attended):
+        click.echo(sentence, err=True)
+
+
+def show_change(before: Run | Task, after: Run | Task) -> str:
+    shown = show_state(after.state, after.phase, after.outcome)
+    return f"{before.state} → {shown}" if after.revision != before.revision else f"still {shown}"
+
+
+def foresee(run: Run, tasks: list[Task], settings: Settings, *, attended: bool) -> Iterator[str]:
+    """What happens next, by how the run stands now."""
+    active = [task for task in tasks if task.phase == Phase.ACTIVE]
+    failed = [task for task in tasks if task.outcome == Outcome.FAILURE]
+    if run.phase == Phase.DONE:
+        if failed and run.outcome == Outcome.FAILURE:
+            yield f"{count(len(failed), 'task')} failed in it: pointsman status {short(run.id)}"
+        return
+    if run.phase == Phase.HELD:
+        if active:
+            suspended = "will be suspended" if settings.on_pause == "suspend" else "may finish"
+            yield f"{count(len(active), 'task')} running {suspended}; nothing more begins."
+        yield f"To go on with it: pointsman resume {short(run.id)}"
+    elif attended:
+        yield f"Its workers go on with it: pointsman watch {short(run.id)}"
+    else:
+        yield f"No worker is at it. To go on with it: pointsman resume {short(run.id)}"
+
+
+def person() -> str:
+    """Who gives the command, for the history."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError, ImportError):
+        return "user"

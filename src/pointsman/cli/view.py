@@ -1,0 +1,241 @@
+"""How a run is shown while it goes on: a live picture in a terminal, plain lines elsewhere, events for programs."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING, Protocol
+
+import click
+
+from pointsman.cli.progress import Change, Line, Progress
+from pointsman.kernel.machine import Outcome, Phase, State
+from pointsman.worker.journal import as_line
+
+if TYPE_CHECKING:
+    from rich.console import Group
+    from rich.text import Text
+
+FRAMES_A_SECOND = 8
+MOST_ENDS_SHOWN = 100
+"""Of a run with more tasks than this, only failures stay on the screen."""
+LastLine = Callable[[str], str]
+"""The last line that a task (by its id) has written."""
+
+STYLES = {
+    Outcome.SUCCESS: "green",
+    Outcome.FAILURE: "red",
+    Outcome.CANCELED: "bright_black",
+    Phase.ACTIVE: "magenta",
+    Phase.QUEUED: "blue",
+    Phase.HELD: "yellow",
+}
+MARKS = {
+    Outcome.SUCCESS: "✓",
+    Outcome.FAILURE: "✗",
+    Outcome.CANCELED: "–",
+    Phase.ACTIVE: "▶",
+    Phase.QUEUED: "·",
+    Phase.HELD: "○",
+}
+
+
+class View(Protocol):
+    def change(self, change: Change) -> None:
+        """Something has moved."""
+        ...
+
+    def tick(self, now: datetime) -> None:
+        """Time has passed."""
+        ...
+
+    def say(self, message: str) -> None:
+        """Something that people should know."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class PlainView:
+    """One line for each thing that happens, with nothing to be drawn over."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+
+    def change(self, change: Change) -> None:
+        if change.line is not None and _is_worth_a_line(change):
+            click.echo(describe_change(change, self._progress), err=True)
+
+    def tick(self, now: datetime) -> None:
+        pass
+
+    def say(self, message: str) -> None:
+        click.echo(message, err=True)
+
+    def close(self) -> None:
+        pass
+
+
+class JsonView:
+    """Every transition as the event line that the log has, too."""
+
+    def change(self, change: Change) -> None:
+        name = change.line.name if change.line else None
+        sys.stdout.write(as_line(change.transition, change.machine, change.transition.at, name).decode())
+        sys.stdout.flush()
+
+    def tick(self, now: datetime) -> None:
+        pass
+
+    def say(self, message: str) -> None:
+        click.echo(message, err=True)
+
+    def close(self) -> None:
+        pass
+
+
+class LiveView:
+    """What runs now, what has failed, and how far it is, redrawn a few times a second however much happens."""
+
+    def __init__(self, progress: Progress, last_line: LastLine, title: str) -> None:
+        from rich.console import Console
+        from rich.live import Live
+
+        self._progress = progress
+        self._last_line = last_line
+        self._title = title
+        self._began: datetime | None = None
+        self._console = Console(stderr=True)
+        self._live = Live(console=self._console, auto_refresh=False, transient=True)
+        self._live.start()
+
+    def change(self, change: Change) -> None:
+        self._began = self._began or change.transition.at
+        is_end = change.line is not None and change.state.phase is Phase.DONE
+        if is_end and (self._progress.total <= MOST_ENDS_SHOWN or change.state.outcome is Outcome.FAILURE):
+            self._live.console.print(_from_ansi(describe_change(change, self._progress)), soft_wrap=True)
+
+    def tick(self, now: datetime) -> None:
+        self._live.update(self._draw(now), refresh=True)
+
+    def say(self, message: str) -> None:
+        self._console.print(message, highlight=False, markup=False)
+
+    def close(self) -> None:
+        self._live.stop()
+
+    def _draw(self, now: datetime) -> Group:
+        from rich.console import Group
+
+        room = max(self._console.height - 5, 3)
+        active = sorted(self._progress.active.values(), key=lambda line: (line.since, line.position))
+        lines = [self._draw_line(line, now) for line in active[:room]]
+        if len(active) > room:
+            lines.append(_text(f"  … and {len(active) - room} more", "dim"))
+        return Group(*lines, self._draw_bar(now))
+
+    def _draw_line(self, line: Line, now: datetime) -> Text:
+        style = _style(line.state)
+        text = _text(f" {_mark(line.state)} {line.name:<24} ", style)
+        text.append(f"{line.state.name:<12} ", style)
+        text.append(f"{format_seconds((now - line.since).total_seconds()):>7}")
+        text.append(f"  #{line.attempts} " if line.attempts > 1 else "  ", "dim")
+        text.append(self._last_line(line.task_id), "dim")
+        text.truncate(self._console.width - 1, overflow="ellipsis")
+        text.no_wrap = True
+        return text
+
+    def _draw_bar(self, now: datetime) -> Text:
+        progress = self._progress
+        done, total = progress.done, max(progress.total, 1)
+        width = min(30, max(self._console.width - 50, 10))
+        filled = width * done // total
+        text = _text(f" {self._title}  ", "bold")
+        text.append("━" * filled, "green").append("━" * (width - filled), "bright_black")
+        text.append(f" {done}/{progress.total}")
+        for key, style in STYLES.items():
+            if count := progress.counts[key.value]:
+                text.append(f"  {MARKS[key]} {count}", style)
+        if self._began:
+            text.append(f"  {format_seconds((now - self._began).total_seconds())}", "dim")
+        text.truncate(self._console.width - 1, overflow="ellipsis")
+        text.no_wrap = True
+        return text
+
+
+def describe_change(change: Change, progress: Progress) -> str:
+    """One thing that happened, as a line for people."""
+    line, state = change.line, change.state
+    assert line is not None
+    parts = [
+        f"{change.transition.at.astimezone():%H:%M:%S}",
+        click.style(f"{_mark(state)} {line.name}", fg=_style(state)),
+        state.name,
+    ]
+    seconds = change.transition.seconds_in_state if line.took is None else line.took
+    if seconds is not None and state.phase is not Phase.ACTIVE:
+        parts.append(f"after {format_seconds(seconds)}")
+    if line.attempts > 1:
+        parts.append(f"(attempt {line.attempts})")
+    if line.reason:
+        parts.append(f"– {line.reason}")
+    if state.phase is Phase.DONE:
+        parts.append(click.style(f"[{progress.done}/{progress.total}]", dim=True))
+    return "  ".join(parts)
+
+
+def choose_view(progress: Progress, last_line: LastLine, title: str, *, as_json: bool) -> View:
+    if as_json:
+        return JsonView()
+    if sys.stderr.isatty():
+        return LiveView(progress, last_line, title)
+    return PlainView(progress)
+
+
+def format_seconds(seconds: float) -> str:
+    """For people who watch: 0.4 s, 12 s, 3m 05s, 2h 07m."""
+    if seconds < 9.95:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60}m {whole % 60:02d}s"
+    return f"{whole // 3600}h {whole % 3600 // 60:02d}m"
+
+
+def count_by_outcome(counts: Mapping[str, int]) -> str:
+    """`8 succeeded, 1 failed, 2 called off`."""
+    done, failures, called_off = (counts[outcome.value] for outcome in (Outcome.SUCCESS, Outcome.FAILURE, Outcome.CANCELED))
+    words = [
+        f"{done} succeeded" if done else "",
+        f"{failures} failed" if failures else "",
+        f"{called_off} called off" if called_off else "",
+    ]
+    return ", ".join(filter(None, words))
+
+
+def _is_worth_a_line(change: Change) -> bool:
+    """Beginnings and ends; that something is queued goes without saying."""
+    return change.state.phase in (Phase.ACTIVE, Phase.DONE) or bool(change.line and change.line.attempts)
+
+
+def _mark(state: State) -> str:
+    return MARKS[state.outcome or state.phase]
+
+
+def _style(state: State) -> str:
+    return STYLES[state.outcome or state.phase]
+
+
+def _from_ansi(text: str) -> Text:
+    from rich.text import Text
+
+    return Text.from_ansi(text)
+
+
+def _text(text: str, style: str) -> Text:
+    from rich.text import Text
+
+    return Text(text, style)

@@ -1,0 +1,106 @@
+"""`pointsman watch`: what happens in a run, while it happens."""
+
+from __future__ import annotations
+
+import json
+from contextlib import aclosing
+
+import click
+
+from pointsman.cli.describe import describe_move, elapsed_seconds, first_line, read_error
+from pointsman.cli.output import cut, show_seconds, show_state, show_time, terminal_columns
+from pointsman.cli.project import Asked, Project, find_run, in_project, is_attended, project_options, short
+from pointsman.engine.engine import Engine
+from pointsman.kernel.machine import Kind, Outcome, Phase
+from pointsman.store.rows import Run, Transition
+
+LONGEST_NAME = 24
+
+
+@click.command()
+@click.argument("run", metavar="[RUN]", required=False)
+@click.option("--all", "-a", "from_start", is_flag=True, help="Begin with what has happened so far.")
+@project_options
+def command(run: str | None, *, from_start: bool, asked: Asked) -> int:
+    """Show what happens in RUN, or in the latest run, until it has ended.
+
+    Exit code 0: it succeeded, 1: it did not. With --json every move is an object on a line of its own.
+
+    \b
+    Examples:
+      pointsman watch
+      pointsman watch 9ef05a58 --all
+      pointsman watch latest --json | jq .to
+    """
+    return in_project(asked, lambda project: watch(project, run, from_start=from_start, as_json=asked.as_json))
+
+
+async def watch(project: Project, name: str | None, *, from_start: bool, as_json: bool) -> int:
+    engine = project.engine
+    position = None if from_start else await engine.last_position()
+    run = await find_run(engine, name)
+    if run.phase != Phase.DONE and not await is_attended(project, run):
+        click.echo(f"No worker is at it. To go on with it: pointsman resume {short(run.id)}", err=True)
+    if run.phase != Phase.DONE or from_start:
+        run = await follow(engine, run, position, as_json=as_json)
+    show_end(project, run)
+    return 0 if run.outcome == Outcome.SUCCESS else 1
+
+
+async def follow(engine: Engine, run: Run, position: str | None, *, as_json: bool) -> Run:
+    """Show the moves behind a position until one of them has ended the run, and it was not begun anew since."""
+    names = Names(engine, run)
+    async with aclosing(engine.watch(after=position, run_id=run.id)) as moves:
+        async for move in moves:
+            await show_move(engine, move, names, as_json=as_json)
+            if move.entity_id == run.id and (await engine.get_machine(move)).state(move.to_state).phase is Phase.DONE:
+                run = await engine.get_run(run.id)
+                if run.phase == Phase.DONE:
+                    break
+    for last in await engine.list_transitions(after=move.position, run_id=run.id):
+        await show_move(engine, last, names, as_json=as_json)
+    return run
+
+
+class Names:
+    """How the things of a run are called; tasks that come later are asked for."""
+
+    def __init__(self, engine: Engine, run: Run) -> None:
+        self.width = len(cut(run.name, LONGEST_NAME))
+        self._engine = engine
+        self._run_id = run.id
+        self._names = {run.id: run.name}
+
+    async def find(self, move: Transition) -> str:
+        if move.entity_id not in self._names:
+            self._names |= {task.id: task.name for task in await self._engine.list_tasks(self._run_id)}
+            self.width = min(max(len(name) for name in self._names.values()), LONGEST_NAME)
+        return self._names.get(move.entity_id, short(move.entity_id))
+
+
+async def show_move(engine: Engine, move: Transition, names: Names, *, as_json: bool) -> None:
+    """One line: when, who, from where to where, why."""
+    name = await names.find(move)
+    if as_json:
+        click.echo(json.dumps(describe_move(move, name)))
+        return
+    entered = (await engine.get_machine(move)).state(move.to_state)
+    label = cut(name, names.width).ljust(names.width)
+    label = click.style(label, bold=True) if move.kind == Kind.RUN else label
+    left = f"{move.from_state} → " if move.from_state else ""
+    state = show_state(entered.name, entered.phase, entered.outcome)
+    line = f"{click.style(show_time(move.at), dim=True)}  {label}  {left}{state}"
+    why = first_line(move.reason) or (move.trigger if move.from_state else "")
+    if columns := terminal_columns():
+        why = cut(why, max(columns - len(click.unstyle(line)) - 2, 0))
+    click.echo(f"{line}  {click.style(why, dim=True)}" if why else line)
+
+
+def show_end(project: Project, run: Run) -> None:
+    seconds = elapsed_seconds(run, project.world.clock.now())
+    after = f" after {show_seconds(seconds)}" if seconds is not None else ""
+    error = first_line(read_error(run.error)) if run.outcome == Outcome.FAILURE else ""
+    state = show_state(run.state, run.phase, run.outcome)
+    click.echo(f"{run.name} is {state}{after}." + (f" {error}" if error else ""), err=True)
+    if run.outcome == Outcome.FAILURE:
+        click.echo(f"More: pointsman status {short(run.id)}", err=True)

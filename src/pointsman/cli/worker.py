@@ -1,0 +1,70 @@
+"""`pointsman worker`: one of many that do the work of a database."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+
+import click
+
+from pointsman.cli.output import count
+from pointsman.cli.project import Asked, Project, open_project, project_options
+
+
+@click.command()
+@click.option("--slots", "-j", type=int, help="How many tasks to do at once (default: one a processor).")
+@click.option("--capability", "capabilities", metavar="NAME", multiple=True, help="What this machine can do; again for more.")
+@click.option("--name", help="How it is called (default: host and process).")
+@project_options
+def command(slots: int | None, capabilities: tuple[str, ...], name: str | None, *, asked: Asked) -> int:
+    """Do tasks of every run of a database, until told to stop.
+
+    SIGTERM or Ctrl-C: finish what runs and take nothing new; twice: kill what runs, and let others take it up.
+
+    \b
+    Examples:
+      pointsman worker --store postgresql://user@db/pointsman --slots 8
+      pointsman worker --store postgresql://user@db/pointsman --capability gpu --capability docker
+    """
+    return asyncio.run(_work(asked, slots, capabilities, name))
+
+
+async def _work(asked: Asked, slots: int | None, capabilities: tuple[str, ...], name: str | None) -> int:
+    async with open_project(asked, creates=True, keeps=True, slots=slots, capabilities=capabilities) as project:
+        return await _attend(project, name)
+
+
+async def _attend(project: Project, name: str | None) -> int:
+    from pointsman.cli.carry import finish_log, worker_name
+    from pointsman.cli.run import declare_tools
+    from pointsman.worker import journal, processes
+    from pointsman.worker.worker import Worker
+
+    settings = project.settings
+    await declare_tools(project)
+    worker = Worker(
+        project.engine, settings, project.world, name=name or worker_name(), say=lambda words: click.echo(words, err=True)
+    )
+    loop = asyncio.get_running_loop()
+    stops = 0
+
+    def stop() -> None:
+        nonlocal stops
+        stops += 1
+        click.echo("Killing what runs." if stops > 1 else "Finishing what runs; once more to kill it.", err=True)
+        worker.kill() if stops > 1 else worker.drain()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop)
+    able = f", able to do {', '.join(settings.capabilities)}" if settings.capabilities else ""
+    click.echo(f"{name or worker_name()} at {project.engine.url} with {count(settings.slots, 'slot')}{able}", err=True)
+    log = settings.directory / ".state" / "transitions.jsonl"
+    keeping = asyncio.create_task(journal.keep(project.engine, log, project.world.sleep))
+    try:
+        await worker.work()
+        processes.end_strays()
+    finally:
+        keeping.cancel()
+        await asyncio.wait({keeping})
+    await finish_log(project.engine, log)
+    return 0
