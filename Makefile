@@ -1,4 +1,4 @@
-# `make run` shows what Pointsman does; `make test` checks everything. Both set up what they need in .venv.
+# `make run` runs a flow; `make test` checks everything. Both set up what they need in .venv.
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
@@ -8,10 +8,11 @@ export PIP_ROOT_USER_ACTION = ignore
 
 SEEDS ?= 500
 
-.PHONY: help run test lint simulate bench docs lock clean
+.PHONY: help run tour test lint simulate bench docs lock clean
 
 help:
-	@echo "make run     set up .venv and take the tour of the shipped machines"
+	@echo "make run     set up .venv and run a flow: a fan-out, a retry, checks, a skipped branch"
+	@echo "make tour    set up .venv and take the tour of the shipped machines"
 	@echo "make test    set up .venv and run every check and test"
 	@echo "make lint    only the static checks: ruff, mypy, import-linter"
 	@echo "make simulate SEEDS=500   run that many seeds of the simulation, on all cores"
@@ -21,7 +22,10 @@ help:
 	@echo "make clean   remove both environments and everything that was built"
 
 run: $(VENV)/run.stamp
-	@$(BIN)/python examples/tour.py
+	@$(BIN)/python examples/tour.py flow
+
+tour: $(VENV)/run.stamp
+	@$(BIN)/python examples/tour.py machines
 
 test: lint
 	$(BIN)/python -m pytest -n auto

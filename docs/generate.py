@@ -11,7 +11,14 @@ import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
 from pointsman.events.validate import RULES
+from pointsman.flows import model
+from pointsman.flows.explain import INTERNAL
+from pointsman.flows.rules import RULES as FLOW_RULES
+from pointsman.flows.schema import SCHEMA, write_schema
 from pointsman.kernel.draw import draw
 from pointsman.lifecycles import SHIPPED, load_lifecycle, load_machine, machine_names
 from pointsman.lifecycles.vocabulary import VOCABULARY
@@ -30,8 +37,20 @@ def documents() -> Iterator[tuple[Path, str]]:
     for name in machine_names():
         yield DOCS / "pictures" / f"{name}.svg", draw(load_machine(name), "svg")
     yield DOCS / "reference" / "machines.md", machines_page()
-    sections = {"signals": signals_table(), "words": words_section(), "rules": rules_table()}
-    for page in ("lifecycle-files.md", "events.md"):
+    yield SCHEMA, write_schema()
+    sections = {
+        "signals": signals_table(),
+        "words": words_section(),
+        "rules": rules_table(RULES),
+        "flow-rules": rules_table(FLOW_RULES),
+        "flow-keys": keys_table(model.Flow),
+        "input-keys": keys_table(model.Input),
+        "task-keys": keys_table(model.FlowTask, without=model.Defaults),
+        "default-keys": keys_table(model.Defaults),
+        "backoff-keys": keys_table(model.Backoff),
+        "check-keys": keys_table(model.Check),
+    }
+    for page in ("lifecycle-files.md", "events.md", "flow-files.md"):
         path = DOCS / "reference" / page
         yield path, fill(path.read_text("utf-8"), sections)
 
@@ -62,10 +81,29 @@ def words_section() -> str:
     return "\n".join([f"Guards: {guards}.", "", "| effect | meaning |", "|---|---|", *effects, "", f"Needs: {needs}."])
 
 
-def rules_table() -> str:
+def rules_table(rules: Mapping[str, str]) -> str:
     return "\n".join(
-        ["| rule | what must hold |", "|---|---|", *(f"| `{rule}` | {meaning} |" for rule, meaning in RULES.items())]
+        ["| rule | what must hold |", "|---|---|", *(f"| `{rule}` | {meaning} |" for rule, meaning in rules.items())]
     )
+
+
+def keys_table(kind: type[BaseModel], without: type[BaseModel] = BaseModel) -> str:
+    """What the models say of their own fields; those without a word are not for people."""
+    rows = []
+    for name, info in kind.model_fields.items():
+        if info.description and name not in INTERNAL and name not in without.model_fields:
+            rows.append(f"| `{info.serialization_alias or name}` | {info.description} {write_default(info)}".rstrip() + " |")
+    return "\n".join(["| key | meaning |", "|---|---|", *rows])
+
+
+def write_default(info: FieldInfo) -> str:
+    """A default that says something."""
+    default = info.get_default(call_default_factory=False)
+    if info.is_required():
+        return "Required."
+    if isinstance(default, bool):
+        return f"Default `{str(default).lower()}`."
+    return f"Default `{default}`." if isinstance(default, int | float) or (isinstance(default, str) and default) else ""
 
 
 def words(meanings: Mapping[str, str]) -> str:
