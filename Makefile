@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 PEERS  := .venv-peers
+PREFECT := .venv-prefect
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 export PIP_ROOT_USER_ACTION = ignore
 
@@ -16,10 +17,10 @@ help:
 	@echo "make test    set up .venv and run every check and test"
 	@echo "make lint    only the static checks: ruff, mypy, import-linter"
 	@echo "make simulate SEEDS=500   run that many seeds of the simulation, on all cores"
-	@echo "make bench   measure kernel and engine against peers and floors, and write docs/benchmarks.md"
+	@echo "make bench   measure kernel, engine and flows against peers and floors, and write docs/benchmarks.md"
 	@echo "make docs    write the reference of the shipped machines and their pictures anew"
 	@echo "make lock    write requirements/*.txt anew from pyproject.toml"
-	@echo "make clean   remove both environments and everything that was built"
+	@echo "make clean   remove the environments and everything that was built"
 
 run: $(VENV)/run.stamp
 	@$(BIN)/python examples/tour.py flow
@@ -42,12 +43,13 @@ simulate: $(VENV)/test.stamp
 docs: $(VENV)/run.stamp
 	$(BIN)/python docs/generate.py
 
-bench: $(VENV)/bench.stamp $(PEERS)/peers.stamp
+bench: $(VENV)/bench.stamp $(PEERS)/peers.stamp $(PREFECT)/prefect.stamp
 	$(BIN)/python bench/kernel.py --write docs/benchmarks.md
 	$(BIN)/python bench/engine.py --peers $(PEERS)/bin/python --write docs/benchmarks.md
+	$(BIN)/python bench/run.py --prefect $(PREFECT)/bin/python --write docs/benchmarks.md
 
 # The environments: a venv works without ensurepip too, as long as this Python has some pip.
-$(VENV)/venv.stamp $(PEERS)/venv.stamp:
+$(VENV)/venv.stamp $(PEERS)/venv.stamp $(PREFECT)/venv.stamp:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Pointsman needs Python 3.11 or later; say which: make PYTHON=python3.12")'
 	@echo "Setting up $(@D) …"
 	@$(PYTHON) -m venv $(@D) 2>/dev/null || { rm -rf $(@D) && $(PYTHON) -m venv --without-pip $(@D) && $(PYTHON) -m pip --python $(@D)/bin/python install -q pip; }
@@ -70,6 +72,10 @@ $(PEERS)/peers.stamp: requirements/peers.txt $(PEERS)/venv.stamp
 	@$(PEERS)/bin/python -m pip install -q --require-hashes -r requirements/peers.txt
 	@touch $@
 
+$(PREFECT)/prefect.stamp: requirements/prefect.txt $(PREFECT)/venv.stamp
+	@$(PREFECT)/bin/python -m pip install -q --require-hashes -r requirements/prefect.txt
+	@touch $@
+
 LOCK = $(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate --no-header
 COMPILE = $(LOCK) pyproject.toml
 
@@ -79,6 +85,7 @@ lock: $(VENV)/venv.stamp
 	$(COMPILE) --upgrade --group test -c requirements/run.txt -o requirements/test.txt
 	$(COMPILE) --upgrade --group bench -c requirements/run.txt -o requirements/bench.txt
 	$(LOCK) --upgrade --group peers -o requirements/peers.txt
+	$(LOCK) --upgrade --group prefect -o requirements/prefect.txt
 
 clean:
-	rm -rf $(VENV) $(PEERS) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(PEERS) $(PREFECT) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -20,7 +20,8 @@ from pointsman.flows.explain import INTERNAL
 from pointsman.flows.rules import RULES as FLOW_RULES
 from pointsman.flows.schema import SCHEMA, write_schema
 from pointsman.kernel.draw import draw
-from pointsman.lifecycles import SHIPPED, load_lifecycle, load_machine, machine_names
+from pointsman.lifecycles import SHIPPED, load_lifecycle, load_machine, machine_names, read_shipped
+from pointsman.lifecycles.packed import PACKED, write_pack
 from pointsman.lifecycles.vocabulary import VOCABULARY
 
 DOCS = Path(__file__).parent
@@ -38,6 +39,7 @@ def documents() -> Iterator[tuple[Path, str]]:
         yield DOCS / "pictures" / f"{name}.svg", draw(load_machine(name), "svg")
     yield DOCS / "reference" / "machines.md", machines_page()
     yield SCHEMA, write_schema()
+    yield PACKED, write_pack(map(read_shipped, SHIPPED), VOCABULARY)
     sections = {
         "signals": signals_table(),
         "words": words_section(),

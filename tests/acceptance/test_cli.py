@@ -68,13 +68,25 @@ def test_help_names_every_command_and_ends_well() -> None:
 
 @pytest.mark.parametrize(
     "command",
-    [*COMMANDS, "config show", "machine list", "machine show", "machine check", "machine draw", "machine schema"],
+    [
+        *COMMANDS,
+        "config show",
+        "flow check",
+        "flow show",
+        "flow draw",
+        "flow schema",
+        "machine list",
+        "machine show",
+        "machine check",
+        "machine draw",
+        "machine schema",
+    ],
 )
 def test_every_command_has_help_with_an_example(command: str) -> None:
     result = pointsman(*command.split(), "--help")
     assert result.returncode == 0
     assert b"pointsman" in result.stdout
-    if command not in ("machine", "config"):
+    if command not in ("machine", "config", "flow"):
         assert b"Example" in result.stdout
 
 

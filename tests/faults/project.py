@@ -13,6 +13,9 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
+import apsw
+from tests.faults.prompt import prompt
+
 from pointsman import app
 from pointsman.engine.engine import Engine
 from pointsman.store.rows import Run, Task
@@ -21,6 +24,12 @@ from pointsman.worker.process_table import carries, list_processes
 
 PATIENCE_SECONDS = 90
 """Machines are shared: nothing here is meant to be quick, only to come about."""
+
+OPEN_TRANSACTIONS = """
+    SELECT count(*) FROM pg_stat_activity
+    WHERE datname = current_database() AND pid <> pg_backend_pid() AND xact_start IS NOT NULL
+      AND backend_type = 'client backend'
+"""
 
 Answer = TypeVar("Answer")
 
@@ -129,6 +138,26 @@ class Project:
             out, _ = await command.process.communicate()
             assert command.process.returncode == 0, (command.process.returncode, command.said)
         return out.decode().strip()
+
+    async def freeze(self, command: Command) -> None:
+        """Stop it, but not in the middle of a transaction: nobody could do anything as long as that holds its locks."""
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            command.send(signal.SIGSTOP)
+            while await asyncio.to_thread(self._is_locked):
+                command.send(signal.SIGCONT)
+                await asyncio.sleep(0.05)
+                command.send(signal.SIGSTOP)
+
+    def _is_locked(self) -> bool:
+        with prompt(self.url) as session:
+            if session.dialect == "postgres":
+                return session.ask(OPEN_TRANSACTIONS) != [(0,)]
+            try:
+                session.ask("BEGIN IMMEDIATE")
+                session.ask("ROLLBACK")
+            except apsw.BusyError:
+                return True
+        return False
 
     async def until(self, ask: Callable[[Engine], Awaitable[Answer]]) -> Answer:
         """What it answers as soon as it answers something."""

@@ -6,6 +6,7 @@ import asyncio
 import errno
 import json
 import os
+import queue
 import re
 import subprocess
 import tempfile
@@ -23,7 +24,9 @@ from pointsman.engine import writer
 from pointsman.engine.engine import Engine
 from pointsman.engine.submit import NewRun, NewTask
 from pointsman.errors import StoreBusy, StoreFull, StoreUnusable
+from pointsman.store.contract import News
 from pointsman.store.sqlite import store as sqlite
+from pointsman.store.sqlite.bell import Bell
 
 HOLDER = """
 import sqlite3, sys
@@ -310,3 +313,31 @@ async def test_what_is_committed_is_not_done_again_because_a_bell_does_not_ring(
         runs = await asyncio.gather(*(engine.submit_run(NewRun(name=name, tasks=(NewTask(name="t"),))) for name in names))
         monkeypatch.undo()
         assert sorted(run.id for run in await engine.list_runs()) == sorted(run.id for run in runs)
+
+
+@pytest.mark.parametrize("moment", ["the folder goes", "somebody rings"])
+def test_a_bell_is_hung_up_whatever_others_do_at_that_moment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    """The last of the others leaves and takes the folder away, or meets a FIFO that nobody reads yet."""
+    database = tmp_path / "pointsman.db"
+    bell, other = Bell(database, "bell"), Bell(database, "other")
+    mkfifo = os.mkfifo
+    calls: list[str] = []
+
+    def be_disturbed(path: str) -> None:
+        calls.append(path)
+        if moment == "the folder goes" and len(calls) == 1:
+            Path(f"{database}-bell").rmdir()
+        mkfifo(path)
+        if moment == "somebody rings":
+            other.ring(News.TASKS)
+
+    monkeypatch.setattr(os, "mkfifo", be_disturbed)
+    heard: queue.SimpleQueue[News] = queue.SimpleQueue()
+    bell.listen(heard.put)
+    try:
+        other.ring(News.TIMERS)
+        assert heard.get(timeout=30) == News.TIMERS
+    finally:
+        bell.close()

@@ -10,7 +10,7 @@ from random import Random
 
 import pytest
 from tests.faults.inquest import check_effects, check_everything
-from tests.faults.project import PATIENCE_SECONDS, Command, Project
+from tests.faults.project import PATIENCE_SECONDS, Command, Project, find_work
 
 from pointsman.store.rows import Run, Task
 
@@ -35,10 +35,11 @@ tasks:
   last:   {{run: "{effect}", needs: [middle]}}
 """
 EFFECT = (
-    "mkdir -p effects/$POINTSMAN_RUN_ID; sleep 0.02; "
-    "echo $POINTSMAN_EPOCH >> effects/$POINTSMAN_RUN_ID/$POINTSMAN_TASK_NAME.txt; sleep 0.02"
+    "mkdir -p effects/$POINTSMAN_RUN_ID; mine=effects/$POINTSMAN_RUN_ID/$POINTSMAN_TASK_NAME; "
+    "exec 9>$mine.lock; flock -n 9 || echo $mine $POINTSMAN_EPOCH >> overlaps.txt; "
+    "sleep 0.02; echo $POINTSMAN_EPOCH >> $mine.txt; sleep 0.02"
 )
-"""Once for each attempt that gets there."""
+"""Once for each attempt that gets there; two attempts at the same time are noted."""
 
 
 class Harassed:
@@ -112,5 +113,32 @@ async def test_a_flow_that_is_killed_at_any_moment_is_finished_and_nothing_is_do
             for run in each.runs:
                 assert run.state == "SUCCEEDED"
                 interrupted += len(await check_effects(engine, run.id, tmp_path / "effects" / run.id))
+    assert not (tmp_path / "overlaps.txt").exists(), "what a killed worker has left is ended before it is done again"
     assert interrupted, "some were killed in the middle of something"
+    await check_everything(project)
+
+
+LEFT = """
+name: left
+tasks:
+  left: {run: "{effect}; if [ $POINTSMAN_EPOCH = 1 ]; then setsid sleep 1000 & touch began; sleep 1000; fi"}
+""".replace("{effect}", EFFECT)
+
+
+async def test_what_a_killed_worker_has_left_running_is_ended_before_it_is_done_again(
+    database_url: str, tmp_path: Path
+) -> None:
+    project = Project(tmp_path, database_url)
+    project.write_flow(LEFT)
+    async with project.start("run", "flow.yaml") as command:
+        await command.until((tmp_path / "began").exists)
+        await command.kill()
+    async with project.engine() as engine:
+        (run,) = await engine.list_runs()
+    assert len(find_work(run)) >= 2, "nobody was there to end it"
+    code, said = await project.call("resume")
+    assert code == 0, said
+    assert not (tmp_path / "overlaps.txt").exists()
+    async with project.engine() as engine:
+        assert len(await check_effects(engine, run.id, tmp_path / "effects" / run.id)) == 1
     await check_everything(project)

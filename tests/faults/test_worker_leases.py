@@ -42,7 +42,7 @@ async def test_a_worker_that_wakes_after_its_lease_is_refused_and_its_child_is_k
     run_id = await project.submit(project.write_flow(SLOW_AT_FIRST))
     async with project.start("worker", lease_seconds=1.5, grace_seconds=1) as zombie:
         await zombie.until((tmp_path / "began.1").exists)
-        zombie.send(signal.SIGSTOP)
+        await project.freeze(zombie)
         async with project.start("worker", lease_seconds=1.5) as heir:
             await heir.until((tmp_path / "began.2").exists)
             if child == "has ended":
@@ -74,7 +74,7 @@ async def test_a_run_whose_only_process_was_stopped_for_longer_than_its_lease_go
     async with project.start("run", "flow.yaml", lease_seconds=0.5) as command:
         await command.until((tmp_path / "began").exists)
         for _ in range(2):
-            command.send(signal.SIGSTOP)
+            await project.freeze(command)
             await project.until(_is_overdue)
             command.send(signal.SIGCONT)
         assert await command.wait() == 0, command.said

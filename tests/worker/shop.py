@@ -18,6 +18,7 @@ from pointsman.flows import build_run, load_flow
 from pointsman.kernel.machine import Phase
 from pointsman.settings import Settings, load_settings
 from pointsman.store.rows import Run, Task
+from pointsman.worker.process_table import read_process
 from pointsman.worker.worker import Worker
 from pointsman.world import World
 
@@ -69,6 +70,13 @@ async def until_there(path: Path) -> None:
     """Until a task has written that."""
     async with asyncio.timeout(PATIENCE_SECONDS):
         while not (path.exists() and path.read_text()):  # noqa: ASYNC110, ASYNC240
+            await asyncio.sleep(0.02)
+
+
+async def until_state(pid: int, state: str) -> None:
+    """Until the process table has it so: T for stopped, S for asleep."""
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while (process := read_process(pid)) is None or process.state != state:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
 
 

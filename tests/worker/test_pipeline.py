@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
-from tests.worker.shop import error, open_shop, output, outputs, until_there
+from tests.worker.shop import error, open_shop, output, outputs, until_state, until_there
 
 from pointsman.kernel.machine import Outcome, Phase
 from pointsman.worker.log import log_parts
@@ -245,3 +245,21 @@ async def test_the_log_has_what_a_task_wrote_and_the_attempt_says_where(database
     assert attempt.log_path
     assert sorted(b"".join(part.read_bytes() for part in log_parts(Path(attempt.log_path))).split()) == [b"err", b"out"]
     assert quiet.log_path is None
+
+
+async def test_what_runs_is_suspended_with_its_run_where_the_settings_say_so(database_url: str, tmp_path: Path) -> None:
+    async with open_shop(database_url, tmp_path, on_pause="suspend") as shop:
+        run = await shop.submit("{name: held, tasks: {a: {run: 'echo $$ > a.pid; until test -e go; do sleep 0.05; done'}}}")
+        async with shop.working(run) as worker:
+            await until_there(tmp_path / "a.pid")
+            pid = int((tmp_path / "a.pid").read_text())
+            await shop.engine.signal_run(run.id, "pause")
+            worker.look()
+            await until_state(pid, "T")
+            await shop.engine.signal_run(run.id, "resume")
+            worker.look()
+            await until_state(pid, "S")
+            (tmp_path / "go").touch()
+            await shop.until_done(run)
+        (task,) = (await shop.tasks(run)).values()
+    assert (task.outcome, task.epoch) == (Outcome.SUCCESS, 1)

@@ -30,6 +30,8 @@ INTERRUPTED = 130
 ENDED = 143
 MOST_FAILURES_SHOWN = 10
 SKIP = "skip"
+LOOK_SECONDS = 0.05
+"""Between one look at what has happened and the next: people do not see less."""
 
 
 def worker_name() -> str:
@@ -93,7 +95,7 @@ async def _follow(project: Project, run_id: str, progress: Progress, view: View,
     position: str | None = None
     while True:
         try:
-            async for transition in engine.watch(after=position, run_id=run_id):
+            async for transition in engine.watch(after=position, run_id=run_id, pause_seconds=LOOK_SECONDS):
                 change = await progress.take(transition)
                 is_over = change is not None and change.line is None and change.state.phase is Phase.DONE
                 is_over = is_over and (await engine.get_run(run_id)).phase == Phase.DONE
@@ -101,7 +103,9 @@ async def _follow(project: Project, run_id: str, progress: Progress, view: View,
                 if change is None or (after is not None and int(position) <= int(after)):
                     continue
                 view.change(change)
-                if change.state.outcome is Outcome.CANCELED:
+                if change.line is None and change.state.phase is Phase.HELD:
+                    view.say(f"The run is {change.state.name}. Go on, or see why: pointsman status {short(run_id)}")
+                if change.state.outcome is Outcome.CANCELED or change.line is None:
                     worker.look()
                 if is_over:
                     return

@@ -198,7 +198,7 @@ def show_remains(log: Log, printer: Printer, *, several: bool) -> None:
     if several and log.path is None and not kept:
         return
     if task.epoch == 0:
-        what = f"'{task.name}' has not begun, so it has no log file."
+        what = f"'{task.name}' has not begun, so it has written nothing."
     elif log.path is None:
         what = f"Attempt {log.epoch} of '{task.name}' has no log file."
     else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 from decimal import Decimal
 from types import TracebackType
@@ -361,6 +361,12 @@ class Engine(Questions):
         finally:
             over.cancel()
             self._news.forget(expected)
+
+    def listen_for_tasks(self, heard: Callable[[], None]) -> Callable[[], None]:
+        """Call `heard` whenever there may be something new to claim, until what is returned is called: for whoever would
+        rather claim together with its reports than wait in a claim.
+        """
+        return self._news.listen(News.TASKS, heard)
 
     async def _wait_in_turns(self, expected: asyncio.Future[None], over: asyncio.Future[None], seconds: float) -> None:
         """Until there is news, the time is over, or it is time to be heard of again: a claim is a sign of life, too."""

@@ -17,6 +17,7 @@ class Newsroom:
         self._loop = asyncio.get_running_loop()
         self._sleep = sleep
         self._waiting: list[tuple[News, asyncio.Future[None]]] = []
+        self._listeners: list[tuple[News, Callable[[], None]]] = []
         self._stop: Callable[[], None] = store.listen(self._hear)
 
     def close(self) -> None:
@@ -28,6 +29,12 @@ class Newsroom:
         future = self._loop.create_future()
         self._waiting.append((news, future))
         return future
+
+    def listen(self, news: News, heard: Callable[[], None]) -> Callable[[], None]:
+        """Call `heard` whenever there are such news, until what is returned is called."""
+        listener = (news, heard)
+        self._listeners.append(listener)
+        return lambda: self._listeners.remove(listener)
 
     def pause(self, seconds: float) -> asyncio.Future[None]:
         """How long to wait at most; cancel it when nobody waits any longer."""
@@ -54,3 +61,6 @@ class Newsroom:
         for future in told:
             if not future.done():
                 future.set_result(None)
+        for wanted, heard in tuple(self._listeners):
+            if wanted & news:
+                heard()

@@ -20,6 +20,7 @@ DEFAULT_TENANT = "default"
 LONGEST_PAUSE_SECONDS = 60.0
 HELD_BACK_SECONDS = 0.05
 """Nobody tells when a transaction ends that had no news, but kept others from being shown."""
+PAGE = 1000
 LARGEST_PAGE = 10_000
 CLOSED = "The engine has been closed. Open it again."
 
@@ -113,7 +114,7 @@ class Questions:
         return await self._list(tenant, lambda reader: reader.list_notices(tenant, limit=limit))
 
     async def list_transitions(
-        self, *, after: str | None = None, limit: int = 1000, run_id: str | None = None, tenant: str = DEFAULT_TENANT
+        self, *, after: str | None = None, limit: int = PAGE, run_id: str | None = None, tenant: str = DEFAULT_TENANT
     ) -> list[Transition]:
         """The event stream behind a position: everything once, in one order."""
         checks.refuse(_page(limit))
@@ -126,17 +127,27 @@ class Questions:
         return await self._ask(lambda reader: reader.last_position())
 
     async def watch(
-        self, *, after: str | None = None, run_id: str | None = None, tenant: str = DEFAULT_TENANT
+        self,
+        *,
+        after: str | None = None,
+        run_id: str | None = None,
+        pause_seconds: float = 0.0,
+        tenant: str = DEFAULT_TENANT,
     ) -> AsyncGenerator[Transition]:
-        """The event stream behind a position, and on and on as it grows."""
+        """The event stream behind a position, and on and on as it grows.
+
+        After each look there is a pause, if one is wanted: what happens meanwhile is read at once, which costs far less.
+        """
         while True:
             expected = self._news.expect(News.EVENTS)
-            page = await self.list_transitions(after=after, run_id=run_id, tenant=tenant)
+            page = await self.list_transitions(after=after, limit=PAGE, run_id=run_id, tenant=tenant)
             for transition in page:
                 yield transition
             if page:
                 after = page[-1].position
                 self._news.forget(expected)
+                if pause_seconds and len(page) < PAGE:
+                    await self._news.pause(pause_seconds)
             else:
                 is_held_back = await self._ask(lambda reader: reader.is_held_back())
                 await self._pause(expected, HELD_BACK_SECONDS if is_held_back else LONGEST_PAUSE_SECONDS)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
-from typing import Any
 
 from pointsman.errors import Finding, LifecycleInvalid, UnknownName
 from pointsman.kernel.draft import Condition, LifecycleDraft, MachineDraft, MoveDraft
@@ -102,7 +101,7 @@ def _transition(move: MoveDraft, draft: MachineDraft, known: frozenset[str], gua
         to_state=move.to_state.text,
         trigger=move.trigger.text,
         signal=next(draft.signals_of(move, known), None),
-        guards=tuple(_guard(condition, guards[condition.name.text]) for condition in move.conditions),
+        guards=tuple(_guard(condition, guards) for condition in move.conditions),
         otherwise=move.otherwise,
         automatic=move.automatic,
         severity=move.severity,
@@ -110,8 +109,6 @@ def _transition(move: MoveDraft, draft: MachineDraft, known: frozenset[str], gua
     )
 
 
-def _guard(condition: Condition, predicate: Predicate) -> Guard:
-    def negation(facts: Any) -> bool:
-        return not predicate(facts)
-
-    return Guard(condition.name.text, condition.negated, negation if condition.negated else predicate)
+def _guard(condition: Condition, guards: Mapping[str, Predicate]) -> Guard:
+    name = condition.name.text
+    return Guard.on(name, guards[name], negated=condition.negated)

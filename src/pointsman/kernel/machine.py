@@ -72,6 +72,13 @@ class Guard:
     holds: Callable[[Any], bool] = field(repr=False, compare=False)
     """The predicate registered under `name`, with the negation already applied."""
 
+    @classmethod
+    def on(cls, name: str, predicate: Callable[[Any], bool], *, negated: bool) -> Guard:
+        def negation(facts: Any) -> bool:
+            return not predicate(facts)
+
+        return cls(name, negated, negation if negated else predicate)
+
     def __str__(self) -> str:
         return f"not {self.name}" if self.negated else self.name
 

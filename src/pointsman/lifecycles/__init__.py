@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 
 from pointsman.errors import LifecycleError, LifecycleUnreadable, UnknownName
-from pointsman.kernel import load
 from pointsman.kernel.machine import Kind, Lifecycle, Machine
 from pointsman.kernel.vocabulary import Vocabulary
+from pointsman.lifecycles.packed import read_pack
 from pointsman.lifecycles.vocabulary import VOCABULARY
 
 SHIPPED = ("supervised", "pipeline", "orchestrated", "approval", "agent", "standard")
@@ -67,17 +68,32 @@ def _find_shipped(name: str, vocabulary: Vocabulary) -> Machine:
 
 
 def _load_shipped(name: str, vocabulary: Vocabulary) -> Lifecycle:
-    return _read_shipped(name) if vocabulary is VOCABULARY else _build_shipped(name, vocabulary)
+    return _read_shipped(name) if vocabulary is VOCABULARY else read_shipped(name, vocabulary)
 
 
 @cache
 def _read_shipped(name: str) -> Lifecycle:
-    return _build_shipped(name, VOCABULARY)
+    lifecycle = _unpack_shipped().get(name)
+    if lifecycle is None:
+        return read_shipped(name)
+    declared = {machine.kind for machine in lifecycle.machines}
+    borrowed = () if name == DEFAULT else tuple(_read_shipped(DEFAULT).of_kind(kind) for kind in Kind if kind not in declared)
+    return replace(lifecycle, borrowed=borrowed)
 
 
-def _build_shipped(name: str, vocabulary: Vocabulary) -> Lifecycle:
-    file = Path(__file__).with_name(f"{name}.yaml")
+@cache
+def _unpack_shipped() -> dict[str, Lifecycle]:
+    return read_pack({name: _shipped_file(name).read_text("utf-8") for name in SHIPPED}, VOCABULARY)
+
+
+def read_shipped(name: str, vocabulary: Vocabulary = VOCABULARY) -> Lifecycle:
+    """A shipped lifecycle from its own file."""
+    file = _shipped_file(name)
     return _build(file.read_text("utf-8"), str(file), vocabulary, name)
+
+
+def _shipped_file(name: str) -> Path:
+    return Path(__file__).with_name(f"{name}.yaml")
 
 
 def _load_file(path: Path, vocabulary: Vocabulary) -> Lifecycle:
@@ -96,6 +112,8 @@ def _load_file(path: Path, vocabulary: Vocabulary) -> Lifecycle:
 
 def _build(text: str, file: str, vocabulary: Vocabulary, shipped_as: str | None = None) -> Lifecycle:
     """`standard` stands alone; every other lifecycle leans on it, and only shipped ones may bear a shipped name."""
+    from pointsman.kernel import load  # late: it brings all that it takes to read YAML, which most commands never do
+
     borrowed = {} if shipped_as == DEFAULT else {kind: _load_shipped(DEFAULT, vocabulary).of_kind(kind) for kind in Kind}
     return load.load_lifecycle(
         text,

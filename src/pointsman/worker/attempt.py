@@ -110,13 +110,14 @@ class Attempt:
             if self._running:
                 self._stopping = asyncio.ensure_future(self._running.stop(self._bench.grace_seconds))
 
-    def suspend(self) -> None:
-        if self._running:
+    def suspend(self, *, wanted: bool) -> None:
+        """Hold its processes, or let them go on."""
+        if self._running is None or wanted == (self._going_since is None):
+            return
+        if wanted:
             self._running.suspend()
             self._going_since = None
-
-    def resume(self) -> None:
-        if self._running:
+        else:
             self._running.resume()
             self._going_since = self._bench.world.clock.monotonic()
 
@@ -147,6 +148,7 @@ class Attempt:
     async def _run(self, job: Job) -> Ending:
         runner: Runner = self._bench.functions if job.task.call else self._bench.commands
         running = self._running = await runner.start(job)
+        self._going_since = self._bench.world.clock.monotonic()
         if running.pid is not None:
             self._bench.record.add(running.pid, running.started_ticks, self.claim.task_id, self.claim.epoch)
         try:
@@ -162,8 +164,10 @@ class Attempt:
 
     async def _watch(self, job: Job, running: Running) -> Ending:
         """Until it has ended, or has taken or been silent for too long."""
+        if job.task.timeout is None and job.task.stall_timeout is None:
+            return await running.wait()
         now = self._bench.world.clock.monotonic
-        self._going_since = began = now()
+        began = now()
         ended = asyncio.ensure_future(running.wait())
         while True:
             limits = self._limits(job, running, began)

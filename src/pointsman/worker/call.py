@@ -148,13 +148,15 @@ def _find(name: str) -> Callable[..., Any] | str:
 def _fit(
     name: str, function: Callable[..., Any], arguments: Mapping[str, Any], offered: Mapping[str, Any]
 ) -> tuple[dict[str, Any], str]:
-    given = {key: value for key, value in offered.items() if key in _parameters(function)} | dict(arguments)
     try:
-        inspect.signature(function).bind(**given)
+        signature = inspect.signature(function)
+    except ValueError:  # some built-in functions have none to show
+        return dict(arguments), ""
+    given = {key: value for key, value in offered.items() if key in signature.parameters} | dict(arguments)
+    try:
+        signature.bind(**given)
     except TypeError as error:
-        return {}, f"'{name}' cannot be called with ({', '.join(given)}): {error}; it takes {inspect.signature(function)}"
-    except ValueError:
-        pass
+        return {}, f"'{name}' cannot be called with ({', '.join(given)}): {error}; it takes {signature}"
     return given, ""
 
 

@@ -24,6 +24,8 @@ from pointsman.world import Sleep
 
 PAGE = 5_000
 LONGEST_LINE = 1 << 20
+USUAL_LINES = 1 << 14
+"""Mostly the last few lines are found in as much."""
 PAUSE_SECONDS = 0.5
 
 
@@ -75,8 +77,11 @@ async def _locked(path: Path) -> AsyncIterator[int]:
 def _find_last(file: int, path: Path) -> _Last | None:
     """The last line; one that a crash has torn is cut off, since the stream still has it."""
     size = os.fstat(file).st_size
-    begin = max(0, size - 2 * LONGEST_LINE)
-    *_, torn = lines = os.pread(file, size - begin, begin).split(b"\n")
+    for length in (USUAL_LINES, 2 * LONGEST_LINE):
+        begin = max(0, size - length)
+        *_, torn = lines = os.pread(file, size - begin, begin).split(b"\n")
+        if len(lines) > 2:  # the first one may be the end of a longer one
+            break
     if torn:
         os.ftruncate(file, size - len(torn))
     if len(lines) < 2:

@@ -20,7 +20,7 @@ UNSAFE = re.compile(r"[^A-Za-z0-9_.\[\]-]+")
 def log_path(directory: Path, run_id: str, task_name: str, epoch: int) -> Path:
     """Where the log of an attempt stands below the project directory."""
     safe = UNSAFE.sub("_", task_name).strip(".")[:120] or "_"
-    return directory / ".pointsman" / "logs" / run_id / safe / f"{epoch}.log"
+    return directory.joinpath(".pointsman", "logs", run_id, safe, f"{epoch}.log")
 
 
 def log_parts(path: Path) -> list[Path]:

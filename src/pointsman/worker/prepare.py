@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
@@ -65,7 +64,7 @@ class Preparation:
 
     def _build_job(self, claim: Claim, task: FlowTask, run: RunScope, scope: Mapping[str, Any]) -> Job:
         settings = self.settings
-        project = Path(run.payload.get("directory", settings.directory))
+        project = run.directory or settings.directory
         path = log_path(settings.directory, claim.run_id, claim.name, claim.epoch)
         output_path = path.with_name(f"{claim.epoch}.output.json")
         tool = settings.tools.get(claim.tool) if claim.tool else None
@@ -86,7 +85,7 @@ class Preparation:
             task=task,
             argv=_build_argv(task, tool.command if tool else ()),
             env=env,
-            cwd=project / (task.cwd or "."),
+            cwd=project / task.cwd if task.cwd else project,
             output_path=output_path,
             log=AttemptLog(path, settings.log_bytes),
             stdout_wanted=task.outputs is not None and task.outputs.from_ == "stdout",

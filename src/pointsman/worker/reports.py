@@ -1,6 +1,8 @@
-"""Reports to the engine: what ends at the same time is sent as one command.
+"""Reports to the engine: they are gathered until the worker hands them over, all that are there at once.
 
-A slot is free as soon as its report is under way: the claim that follows is queued behind it, so both share a commit.
+    attempts ── complete, send ──▶ gathered ── hand_over ──▶ one commit, and the claim for the slots that they free in it
+
+So a worker that finishes something and takes up the next thing does both in one commit.
 """
 
 from __future__ import annotations
@@ -17,35 +19,49 @@ Sent = Callable[[], None]
 
 
 class Reports:
-    """Sends what attempts have come to."""
+    """What attempts have come to."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, arrived: Callable[[], None]) -> None:
+        """`arrived` is called when there is something to be handed over."""
         self._engine = engine
-        self._gathered: list[tuple[Completion, asyncio.Future[None], Sent]] = []
+        self._arrived = arrived
+        self._completions: list[tuple[Completion, asyncio.Future[None], Sent]] = []
+        self._others: list[tuple[Coroutine[Any, Any, Any], asyncio.Future[Any], Sent]] = []
         self._sending: set[asyncio.Task[None]] = set()
 
-    async def send(self, report: Coroutine[Any, Any, Answer], sent: Sent) -> Answer:
-        """One report by itself; `sent` is called when it has been handed over, and this returns when it is durable."""
-        task = asyncio.ensure_future(report)
-        asyncio.get_running_loop().call_soon(sent)  # behind the first step of the task, which hands it over
-        return await task
-
     async def complete(self, completion: Completion, sent: Sent) -> None:
-        """The same for work that was done, together with whatever else is done by the time the event loop comes round."""
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[None] = loop.create_future()
-        if not self._gathered:
-            loop.call_soon(self._send_gathered)
-        self._gathered.append((completion, future, sent))
+        """Work that was done; `sent` is called when it is handed over, and this returns when it is durable."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._completions.append((completion, future, sent))
+        self._arrived()
         await future
 
-    def _send_gathered(self) -> None:
-        gathered, self._gathered = self._gathered, []
-        task = asyncio.ensure_future(self._complete_all(gathered))
+    async def send(self, report: Coroutine[Any, Any, Answer], sent: Sent) -> Answer:
+        """The same for anything else that the engine is to be told."""
+        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self._others.append((report, future, sent))
+        self._arrived()
+        return await future
+
+    def hand_over(self) -> bool:
+        """Send all that has been gathered; whether that is anything.
+
+        A claim that is begun before the event loop comes round is decided in the same commit, behind them.
+        """
+        completions, self._completions = self._completions, []
+        others, self._others = self._others, []
+        if completions:
+            self._begin(self._complete_all(completions))
+        for report, future, _ in others:
+            self._begin(_pass_on(report, future))
+        for *_, sent in (*completions, *others):
+            sent()
+        return bool(completions or others)
+
+    def _begin(self, sending: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(sending)
         self._sending.add(task)
         task.add_done_callback(self._sending.discard)
-        for _, _, sent in gathered:
-            asyncio.get_running_loop().call_soon(sent)
 
     async def _complete_all(self, gathered: list[tuple[Completion, asyncio.Future[None], Sent]]) -> None:
         try:
@@ -59,3 +75,14 @@ class Reports:
                 future.set_result(None)
             else:
                 future.set_exception(refusal)
+
+
+async def _pass_on(report: Coroutine[Any, Any, Answer], future: asyncio.Future[Answer]) -> None:
+    try:
+        answer = await report
+    except PointsmanError as error:
+        if not future.done():
+            future.set_exception(error)
+    else:
+        if not future.done():
+            future.set_result(answer)

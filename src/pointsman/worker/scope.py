@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import OrderedDict
 from collections.abc import Collection
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -22,6 +24,8 @@ class RunScope:
     run_id: str
     name: str
     payload: dict[str, Any]
+    directory: Path | None = None
+    """Where its flow was submitted from."""
     results: dict[str, dict[str, Any]] = field(default_factory=dict)
 
 
@@ -31,15 +35,27 @@ class Scopes:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._runs: OrderedDict[str, RunScope] = OrderedDict()
+        self._asked: dict[str, asyncio.Task[RunScope]] = {}
+        """Whoever asks for a run while it is being read waits for the same answer: tasks come in crowds."""
 
     async def of_run(self, run_id: str) -> RunScope:
         scope = self._runs.get(run_id)
-        if scope is None:
-            run = await self._engine.get_run(run_id)
-            payload = msgspec.json.decode(run.payload)
-            scope = self._runs[run_id] = RunScope(run_id, run.name, payload if isinstance(payload, dict) else {})
-            if len(self._runs) > MOST_RUNS:
-                self._runs.popitem(last=False)
+        if scope is not None:
+            return scope
+        asked = self._asked.get(run_id)
+        if asked is None:
+            asked = self._asked[run_id] = asyncio.create_task(self._read_run(run_id))
+            asked.add_done_callback(lambda _: self._asked.pop(run_id))
+        return await asyncio.shield(asked)
+
+    async def _read_run(self, run_id: str) -> RunScope:
+        run = await self._engine.get_run(run_id)
+        payload = msgspec.json.decode(run.payload)
+        payload = payload if isinstance(payload, dict) else {}
+        directory = Path(payload["directory"]) if "directory" in payload else None
+        scope = self._runs[run_id] = RunScope(run_id, run.name, payload, directory)
+        if len(self._runs) > MOST_RUNS:
+            self._runs.popitem(last=False)
         return scope
 
     async def look_up(self, scope: RunScope, names: Collection[str]) -> dict[str, dict[str, Any]]:

@@ -29,8 +29,8 @@ from pointsman.worker.runners.python import PythonRunner
 from pointsman.worker.scope import Scopes
 from pointsman.world import World
 
-CLAIM_SECONDS = 60.0
-"""How long one claim waits for something to do."""
+LOOKS_IN_A_LEASE = 3
+"""How often an idle worker looks for something to do without having heard of it."""
 AWAY_SECONDS = 1.0
 """Between one try to reach a database that is away, or to be let work, and the next."""
 
@@ -60,8 +60,9 @@ class Worker:
         self._tasks: set[asyncio.Task[None]] = set()
         self._used_slots = 0
         self._wish: Literal["work", "drain", "kill"] = "work"
-        self._is_suspended = False
         self._changed = asyncio.Event()
+        self._has_news = True
+        """Whether there may be something to claim."""
         self._heart: Heart | None = None
 
     async def work(self) -> None:
@@ -81,7 +82,7 @@ class Worker:
             engine=self._engine,
             world=self._world,
             preparation=Preparation(self._settings, Scopes(self._engine), row.id, environ),
-            reports=Reports(self._engine),
+            reports=Reports(self._engine, self._changed.set),
             record=record,
             commands=CommandRunner(self._world),
             functions=functions,
@@ -90,9 +91,11 @@ class Worker:
             tell=self._tell,
         )
         self._heart = self._start_heart(row.id)
+        stop_listening = self._engine.listen_for_tasks(self._hear_of_tasks)
         try:
-            await self._claim_and_run(row.id, bench)
+            await self._take_turns(row.id, bench)
         finally:
+            stop_listening()
             await asyncio.to_thread(self._heart.stop)
             functions.close()
             if await self._leave(row.id):
@@ -120,32 +123,44 @@ class Worker:
         """The last line that a task has written, if it runs here."""
         return next((attempt.last_line for (each, _), attempt in self._attempts.items() if each == task_id), "")
 
-    async def _claim_and_run(self, worker_id: str, bench: Bench) -> None:
-        claim: asyncio.Task[list[Claim]] | None = None
-        while self._wish == "work" or self._tasks or claim:
-            free = self._settings.slots - self._used_slots
-            if claim is None and self._wish == "work" and free > 0:
-                claim = asyncio.create_task(self._claim(worker_id, free))
-            elif claim is not None and self._wish != "work":
-                claim.cancel()
-            self._changed.clear()
-            change = asyncio.ensure_future(self._changed.wait())
-            await asyncio.wait({change, claim} if claim else {change}, return_when=asyncio.FIRST_COMPLETED)
-            change.cancel()
-            if claim is not None and claim.done():
-                for each in [] if claim.cancelled() else claim.result():
-                    self._begin(each, bench)
-                claim = None
+    async def _take_turns(self, worker_id: str, bench: Bench) -> None:
+        """Hand over what has been reported, claim for the slots that are free, begin what was claimed, and so on.
 
-    async def _claim(self, worker_id: str, limit: int) -> list[Claim]:
-        """What there is to do; while the database is away or the worker may not work, there is nothing."""
+        One turn is one commit. What ends while it is written goes into the next one, together with whatever else does.
+        """
+        pause = 0.0
+        while self._wish == "work" or self._tasks:
+            self._changed.clear()
+            has_reported = bench.reports.hand_over()
+            room = self._settings.slots - self._used_slots if self._wish == "work" else 0
+            if room and (has_reported or self._has_news):
+                self._has_news = False
+                # A task of its own, so that its command is queued right behind those of the reports.
+                claims = await asyncio.create_task(self._claim(worker_id, room))
+                for claim in claims or ():
+                    self._begin(claim, bench)
+                self._has_news |= len(claims or ()) == room
+                pause = AWAY_SECONDS if claims is None else self._settings.lease_seconds / LOOKS_IN_A_LEASE
+            else:
+                await self._wait_for_change(pause if room else None)
+
+    async def _wait_for_change(self, seconds: float | None) -> None:
+        """Until something has ended or is to be claimed; news may get lost, so after a while a look is worth it anyway."""
         try:
-            claims = await self._engine.claim_tasks(worker_id, limit, wait_seconds=CLAIM_SECONDS, run_id=self._run_id)
-        except (WorkerUnavailable, StoreError) as error:
-            if isinstance(error, StoreError):
-                self._tell(error)
-            await self._world.sleep(AWAY_SECONDS)
-            return []
+            async with asyncio.timeout(seconds):
+                await self._changed.wait()
+        except TimeoutError:
+            self._has_news = True
+
+    async def _claim(self, worker_id: str, limit: int) -> list[Claim] | None:
+        """What there is to do; None while the database is away or the worker may not work."""
+        try:
+            claims = await self._engine.claim_tasks(worker_id, limit, run_id=self._run_id)
+        except WorkerUnavailable:
+            return None
+        except StoreError as error:
+            self._tell(error)
+            return None
         self._tell(None)
         return claims
 
@@ -155,6 +170,10 @@ class Worker:
         if trouble != self._trouble:
             self._say(trouble or "The database answers again.")
         self._trouble = trouble
+
+    def _hear_of_tasks(self) -> None:
+        self._has_news = True
+        self._changed.set()
 
     def _begin(self, claim: Claim, bench: Bench) -> None:
         key = (claim.task_id, claim.epoch)
@@ -205,10 +224,9 @@ class Worker:
             self.kill()
         elif beat.worker.drain_wanted:
             self.drain()
-        if self._settings.on_pause == "suspend" and beat.worker.pause_wanted != self._is_suspended:
-            self._is_suspended = beat.worker.pause_wanted
-            for attempt in self._attempts.values():
-                attempt.suspend() if self._is_suspended else attempt.resume()
+        if self._settings.on_pause == "suspend":
+            for key, attempt in self._attempts.items():
+                attempt.suspend(wanted=beat.worker.pause_wanted or key in beat.paused)
 
     async def _bury_predecessors(self) -> None:
         """Workers of this project that were killed: their processes are ended, and their tasks go to others at once."""
@@ -223,6 +241,8 @@ class Worker:
 
         Whether it was heard: when the database is away, a successor that finds the record says it for this one.
         """
+        if self._trouble and self._wish == "kill":
+            return False
         try:
             row = await self._engine.get_worker(worker_id)
             if row.phase != Phase.DONE and self._wish != "kill":

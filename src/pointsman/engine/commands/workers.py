@@ -105,6 +105,8 @@ class Beat(Struct, frozen=True, kw_only=True):
     """Attempts that no longer count: end their processes."""
     cancelled: tuple[tuple[str, int], ...] = ()
     """Attempts that somebody wants to be cancelled: end their processes, and report `cancel`."""
+    paused: tuple[tuple[str, int], ...] = ()
+    """Attempts whose run lets nothing begin for now: they may go on, or be suspended."""
     unknown: tuple[tuple[str, int], ...] = ()
     """Tasks that it holds and does not know of, because the answer to its claim was lost."""
 
@@ -132,13 +134,15 @@ class Heartbeat:
         return lambda: self._answer(work, worker, rows, held)
 
     def _answer(self, work: Work, worker: Worker, rows: Mapping[str, Task], held: set[str]) -> Beat:
-        lost, cancelled = [], []
+        lost, cancelled, paused = [], [], []
         for task_id, epoch in self.attempts:
             task = rows.get(task_id)
             if task is None or task.tenant != self.tenant or task.current_attempt != epoch or task.lease_expired:
                 lost.append((task_id, epoch))
             elif task.cancel_requested_at is not None:
                 cancelled.append((task_id, epoch))
+            elif not task.run_open:
+                paused.append((task_id, epoch))
         # The answer to a claim may still be under way; after a whole lease it is not.
         patience = timedelta(seconds=worker.lease_seconds)
         strangers = [
@@ -150,6 +154,7 @@ class Heartbeat:
             worker=worker,
             lost=tuple(lost),
             cancelled=tuple(cancelled),
+            paused=tuple(paused),
             unknown=tuple(sorted((task_id, rows[task_id].epoch) for task_id in strangers)),
         )
 

@@ -46,7 +46,7 @@ class Bell:
         if self._folder is None:
             return
         try:
-            others = [entry.path for entry in os.scandir(self._folder)]
+            others = [entry.path for entry in os.scandir(self._folder) if not entry.name.startswith(".")]
         except OSError:  # no folder, no listener; and what is committed stays so, whatever happens to the bell
             return
         for path in others:
@@ -72,11 +72,17 @@ class Bell:
     def _open(self) -> None:
         assert self._folder
         assert self._own
-        self._folder.mkdir(exist_ok=True)
-        with suppress(FileExistsError):
-            os.mkfifo(self._own)
-        # Open for writing, too, so that reading blocks instead of meeting an end whenever no writer is there.
-        self._fifo = os.open(self._own, os.O_RDWR)
+        # It gets its name when it is read: whoever met it before would take it for one that nobody reads any more.
+        unnamed = self._own.with_name(f".{self._own.name}")
+        while self._fifo is None:
+            self._folder.mkdir(exist_ok=True)
+            # Whoever leaves as the last one takes the folder away, also between two of these steps.
+            with suppress(FileNotFoundError):
+                with suppress(FileExistsError):
+                    os.mkfifo(unnamed)
+                # Open for writing, too, so that reading blocks instead of meeting an end whenever no writer is there.
+                self._fifo = os.open(unnamed, os.O_RDWR)
+                unnamed.rename(self._own)
         self._thread = threading.Thread(target=self._hear, args=(self._fifo,), name="pointsman-bell", daemon=True)
         self._thread.start()
 

@@ -88,17 +88,15 @@ class RunningThread:
         self._cancel = call.Cancel()
         self._stopped = False
         loop = asyncio.get_running_loop()
-        self._called: asyncio.Future[call.Called] = loop.create_future()
-        self._abandoned: asyncio.Future[None] = loop.create_future()
+        self._called: asyncio.Future[call.Called | None] = loop.create_future()
+        """What came of it; None when it was abandoned."""
         threads.run(lambda: self._run(loop))
 
     async def wait(self) -> Ending:
-        either: set[asyncio.Future[Any]] = {self._called, self._abandoned}
-        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-        if not self._called.done():
+        called = await asyncio.shield(self._called)
+        if called is None:
             message = "was stopped, but its thread does not end: it still runs in the worker, and what it does is not counted"
             return Ending("stopped", message=f"{message}; give it a parameter `cancel`, or let it run in a process")
-        called = self._called.result()
         if self._stopped:
             return Ending("stopped", message=f"was stopped, and {called.message or 'returned'}")
         if called.kind != "returned":
@@ -123,8 +121,8 @@ class RunningThread:
         self.last_output_at = self._world.clock.monotonic()
 
     def _abandon(self) -> None:
-        if not self._called.done() and not self._abandoned.done():
-            self._abandoned.set_result(None)
+        if not self._called.done():
+            self._called.set_result(None)
 
     def _run(self, loop: asyncio.AbstractEventLoop) -> Callable[[], None]:
         """In the thread; what is returned is done when the thread is free for other work."""

@@ -1,0 +1,125 @@
+"""Many small commands: whole programs from their start to their exit, everybody taking turns."""
+
+from __future__ import annotations
+
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from bench.contenders import Answer, Contender, Entry, Pace, rates, take_turns
+from bench.flows.scene import Scale, many_tasks, new_project, one_fan_out, run_flow, tell
+from bench.report import Row, Table, Target, rate_row, ratio_of
+
+SLOTS = 2
+SPAWN = Path(__file__).with_name("spawn.py")
+OWN, FAN_OUT, PARALLEL, BARE = "`pointsman run`, a flow of so many tasks", "`pointsman run`, one `foreach`", "parallel", "bare"
+PREFECT = "Prefect"
+
+
+def measure(scale: Scale, prefect_python: str | None, versions: dict[str, str]) -> list[Table]:
+    count = scale.tasks
+    entries = [
+        Entry(OWN, lambda count: timed_flow(many_tasks(count), count), fixed=count),
+        Entry(FAN_OUT, lambda count: timed_flow(one_fan_out(count), count), fixed=count),
+        Entry(BARE, timed_spawns, fixed=count),
+    ]
+    if parallel := shutil.which("parallel"):
+        versions["GNU parallel"] = version_of(parallel)
+        entries.append(Entry(PARALLEL, timed_parallel, fixed=count))
+    else:
+        print("GNU parallel is not installed (apt-get install parallel): its row is left out.", file=sys.stderr)
+    prefect = Contender("bench.peers.prefect", python=prefect_python) if prefect_python else None
+    try:
+        if prefect:
+            versions.update(prefect.ask("versions"))
+            measure_prefect = ask_prefect(prefect)
+            entries.append(Entry(PREFECT, measure_prefect, fixed=scale.prefect_tasks))
+        answers = take_turns(entries, Pace(scale.rounds, seconds=0, most=0), tell)
+    finally:
+        if prefect:
+            prefect.close()
+    title = f"{count:,} × `true`, {SLOTS} at a time, from the start of the program to its exit"
+    return [Table(title, list(rows_of(answers, count, scale.prefect_tasks)))]
+
+
+def rows_of(answers: dict[str, list[Answer]], count: int, prefect_count: int) -> list[Row]:
+    own, fan_out, bare = (seconds_of(answers[name]) for name in (OWN, FAN_OUT, BARE))
+    rows = [
+        seconds_row("bare spawn by two threads in Python, nothing kept", bare),
+        seconds_row(OWN, own, note=overhead(own, bare, count)),
+        seconds_row(FAN_OUT, fan_out, note=overhead(fan_out, bare, count)),
+    ]
+    if PARALLEL in answers:
+        target = Target(1.5, at_most=True)
+        for what, seconds in ((OWN, own), (FAN_OUT, fan_out)):
+            name = "GNU parallel, `--joblog`" if what is OWN else "the same, against one `foreach`"
+            others = seconds_of(answers[PARALLEL])
+            ratio = ratio_of(seconds, others)
+            note = "how many times as long Pointsman took; its log is written, but not synced to the disk"
+            rows.append(seconds_row(name, others, ratio=ratio, target=target, note=note if what is OWN else ""))
+    if PREFECT in answers:
+        note = f"{prefect_count} task runs on a local server; only the flow run is timed, not the start of program and server"
+        rows.append(
+            rate_row("Prefect, 2 threads", rates(answers[PREFECT]), own=rates(answers[OWN]), target=Target(10), note=note)
+        )
+    return rows
+
+
+def seconds_row(
+    what: str, seconds: Sequence[float], *, ratio: float | None = None, target: Target | None = None, note: str = ""
+) -> Row:
+    met = None if target is None or ratio is None else target.is_met_by(ratio)
+    middle = statistics.median(seconds)
+    figure = f"{middle:.2f} s ({min(seconds):.2f}–{max(seconds):.2f})"
+    return Row(what, figure, tuple(seconds), ratio, target, met, note)
+
+
+def overhead(own: Sequence[float], bare: Sequence[float], count: int) -> str:
+    each = statistics.median((one - another) / count for one, another in zip(own, bare, strict=True))
+    return f"{each * 1e3:.2f} ms a task more than the bare spawn, the start of the program included"
+
+
+def seconds_of(answers: Sequence[Answer]) -> list[float]:
+    return [answer["seconds"] for answer in answers]
+
+
+def timed(count: int, work: Callable[[], object]) -> Answer:
+    began = time.perf_counter()
+    work()
+    return {"tasks": count, "seconds": time.perf_counter() - began}
+
+
+def timed_flow(flow: str, count: int) -> Answer:
+    with new_project(flow) as folder:
+        return timed(count, lambda: run_flow(folder, SLOTS))
+
+
+def timed_spawns(count: int) -> Answer:
+    command = [sys.executable, str(SPAWN), str(count), str(SLOTS), "true"]
+    return timed(count, lambda: subprocess.run(command, check=True))
+
+
+def timed_parallel(count: int) -> Answer:
+    """`true` is told the number of its job, which it does not mind."""
+    numbers = "\n".join(map(str, range(count)))
+    with tempfile.TemporaryDirectory(prefix="pointsman-bench-") as folder:
+        log = Path(folder, "jobs.log")
+        command = ["parallel", "--will-cite", "--joblog", str(log), "-j", str(SLOTS), "true"]
+        answer = timed(count, lambda: subprocess.run(command, check=True, input=numbers, text=True, capture_output=True))
+        done = len(log.read_text("utf-8").splitlines()) - 1
+        assert done == count, f"{done} of {count} jobs are in the log of GNU parallel."
+    return answer
+
+
+def version_of(parallel: str) -> str:
+    first, *_ = subprocess.run([parallel, "--version"], check=True, capture_output=True, text=True).stdout.splitlines()
+    return first.removeprefix("GNU parallel ")
+
+
+def ask_prefect(prefect: Contender) -> Callable[[int], Answer]:
+    return lambda count: prefect.ask("run_flow", count=count, slots=SLOTS)
