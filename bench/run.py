@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import importlib.metadata
+import os
 import platform
 import signal
 import sys
@@ -53,10 +54,12 @@ def measure(scale: Scale, parts: set[str], prefect_python: str | None, versions:
     return tables
 
 
-def preface(scale: Scale, versions: dict[str, str]) -> str:
+def preface(scale: Scale, versions: dict[str, str], load: float) -> str:
+    """With how busy the machine was: whoever shares it with others measures mostly them."""
     told = ", ".join(f"{name} {version}" for name, version in versions.items())
     return (
-        f"Measured on {machine()}. {told}. Medians of {scale.rounds} rounds ({scale.call_rounds} of the calls; "
+        f"Measured on {machine()}, whose load average was {load:.1f} at the beginning. {told}. "
+        f"Medians of {scale.rounds} rounds ({scale.call_rounds} of the calls; "
         "lowest–highest), everybody taking turns; SQLite with synchronous=FULL."
     )
 
@@ -92,10 +95,12 @@ def main() -> int:
         "SQLite": apsw.sqlite_lib_version(),
         "rich": importlib.metadata.version("rich"),
     }
+    load, _, _ = os.getloadavg()
     tables = measure(scale, options.only, prefect_python, versions)
-    print("\n\n".join([preface(scale, versions), *(table.as_text() for table in tables)]))
+    print("\n\n".join([preface(scale, versions, load), *(table.as_text() for table in tables)]))
     if options.write:
-        keep(options.write, BEGIN, END, "\n\n".join([preface(scale, versions), *(table.as_markdown() for table in tables)]))
+        text = "\n\n".join([preface(scale, versions, load), *(table.as_markdown() for table in tables)])
+        keep(options.write, BEGIN, END, text)
     if options.json:
         write_data(options.json, versions, dataclasses.asdict(scale), tables)
     return 0

@@ -10,6 +10,7 @@ import pytest
 from tests.worker.shop import error, open_shop, output, outputs, until_state, until_there
 
 from pointsman.kernel.machine import Outcome, Phase
+from pointsman.worker import checks
 from pointsman.worker.log import log_parts
 
 
@@ -263,3 +264,82 @@ async def test_what_runs_is_suspended_with_its_run_where_the_settings_say_so(dat
             await shop.until_done(run)
         (task,) = (await shop.tasks(run)).values()
     assert (task.outcome, task.epoch) == (Outcome.SUCCESS, 1)
+
+
+async def test_the_end_of_a_task_and_the_claim_of_the_next_share_a_commit(database_url: str, tmp_path: Path) -> None:
+    lines = [f"  t{number}: {{command: ['true']}}" for number in range(30)]
+    async with open_shop(database_url, tmp_path, slots=2) as shop:
+        run = await shop.submit("\n".join(["name: many", "tasks:", *lines, ""]))
+        commits = shop.engine.commit_metrics.batches
+        async with shop.working(run):
+            await shop.until_done(run)
+            commits = shop.engine.commit_metrics.batches - commits
+    others = 10  # to come, to be heard of, to look for what is not there
+    assert commits <= 30 + others
+
+
+async def test_what_cannot_be_recorded_fails_alone_and_says_so(database_url: str, tmp_path: Path) -> None:
+    (tmp_path / "odd.py").write_text("def fail(): raise ValueError('\\ud800 x\\0y')\ndef lone(): return '\\ud800'\n")
+    async with open_shop(database_url, tmp_path) as shop:
+        tasks = await shop.carry("""
+            name: odd
+            defaults: {critical: false}
+            tasks:
+              lone: {call: "odd:lone", mode: thread}
+              good: {call: "builtins:len", with: {obj: [1]}, mode: thread}
+              fail: {call: "odd:fail"}
+              pipe: {run: "mkfifo $POINTSMAN_OUTPUT"}
+              fine: {run: "true"}
+            """)
+    assert tasks["fine"].trigger == "complete"
+    assert "ValueError" in error(tasks["fail"])
+    assert "is not a file" in error(tasks["pipe"])
+    assert tasks["lone"].trigger == tasks["fail"].trigger == tasks["pipe"].trigger == "skip"
+
+
+async def test_outputs_of_before_are_not_taken_for_new_ones(database_url: str, tmp_path: Path) -> None:
+    stale = tmp_path / "stale.json"
+    stale.write_text("1")
+    os.utime(stale, (1, 1))
+    async with open_shop(database_url, tmp_path) as shop:
+        tasks = await shop.carry("{name: stale, tasks: {a: {run: 'true', outputs: {file: stale.json}}}}")
+    assert "what is there is older" in error(tasks["a"])
+
+
+async def test_a_check_is_ended_with_its_task(database_url: str, tmp_path: Path) -> None:
+    async with open_shop(database_url, tmp_path) as shop:
+        run = await shop.submit("{name: slow check, tasks: {a: {run: 'true', checks: [{run: 'echo $$ > a.pid; sleep 300'}]}}}")
+        async with shop.working(run) as worker:
+            await until_there(tmp_path / "a.pid")
+            await shop.engine.signal_run(run.id, "cancel")
+            worker.look()
+            await shop.until_done(run)
+        (task,) = (await shop.tasks(run)).values()
+    assert task.outcome == Outcome.CANCELED
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "a.pid").read_text()), 0)
+
+
+async def test_a_pattern_that_would_take_for_ever_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    defaults = checks.run_checks.__kwdefaults__
+    assert defaults
+    monkeypatch.setitem(defaults, "seconds", 5.0)
+    async with open_shop(f"sqlite:///{tmp_path}/state.db", tmp_path) as shop:
+        tasks = await shop.carry(f"""
+            name: pattern
+            defaults: {{critical: false}}
+            tasks:
+              endless: {{command: [echo, {"a" * 39}b], checks: [{{output: '(a+)+$'}}]}}
+              quick: {{command: [echo, done 12 of 12], checks: [{{output: '^done \\d+ of \\d+$'}}]}}
+            """)
+    assert "did not end within 5 seconds" in error(tasks["endless"])
+    assert tasks["quick"].trigger == "checks_passed"
+
+
+async def test_the_end_of_a_run_ends_what_runs_in_it(database_url: str, tmp_path: Path) -> None:
+    async with open_shop(database_url, tmp_path) as shop:
+        run = await shop.submit("{name: short, timeout: 1s, tasks: {a: {run: 'sleep 300'}}}")
+        async with shop.working(run):
+            await shop.until_done(run)
+        (task,) = (await shop.tasks(run)).values()
+    assert "its run had taken as long as it may" in error(task)

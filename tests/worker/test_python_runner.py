@@ -244,6 +244,8 @@ def test_threads_are_used_again(directory: Path) -> None:
 def test_it_is_a_program_as_well(directory: Path) -> None:
     job = make_call(directory, "functions:add", "process", a=5)
     env = {**job.env, "PYTHONPATH": f"{Path(call.__file__).parents[2]}:{directory}"}
-    env["POINTSMAN_CALL"] = '{"function": "functions:add", "arguments": {"a": 5}}'
+    request = directory / "request.json"
+    request.write_text('{"function": "functions:add", "arguments": {"a": 5}}')
+    env["POINTSMAN_CALL"] = str(request)
     subprocess.run([sys.executable, "-m", "pointsman.worker.call"], env=env, check=True, capture_output=True)
     assert job.output_path.read_text() == '{"sum": 7}'

@@ -15,13 +15,13 @@ import click
 import msgspec
 
 from pointsman.cli.output import count
-from pointsman.cli.progress import Progress
+from pointsman.cli.progress import Change, Progress
 from pointsman.cli.project import Project, short
-from pointsman.cli.view import FRAMES_A_SECOND, View, choose_view, count_by_outcome, format_seconds
+from pointsman.cli.view import FRAMES_A_SECOND, SKIP, View, choose_view, count_by_outcome, format_seconds, write_line
 from pointsman.engine.engine import Engine
 from pointsman.errors import PointsmanError, StoreError
 from pointsman.kernel.machine import Outcome, Phase
-from pointsman.store.rows import Run, Task
+from pointsman.store.rows import Run, Task, Transition
 from pointsman.worker import journal, processes
 from pointsman.worker.worker import AWAY_SECONDS, Worker
 
@@ -29,7 +29,7 @@ EXIT_CODES = {Outcome.SUCCESS: 0, Outcome.FAILURE: 1, Outcome.CANCELED: 1}
 INTERRUPTED = 130
 ENDED = 143
 MOST_FAILURES_SHOWN = 10
-SKIP = "skip"
+ENGINE = "engine"
 LOOK_SECONDS = 0.05
 """Between one look at what has happened and the next: people do not see less."""
 
@@ -58,24 +58,22 @@ async def carry(project: Project, run: Run, *, after: str | None = None, as_json
     view = choose_view(progress, worker.last_line, run.name, as_json=as_json)
     interruption = Interruption()
     log = project.settings.directory / ".state" / "transitions.jsonl"
-    working = asyncio.create_task(worker.work(), name="worker")
+    following = Following(project, run.id, progress, view, worker, after)
     others = [
-        asyncio.create_task(_follow(project, run.id, progress, view, worker, after), name="follow"),
+        asyncio.create_task(following.follow(), name="follow"),
         asyncio.create_task(_tick(project, view), name="tick"),
         asyncio.create_task(journal.keep(engine, log, world.sleep), name="journal"),
     ]
     try:
         with _signals(project, run, worker, view, interruption):
-            await asyncio.wait({working, others[0]}, return_when=asyncio.FIRST_COMPLETED)
-            worker.drain()
-            await working
+            await worker.work()
             processes.end_strays()
-            if others[0].done():
-                others[0].result()
     finally:
         for task in others:
             task.cancel()
         await asyncio.wait(others)
+        with suppress(StoreError):
+            await following.catch_up()
         view.close()
     await finish_log(engine, log)
     return await _conclude(project, run.id, interruption, as_json=as_json)
@@ -85,32 +83,64 @@ async def finish_log(engine: Engine, log: Path) -> None:
     """Bring the log of transitions up to date; it is a copy, and what cannot be written now can be later on."""
     try:
         await journal.append(engine, log)
-    except (OSError, StoreError) as error:
+    except (OSError, PointsmanError) as error:
         click.echo(f"{log} is not up to date: {error} Write it anew: pointsman history --rebuild", err=True)
 
 
-async def _follow(project: Project, run_id: str, progress: Progress, view: View, worker: Worker, after: str | None) -> None:
-    """Show what happens, until the run has ended; while the database is away, nothing does."""
-    engine = project.engine
+@dataclass(slots=True)
+class Following:
+    """Shows what happens in a run, and lets its worker go when it has ended."""
+
+    project: Project
+    run_id: str
+    progress: Progress
+    view: View
+    worker: Worker
+    after: str | None
+    """What happened up to here is known, and not shown again."""
     position: str | None = None
-    while True:
-        try:
-            async for transition in engine.watch(after=position, run_id=run_id, pause_seconds=LOOK_SECONDS):
-                change = await progress.take(transition)
-                is_over = change is not None and change.line is None and change.state.phase is Phase.DONE
-                is_over = is_over and (await engine.get_run(run_id)).phase == Phase.DONE
-                position = transition.position
-                if change is None or (after is not None and int(position) <= int(after)):
-                    continue
-                view.change(change)
-                if change.line is None and change.state.phase is Phase.HELD:
-                    view.say(f"The run is {change.state.name}. Go on, or see why: pointsman status {short(run_id)}")
-                if change.state.outcome is Outcome.CANCELED or change.line is None:
-                    worker.look()
-                if is_over:
-                    return
-        except StoreError:
-            await project.world.sleep(AWAY_SECONDS)
+
+    async def follow(self) -> None:
+        """For ever; while the database is away, nothing happens."""
+        while True:
+            try:
+                async for transition in self.project.engine.watch(
+                    after=self.position, run_id=self.run_id, pause_seconds=LOOK_SECONDS
+                ):
+                    await self._take(transition)
+            except StoreError:
+                await self.project.world.sleep(AWAY_SECONDS)
+
+    async def catch_up(self) -> None:
+        """What has happened since the last look."""
+        while page := await self.project.engine.list_transitions(after=self.position, run_id=self.run_id):
+            for transition in page:
+                await self._take(transition)
+
+    async def _take(self, transition: Transition) -> None:
+        change = await self.progress.take(transition)
+        self.position = transition.position
+        if change is None:
+            return
+        is_known = self.after is not None and int(transition.position) <= int(self.after)
+        if not is_known:
+            self.view.change(change)
+            if change.state.outcome is Outcome.CANCELED:
+                self.worker.look()
+        if change.line is None:
+            await self._take_run(change, is_known=is_known)
+
+    async def _take_run(self, change: Change, *, is_known: bool) -> None:
+        """The run itself has moved; one that has ended may have been taken up again since."""
+        run = await self.project.engine.get_run(self.run_id)
+        if run.phase == Phase.DONE:
+            self.worker.drain()
+            if self.progress.active and not is_known:
+                names = ", ".join(line.name for line in self.progress.active.values())
+                self.view.say(f"The run is {run.state}; waiting for what still runs: {names}")
+        elif change.state.phase is Phase.HELD and not is_known:
+            self.view.say(f"The run is {run.state}. See why: pointsman status {short(self.run_id)}{self.project.options}")
+            self.worker.look()
 
 
 async def _tick(project: Project, view: View) -> None:
@@ -126,8 +156,16 @@ def _signals(project: Project, run: Run, worker: Worker, view: View, interruptio
     cancelling: set[asyncio.Task[None]] = set()
 
     async def cancel() -> None:
-        with suppress(PointsmanError):
-            await project.engine.signal_run(run.id, "cancel", reason="interrupted from the keyboard")
+        while True:
+            try:
+                await project.engine.signal_run(run.id, "cancel", reason="interrupted from the keyboard")
+            except StoreError as error:
+                view.say(f"It cannot be cancelled yet: {error}")
+                await project.world.sleep(AWAY_SECONDS)
+            except PointsmanError:
+                break  # it has ended meanwhile
+            else:
+                break
         worker.look()
 
     def interrupted(code: int) -> None:
@@ -144,12 +182,15 @@ def _signals(project: Project, run: Run, worker: Worker, view: View, interruptio
             worker.drain()
 
     loop.add_signal_handler(signal.SIGINT, interrupted, INTERRUPTED)
-    loop.add_signal_handler(signal.SIGTERM, interrupted, ENDED)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        loop.add_signal_handler(number, interrupted, ENDED)
     try:
         yield
     finally:
-        loop.remove_signal_handler(signal.SIGINT)
-        loop.remove_signal_handler(signal.SIGTERM)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            loop.remove_signal_handler(number)
+        for task in cancelling:
+            task.cancel()
 
 
 async def _conclude(project: Project, run_id: str, interruption: Interruption, *, as_json: bool) -> int:
@@ -157,7 +198,7 @@ async def _conclude(project: Project, run_id: str, interruption: Interruption, *
     run = await project.engine.get_run(run_id)
     tasks = await project.engine.list_tasks(run_id)
     if as_json:
-        click.echo(msgspec.json.encode(summarize(run, tasks)).decode())
+        write_line(msgspec.json.encode(summarize(run, tasks)) + b"\n")
     else:
         _show_summary(project, run, tasks)
     if run.outcome is None:
@@ -178,7 +219,7 @@ def summarize(run: Run, tasks: list[Task]) -> dict[str, object]:
                 "state": task.state,
                 "outcome": task.outcome,
                 "attempts": task.epoch,
-                "error": _message(task.error) if task.outcome == Outcome.FAILURE else None,
+                "error": _message(task.error) if task.outcome == Outcome.FAILURE or is_given_up(task) else None,
                 "log": task.attempt_log_path,
             }
             for task in tasks
@@ -186,33 +227,55 @@ def summarize(run: Run, tasks: list[Task]) -> dict[str, object]:
     }
 
 
+def is_given_up(task: Task) -> bool:
+    """It failed, and was not critical, so the others went on without it."""
+    return task.trigger == SKIP and task.actor == ENGINE
+
+
 def _show_summary(project: Project, run: Run, tasks: list[Task]) -> None:
     colors = {Outcome.SUCCESS: "green", Outcome.FAILURE: "red", Outcome.CANCELED: "yellow", None: "yellow"}
     outcome = Outcome(run.outcome) if run.outcome else None
-    skipped = sum(task.trigger == SKIP for task in tasks)
-    counts = {each.value: sum(task.outcome == each and task.trigger != SKIP for task in tasks) for each in Outcome}
-    open_tasks = sum(task.outcome is None for task in tasks)
-    words = [count_by_outcome(counts), f"{skipped} skipped" if skipped else "", f"{open_tasks} not done" if open_tasks else ""]
+    reason = _message(run.error) if outcome is Outcome.FAILURE else None
+    failed = [task for task in tasks if task.outcome == Outcome.FAILURE]
+    given_up = [task for task in tasks if is_given_up(task)]
     click.echo(
-        f"{click.style(run.state, fg=colors[outcome], bold=True)}  {run.name}: {', '.join(filter(None, words))} "
-        f"of {count(len(tasks), 'task')}{_elapsed(run)}",
+        f"{click.style(run.state, fg=colors[outcome], bold=True)}  {run.name}: {_count(tasks, len(given_up))} "
+        f"of {count(len(tasks), 'task')}{_elapsed(run)}{f' – {reason}' if reason and not failed else ''}",
         err=True,
     )
-    failed = [task for task in tasks if task.outcome == Outcome.FAILURE]
-    for task in failed[:MOST_FAILURES_SHOWN]:
-        click.echo(f"  {click.style('✗ ' + task.name, fg='red')}  {_message(task.error) or task.state}", err=True)
-        if task.attempt_log_path:
-            click.echo(click.style(f"    log: {_relative(project, task.attempt_log_path)}", dim=True), err=True)
-    if len(failed) > MOST_FAILURES_SHOWN:
-        click.echo(f"  … and {len(failed) - MOST_FAILURES_SHOWN} more", err=True)
+    _show_failures(project, failed, "red")
+    _show_failures(project, given_up, "yellow")
     name = short(run.id)
-    hints = {f"pointsman logs {name}": "what its tasks wrote"}
+    hints = {f"pointsman logs {name}{project.options}": "what its tasks wrote"}
     if run.outcome is None:
-        hints[f"pointsman resume {name}"] = "go on"
+        hints[f"pointsman resume {name}{project.options}"] = "go on"
     elif failed:
-        hints[f"pointsman retry {name} && pointsman resume {name}"] = "try again what failed"
+        again = f"pointsman retry {name}{project.options} && pointsman resume {name}{project.options}"
+        hints[again] = "try again what failed"
     for command, what in hints.items():
         click.echo(click.style(f"  {command}  # {what}", dim=True), err=True)
+
+
+def _count(tasks: list[Task], given_up: int) -> str:
+    skipped = sum(task.trigger == SKIP for task in tasks) - given_up
+    counts = {each.value: sum(task.outcome == each and task.trigger != SKIP for task in tasks) for each in Outcome}
+    open_tasks = sum(task.outcome is None for task in tasks)
+    words = (
+        count_by_outcome(counts),
+        f"{given_up} failed (not critical)" if given_up else "",
+        f"{skipped} skipped" if skipped else "",
+        f"{open_tasks} not done" if open_tasks else "",
+    )
+    return ", ".join(filter(None, words))
+
+
+def _show_failures(project: Project, tasks: list[Task], color: str) -> None:
+    for task in tasks[:MOST_FAILURES_SHOWN]:
+        click.echo(f"  {click.style('✗ ' + task.name, fg=color)}  {_message(task.error) or task.state}", err=True)
+        if task.attempt_log_path:
+            click.echo(click.style(f"    log: {_relative(project, task.attempt_log_path)}", dim=True), err=True)
+    if len(tasks) > MOST_FAILURES_SHOWN:
+        click.echo(f"  … and {len(tasks) - MOST_FAILURES_SHOWN} more", err=True)
 
 
 def _elapsed(run: Run) -> str:

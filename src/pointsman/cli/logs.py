@@ -17,6 +17,7 @@ from pointsman.cli.status import arrange
 from pointsman.errors import Problem, RequestInvalid
 from pointsman.kernel.machine import Phase
 from pointsman.store.rows import Attempt, Run, Task
+from pointsman.worker.log import log_parts
 
 BLOCK = 65_536
 LONGEST_LINE = 1 << 20
@@ -63,9 +64,7 @@ class Log:
 
     def parts(self) -> tuple[Path, ...]:
         """In the order in which they were written."""
-        if self.path is None:
-            return ()
-        return tuple(path for path in (self.path, self.path.with_name(f"{self.path.name}.1")) if path.is_file())
+        return tuple(log_parts(self.path)) if self.path else ()
 
     def read_on(self) -> Iterator[bytes]:
         """What has been written since we looked the last time; a part that was begun anew is shown from its beginning."""
@@ -130,7 +129,10 @@ async def show_logs(
 ) -> int:
     run = await find_run(project.engine, name)
     only = await find_task(project.engine, run, task) if task is not None else None
-    tasks = [only] if only else [each for each in arrange(await project.engine.list_tasks(run.id)) if each.epoch]
+    begun = [each for each in arrange(await project.engine.list_tasks(run.id)) if each.epoch]
+    tasks = [only] if only else begun
+    if only and (parts := [each for each in begun if each.parent_task_id == only.id]):
+        only, tasks = None, parts  # it has only been spread over them
     if only and attempt is not None:
         logs = [await find_attempt(project, only, attempt)]
     else:
@@ -140,7 +142,7 @@ async def show_logs(
     for log in logs:
         if not log.parts() and not (follow and log.task.phase != Phase.DONE):
             show_remains(log, printer, several=only is None)
-            is_missing = True
+            is_missing |= log.path is not None
             continue
         if tail is not None:
             log.skip_to_tail(tail)
@@ -195,12 +197,13 @@ def show_remains(log: Log, printer: Printer, *, several: bool) -> None:
     """The file is gone, or there never was one: say so, with what the database has kept; silence among others is no news."""
     task = log.task
     kept = read_output(task).get("tail") or read_error(task.error)
-    if several and log.path is None and not kept:
+    if several and log.path is None:
         return
     if task.epoch == 0:
         what = f"'{task.name}' has not begun, so it has written nothing."
     elif log.path is None:
-        what = f"Attempt {log.epoch} of '{task.name}' has no log file."
+        click.echo(f"Attempt {log.epoch} of '{task.name}' has written nothing.", err=True)
+        return
     else:
         what = f"The log of attempt {log.epoch} of '{task.name}' is not on this machine: {log.path} does not exist."
     is_last = log.epoch == task.epoch

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shlex
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ import click
 from pointsman import app
 from pointsman.cli.output import json_option
 from pointsman.engine.engine import Engine
-from pointsman.errors import NotFound, NothingYet, Problem, RequestInvalid, nearest
+from pointsman.errors import NotFound, NothingYet, Problem, RequestInvalid, StoreUnusable, nearest
 from pointsman.kernel.machine import Phase
 from pointsman.settings import Settings, load_settings
 from pointsman.store.rows import Run, Task
@@ -39,6 +40,11 @@ class Asked:
     store: str | None
     directory: Path
     as_json: bool
+
+    @property
+    def options(self) -> str:
+        store = f" --store {shlex.quote(self.store)}" if self.store else ""
+        return store + (f" -C {shlex.quote(str(self.directory))}" if self.directory != Path() else "")
 
     def settings(self, **flags: object) -> Settings:
         return load_settings(self.directory, {"store": self.store, **flags}, os.environ)
@@ -64,6 +70,29 @@ def project_options(command: Callable[..., Result]) -> Callable[..., Result]:
     return with_options
 
 
+def worker_options(command: Callable[..., Result]) -> Callable[..., Result]:
+    """What can be set for whoever does the work, handed to the command as `flags`."""
+
+    @click.option("--slots", "-j", metavar="N", type=int, help="How many tasks to do at once (default: one a processor).")
+    @click.option(
+        "--capability", "capabilities", metavar="NAME", multiple=True, help="What this machine can do; again for more."
+    )
+    @click.option("--lease", "lease_seconds", metavar="TIME", help="How long the worker may be silent (default: 30s).")
+    @click.option(
+        "--grace", "grace_seconds", metavar="TIME", help="Between asking a process to end and killing it (default: 10s)."
+    )
+    @click.option("--log-bytes", metavar="SIZE", help="The largest log of an attempt (default: 100MB).")
+    @click.option("--pass-env", metavar="NAME", multiple=True, help="A variable that tasks inherit; again for more.")
+    @click.option("--on-pause", metavar="finish|suspend", help="What becomes of what runs in a pause (default: finish).")
+    @wraps(command)
+    def with_options(*arguments: Any, **options: Any) -> Result:
+        names = ("slots", "capabilities", "lease_seconds", "grace_seconds", "log_bytes", "pass_env", "on_pause")
+        flags = {name: options.pop(name) for name in names}
+        return command(*arguments, flags=flags, **options)
+
+    return with_options
+
+
 @dataclass(frozen=True, slots=True)
 class Project:
     """An engine on the database of a project, and its settings."""
@@ -71,6 +100,8 @@ class Project:
     engine: Engine
     settings: Settings
     world: World
+    options: str = ""
+    """What has to be said again for another command to mean the same project."""
 
 
 @asynccontextmanager
@@ -83,10 +114,15 @@ async def open_project(
     if file is not None and not file.exists():
         if not creates:
             raise NothingYet() if settings.origins["store"] == "default" else NothingYet(f"in {file}")
-        file.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StoreUnusable(
+                f"Cannot create {file.parent}: {error.strerror}. Name a folder that may be written to: -C"
+            ) from None
     world = World()
     async with app.open(settings.store, lifecycles=lifecycles, keeps=keeps, world=world) as engine:
-        yield Project(engine, settings, world)
+        yield Project(engine, settings, world, asked.options)
 
 
 def in_project(asked: Asked, work: Callable[[Project], Awaitable[Result]]) -> Result:

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import click
 
-from pointsman.cli.project import Asked, find_run, open_project, project_options, short
+from pointsman.cli.project import Asked, find_run, open_project, project_options, short, worker_options
 from pointsman.kernel.machine import Phase
 
 
 @click.command()
 @click.argument("run", metavar="[RUN]", required=False)
-@click.option("--slots", "-j", type=int, help="How many tasks to do at once (default: one a processor).")
-@click.option("--capability", "capabilities", metavar="NAME", multiple=True, help="What this machine can do; again for more.")
+@worker_options
 @project_options
-def command(run: str | None, slots: int | None, capabilities: tuple[str, ...], *, asked: Asked) -> int:
+def command(run: str | None, *, flags: dict[str, Any], asked: Asked) -> int:
     """Go on with RUN (the latest one, if none is named) where it stands.
 
     What was done stays done. What was interrupted is done again, as another attempt; processes that a killed worker left
@@ -26,18 +26,19 @@ def command(run: str | None, slots: int | None, capabilities: tuple[str, ...], *
       pointsman resume
       pointsman resume 3f9c21ab -j 4
     """
-    return asyncio.run(_resume(run, asked, slots, capabilities))
+    return asyncio.run(_resume(run, asked, flags))
 
 
-async def _resume(name: str | None, asked: Asked, slots: int | None, capabilities: tuple[str, ...]) -> int:
+async def _resume(name: str | None, asked: Asked, flags: dict[str, Any]) -> int:
     from pointsman.cli.carry import carry
     from pointsman.cli.run import declare_tools
 
-    async with open_project(asked, keeps=True, slots=slots, capabilities=capabilities) as project:
+    async with open_project(asked, keeps=True, **flags) as project:
         run = await find_run(project.engine, name)
         if run.phase == Phase.DONE:
             name = short(run.id)
-            again = "" if run.outcome == "success" else f" Try what failed again: pointsman retry {name}"
+            can_retry = (await project.engine.get_machine(run)).moves(run.state, "retry")
+            again = f" Try what failed again: pointsman retry {name}" if can_retry else " Start a new one: pointsman run"
             click.echo(f"{run.name} ({name}) has ended: {run.state}.{again}", err=True)
             return 0 if run.outcome == "success" else 1
         after = await project.engine.last_position()

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from pathlib import Path
+from typing import Any
 
 import click
 
 from pointsman.cli.output import count
-from pointsman.cli.project import Asked, Project, open_project, project_options, short
+from pointsman.cli.project import Asked, Project, open_project, project_options, short, worker_options
 from pointsman.errors import Problem, RequestInvalid
 from pointsman.flows import Flow
 
@@ -16,13 +18,10 @@ from pointsman.flows import Flow
 @click.command()
 @click.argument("flow", metavar="FLOW.YAML")
 @click.option("--input", "-i", "given", metavar="KEY=VALUE", multiple=True, help="An input of the flow; again for more.")
-@click.option("--slots", "-j", type=int, help="How many tasks to do at once (default: one a processor).")
-@click.option("--capability", "capabilities", metavar="NAME", multiple=True, help="What this machine can do; again for more.")
 @click.option("--detach", is_flag=True, help="Only submit it, for workers that run elsewhere, and print its id.")
+@worker_options
 @project_options
-def command(
-    flow: str, given: tuple[str, ...], slots: int | None, capabilities: tuple[str, ...], *, detach: bool, asked: Asked
-) -> int:
+def command(flow: str, given: tuple[str, ...], *, detach: bool, flags: dict[str, Any], asked: Asked) -> int:
     """Run the flow of a file, and show how it goes.
 
     Its state is kept in .pointsman/state.db of the project: when this is interrupted or the machine goes down,
@@ -40,29 +39,25 @@ def command(
     from pointsman.flows import load_flow
 
     loaded = load_flow(Path(flow))
-    return asyncio.run(_run(loaded, _read_inputs(given), asked, slots, capabilities, detach=detach))
+    return asyncio.run(_run(loaded, _read_inputs(given), asked, flags, detach=detach))
 
 
-async def _run(
-    flow: Flow, inputs: dict[str, str], asked: Asked, slots: int | None, capabilities: tuple[str, ...], *, detach: bool
-) -> int:
+async def _run(flow: Flow, inputs: dict[str, str], asked: Asked, flags: dict[str, Any], *, detach: bool) -> int:
     from pointsman.cli.carry import carry
     from pointsman.flows import build_run
     from pointsman.flows.lifecycle import find_lifecycle_file
     from pointsman.flows.plan import write_plan
 
-    settings = asked.settings(slots=slots, capabilities=capabilities)
+    settings = asked.settings(**flags)
     new = build_run(flow, inputs, directory=str(settings.directory), tools=settings.tools)
     own = find_lifecycle_file(flow)
     lifecycles = [own] if own else []
-    async with open_project(
-        asked, creates=True, keeps=True, lifecycles=lifecycles, slots=slots, capabilities=capabilities
-    ) as project:
+    async with open_project(asked, creates=True, keeps=True, lifecycles=lifecycles, **flags) as project:
         await declare_tools(project)
         run = await project.engine.submit_run(new)
         write_plan(flow, settings.directory / ".pointsman" / "runs" / run.id)
         if detach:
-            click.echo(run.id)
+            click.echo(json.dumps({"run_id": run.id}) if asked.as_json else run.id)
             return 0
         if not asked.as_json:
             tasks = count(len(new.tasks), "task")

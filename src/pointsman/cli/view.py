@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Mapping
 from datetime import datetime
@@ -39,6 +40,8 @@ MARKS = {
     Phase.QUEUED: "·",
     Phase.HELD: "○",
 }
+SKIP = "skip"
+SKIPPED_MARK = "↷"
 
 
 class View(Protocol):
@@ -82,8 +85,7 @@ class JsonView:
 
     def change(self, change: Change) -> None:
         name = change.line.name if change.line else None
-        sys.stdout.write(as_line(change.transition, change.machine, change.transition.at, name).decode())
-        sys.stdout.flush()
+        write_line(as_line(change.transition, change.machine, change.transition.at, name))
 
     def tick(self, now: datetime) -> None:
         pass
@@ -164,13 +166,24 @@ class LiveView:
         return text
 
 
+def write_line(line: bytes) -> None:
+    """To stdout. Whoever read it may have seen enough; the work goes on."""
+    try:
+        sys.stdout.write(line.decode())
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def describe_change(change: Change, progress: Progress) -> str:
     """One thing that happened, as a line for people."""
     line, state = change.line, change.state
     assert line is not None
+    was_skipped = change.transition.trigger == SKIP
+    mark, style = (SKIPPED_MARK, "bright_black") if was_skipped else (_mark(state), _style(state))
     parts = [
         f"{change.transition.at.astimezone():%H:%M:%S}",
-        click.style(f"{_mark(state)} {line.name}", fg=_style(state)),
+        click.style(f"{mark} {line.name}", fg=style),
         state.name,
     ]
     seconds = change.transition.seconds_in_state if line.took is None else line.took

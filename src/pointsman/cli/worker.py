@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import signal
+from typing import Any
 
 import click
 
 from pointsman.cli.output import count
-from pointsman.cli.project import Asked, Project, open_project, project_options
+from pointsman.cli.project import Asked, Project, open_project, project_options, worker_options
 
 
 @click.command()
-@click.option("--slots", "-j", type=int, help="How many tasks to do at once (default: one a processor).")
-@click.option("--capability", "capabilities", metavar="NAME", multiple=True, help="What this machine can do; again for more.")
 @click.option("--name", help="How it is called (default: host and process).")
+@worker_options
 @project_options
-def command(slots: int | None, capabilities: tuple[str, ...], name: str | None, *, asked: Asked) -> int:
+def command(name: str | None, *, flags: dict[str, Any], asked: Asked) -> int:
     """Do tasks of every run of a database, until told to stop.
 
     SIGTERM or Ctrl-C: finish what runs and take nothing new; twice: kill what runs, and let others take it up.
@@ -26,11 +26,11 @@ def command(slots: int | None, capabilities: tuple[str, ...], name: str | None, 
       pointsman worker --store postgresql://user@db/pointsman --slots 8
       pointsman worker --store postgresql://user@db/pointsman --capability gpu --capability docker
     """
-    return asyncio.run(_work(asked, slots, capabilities, name))
+    return asyncio.run(_work(asked, flags, name))
 
 
-async def _work(asked: Asked, slots: int | None, capabilities: tuple[str, ...], name: str | None) -> int:
-    async with open_project(asked, creates=True, keeps=True, slots=slots, capabilities=capabilities) as project:
+async def _work(asked: Asked, flags: dict[str, Any], name: str | None) -> int:
+    async with open_project(asked, creates=True, keeps=True, **flags) as project:
         return await _attend(project, name)
 
 
@@ -54,7 +54,7 @@ async def _attend(project: Project, name: str | None) -> int:
         click.echo("Killing what runs." if stops > 1 else "Finishing what runs; once more to kill it.", err=True)
         worker.kill() if stops > 1 else worker.drain()
 
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         loop.add_signal_handler(number, stop)
     able = f", able to do {', '.join(settings.capabilities)}" if settings.capabilities else ""
     click.echo(f"{name or worker_name()} at {project.engine.url} with {count(settings.slots, 'slot')}{able}", err=True)

@@ -32,7 +32,7 @@ from pointsman.engine.tasks import Report, as_error
 from pointsman.engine.timers import BATCH
 from pointsman.engine.work import Cause
 from pointsman.engine.writer import CommitMetrics, Writer
-from pointsman.errors import EngineClosed, PointsmanError, Problem, StoreBusy, StoreFull, StoreUnavailable
+from pointsman.errors import EngineClosed, PointsmanError, Problem, RequestError, StoreBusy, StoreFull, StoreUnavailable
 from pointsman.kernel.machine import Kind
 from pointsman.store.contract import News, Reader, Store
 from pointsman.store.rows import ZERO_USD, Breaker, Run, Task, Worker
@@ -412,10 +412,19 @@ class Engine(Questions):
 
             refusals, claims = await asyncio.gather(engine.complete_tasks(done), engine.claim_tasks(worker_id, len(done)))
         """
-        reports = tuple(
-            _as_signal(each.task_id, each.epoch, "complete", _read_completion(each), tenant, None) for each in completions
-        )
-        return await self._do(SignalAttempts(tenant=tenant, reports=reports)) if reports else []
+        answers: list[PointsmanError | None] = []
+        reports: dict[int, SignalAttempt] = {}
+        for index, each in enumerate(completions):
+            answers.append(None)
+            try:
+                reports[index] = _as_signal(each.task_id, each.epoch, "complete", _read_completion(each), tenant, None)
+            except RequestError as error:
+                answers[index] = error
+        if reports:
+            refusals = await self._do(SignalAttempts(tenant=tenant, reports=tuple(reports.values())))
+            for index, refusal in zip(reports, refusals, strict=True):
+                answers[index] = refusal
+        return answers
 
     async def fail_task(
         self,
@@ -703,8 +712,8 @@ def _as_signal(
 
 
 def _brief(error: str | None) -> str | None:
-    """What the audit trail has of an error: its first line, which is mostly all of it."""
-    return error.partition("\n")[0][:LONGEST_REASON] if error else None
+    """What the audit trail has of an error: the beginning of it, in one line."""
+    return " ".join(error.split())[:LONGEST_REASON] if error else None
 
 
 def _cause(actor: str, reason: str | None) -> Cause:

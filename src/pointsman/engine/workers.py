@@ -195,8 +195,18 @@ def lose_lease(work: Work, task: Task, cause: Cause) -> None:
         work.news |= News.TASKS
         if work.runs.rows[task.run_id].phase == Phase.DONE:
             tasks.end_lost(work, task)
-    elif tasks.try_send(work, task, "lease_lost", cause, tasks.Report(error=error)) is None and task.outcome is None:
+    elif _send_lease_lost(work, task, cause) and task.outcome is None:
         task.reclaim_count = min(task.reclaim_count + 1, task.max_reclaims)
+
+
+def _send_lease_lost(work: Work, task: Task, cause: Cause) -> bool:
+    reason = cause.reason or "its attempt was lost"
+    if tasks.is_used_up(task):
+        reason += (
+            f"; it was interrupted {task.reclaim_count + 1} times, and is not taken up more than {task.max_reclaims} times"
+        )
+    error = tasks.as_error(reason)
+    return tasks.try_send(work, task, "lease_lost", replace(cause, reason=reason), tasks.Report(error=error)) is None
 
 
 def release_from_run(work: Work, run: Run) -> None:

@@ -40,6 +40,7 @@ def build_run(flow: Flow, inputs: Mapping[str, Any], *, directory: str, tools: M
         "directory": directory,
         "inputs": check_inputs(flow, inputs),
         "env": dict(flow.env),
+        "timeout": flow.timeout,
     }
     return NewRun(
         name=flow.name,

@@ -37,6 +37,7 @@ from pointsman.worker.verdict import (
     Spread,
     Stop,
     Verdict,
+    clean,
     is_retried,
     judge,
 )
@@ -45,6 +46,9 @@ from pointsman.world import World
 PAUSES_SECONDS = (0.2, 0.5, 1.0, 2.0, 5.0)
 """Between one try to reach a database that is away and the next; the last one again and again."""
 
+LOOK_SECONDS = 1.0
+"""Between two looks at work that has limits, but none for now: it is suspended, or being ended."""
+UNTOLD = Failed("It failed, and why cannot be recorded.", retryable=False)
 Answer = TypeVar("Answer")
 
 
@@ -80,6 +84,9 @@ class Attempt:
         self._stopping: asyncio.Task[None] | None = None
         self._going_since: float | None = None
         """When it began, or was last resumed; None while it is suspended."""
+        self._held_since = 0.0
+        self._held_seconds = 0.0
+        """How long it has been suspended, which does not count."""
 
     async def execute(self) -> None:
         try:
@@ -114,12 +121,14 @@ class Attempt:
         """Hold its processes, or let them go on."""
         if self._running is None or wanted == (self._going_since is None):
             return
+        now = self._bench.world.clock.monotonic()
         if wanted:
             self._running.suspend()
-            self._going_since = None
+            self._going_since, self._held_since = None, now
         else:
             self._running.resume()
-            self._going_since = self._bench.world.clock.monotonic()
+            self._going_since = now
+            self._held_seconds += now - self._held_since
 
     # The pipeline
 
@@ -164,14 +173,15 @@ class Attempt:
 
     async def _watch(self, job: Job, running: Running) -> Ending:
         """Until it has ended, or has taken or been silent for too long."""
-        if job.task.timeout is None and job.task.stall_timeout is None:
+        if job.task.timeout is None and job.task.stall_timeout is None and job.ends_at is None:
             return await running.wait()
         now = self._bench.world.clock.monotonic
         began = now()
         ended = asyncio.ensure_future(running.wait())
         while True:
             limits = self._limits(job, running, began)
-            await asyncio.wait({ended}, timeout=max(min(limits.values()) - now(), 0.0) if limits else None)
+            patience = max(min(limits.values()) - now(), 0.0) if limits else LOOK_SECONDS
+            await asyncio.wait({ended}, timeout=patience)
             if ended.done():
                 return ended.result()
             for why, limit in self._limits(job, running, began).items():  # anew: it may have said something meanwhile
@@ -181,9 +191,14 @@ class Attempt:
     def _limits(self, job: Job, running: Running, began: float) -> dict[Stop, float]:
         """When it has to be ended, and why; nothing ends twice, and what is suspended cannot say anything."""
         limits: dict[Stop, float] = {}
-        if self._stop is None and job.task.timeout is not None:
-            limits["timeout"] = began + job.task.timeout
-        if self._stop is None and job.task.stall_timeout is not None and self._going_since is not None:
+        if self._stop is not None:
+            return limits
+        if job.task.timeout is not None and self._going_since is not None:
+            limits["timeout"] = began + job.task.timeout + self._held_seconds
+        if job.ends_at is not None:
+            clock = self._bench.world.clock
+            limits["end of its run"] = clock.monotonic() + (job.ends_at - clock.now()).total_seconds()
+        if job.task.stall_timeout is not None and self._going_since is not None:
             limits["stall"] = max(running.last_output_at, self._going_since) + job.task.stall_timeout
         return limits
 
@@ -203,10 +218,19 @@ class Attempt:
         if task.phase != Phase.ACTIVE:
             return Nothing()
         try:
-            failures = await run_checks(job, ending, self._bench.world)
+            failures = await run_checks(job, ending, self._bench.world, begun=self._begin_check)
         except Exception as error:  # noqa: BLE001 - as above, and by now the machine wants to hear of checks
             return Checked((f"The checks could not be made. {_defect(error)}",), retryable=False)
+        finally:
+            self._running = None
+        if self._stop:
+            return judge(job, ending, self._stop)
         return Checked(tuple(map(str, failures)), retryable=is_retried(job, "checks"))
+
+    def _begin_check(self, running: Running) -> bool:
+        """A check that runs something can be ended like the work itself; whether it is to go on at all."""
+        self._running = running
+        return self._stop is None
 
     # The report
 
@@ -216,9 +240,10 @@ class Attempt:
         except LeaseLost:
             raise
         except (RequestError, TransitionRefused) as error:
-            if isinstance(verdict, Failed):
+            if verdict == UNTOLD:
                 raise
-            await self._record(Failed(f"What it came to cannot be recorded: {error}", retryable=False))
+            told = Failed(f"What it came to cannot be recorded: {error}", retryable=False)
+            await self._record(UNTOLD if isinstance(verdict, Failed) else told)
 
     async def _insist(self, ask: Callable[[], Awaitable[Answer]]) -> Answer:
         """Ask for as long as it takes while the database is away: nothing fails and nothing is done again for that."""
@@ -245,11 +270,11 @@ class Attempt:
             case Checked(failures=()):
                 await send(engine.signal_attempt(task_id, epoch, "checks_passed"), free)
             case Checked(failures, retryable):
-                error = "\n".join(failures)
+                error = clean("\n".join(failures))
                 await send(engine.signal_attempt(task_id, epoch, "checks_failed", error=error, retryable=retryable), free)
             case Failed(message, retryable, exit_code):
                 report = engine.fail_task(
-                    task_id, epoch, message, retryable=retryable, exit_code=exit_code, log_path=self._log_path
+                    task_id, epoch, clean(message), retryable=retryable, exit_code=exit_code, log_path=self._log_path
                 )
                 await send(report, free)
             case Expired(message, retryable):
@@ -260,7 +285,7 @@ class Attempt:
             case Canceled():
                 await send(engine.signal_attempt(task_id, epoch, "cancel", error="called off"), free)
             case Skipped(reason):
-                await self._skip(reason)
+                await self._skip(clean(reason))
             case Spread(items):
                 await self._spread(verdict)
                 await self._complete({"outputs": None, "items": len(items)}, None)

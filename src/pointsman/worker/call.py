@@ -1,6 +1,6 @@
 """Calls a Python function for a task: `python -m pointsman.worker.call`, or within a thread of the worker.
 
-$POINTSMAN_CALL says what to call, as JSON: {"function": "package.module:function", "arguments": {…}, "offered": {…},
+The file $POINTSMAN_CALL says what to call: {"function": "package.module:function", "arguments": {…}, "offered": {…},
 "paths": […]}. What is offered is passed only to parameters of that name. The result goes as JSON to $POINTSMAN_OUTPUT; how it
 failed goes to $POINTSMAN_OUTPUT.problem for the worker, and with its traceback to stderr for people.
 
@@ -134,15 +134,18 @@ def _find(name: str) -> Callable[..., Any] | str:
         found: Any = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name and (module_name == error.name or module_name.startswith(f"{error.name}.")):
-            return (
-                f"there is no module '{error.name}' to call '{name}' from; looked in {os.pathsep.join(filter(None, sys.path))}"
-            )
+            return f"there is no module '{error.name}' to call '{name}' from; looked in {_few(sys.path)}"
         raise
     for part in path.split("."):
         if not hasattr(found, part):
             return f"there is no '{path}' in the module '{module_name}' ({getattr(found, '__file__', None) or 'built in'})"
         found = getattr(found, part)
     return found if callable(found) else f"'{name}' is not a function but a {type(found).__name__}"
+
+
+def _few(folders: list[str]) -> str:
+    folders = [folder for folder in folders if folder]
+    return os.pathsep.join(folders[:3]) + (f" and {len(folders) - 3} more" if len(folders) > 3 else "")
 
 
 def _fit(
@@ -184,7 +187,8 @@ def _as_json(name: str, value: Any) -> Called:
 
 
 def main() -> int:
-    request = json.loads(os.environ["POINTSMAN_CALL"])
+    with open(os.environ["POINTSMAN_CALL"], encoding="utf-8") as file:  # noqa: PTH123 - quicker to start without pathlib
+        request = json.load(file)
     output = Path(os.environ["POINTSMAN_OUTPUT"])
     sys.path[:0] = [path for path in request.get("paths", []) if path not in sys.path]
     cancel = Cancel()

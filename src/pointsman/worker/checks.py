@@ -6,7 +6,7 @@ import asyncio
 import glob
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,9 @@ CHECK_SECONDS = 600.0
 MOST_BYTES = 50_000_000
 """The largest file that is read to look at its JSON."""
 LOG_BYTES = 1_000_000
+MAY_TAKE_LONG = re.compile(r"[*+{].*[*+{]")
+"""Two things that may be repeated: how often each was is tried in all combinations."""
+OWN_PATH = str(Path(__file__).parents[2])
 SHOWN_LINES = 5
 SHOWN_NAMES = 5
 SHOWN_PROBLEMS = 3
@@ -41,12 +44,21 @@ class CheckFailure:
 
 
 async def run_checks(
-    job: Job, ending: Ending, world: World, *, paths: Sequence[Path] = (), seconds: float = CHECK_SECONDS
+    job: Job,
+    ending: Ending,
+    world: World,
+    *,
+    paths: Sequence[Path] = (),
+    seconds: float = CHECK_SECONDS,
+    begun: Callable[[Running], bool] = lambda _: True,
 ) -> list[CheckFailure]:
-    """All of them, one after the other: whoever mends one wants to know of the others."""
+    """All of them, one after the other: whoever mends one wants to know of the others.
+
+    `begun` is told of whatever a check has started, and says whether it is to go on.
+    """
     failures: list[CheckFailure] = []
     for number, check in enumerate(job.task.checks, 1):
-        evidence = await _run_check(_Checking(job, ending, world, paths, seconds, number), check)
+        evidence = await _run_check(_Checking(job, ending, world, paths, seconds, number, begun), check)
         if evidence:
             failures.append(CheckFailure(_rule(check), evidence))
     return failures
@@ -60,6 +72,7 @@ class _Checking:
     paths: Sequence[Path]
     seconds: float
     number: int
+    begun: Callable[[Running], bool]
 
 
 def _rule(check: Check) -> str:
@@ -81,7 +94,7 @@ def _rule(check: Check) -> str:
 
 async def _run_check(checking: _Checking, check: Check) -> str:
     """What is wrong; nothing when it holds."""
-    job, cwd = checking.job, checking.job.cwd
+    cwd = checking.job.cwd
     if check.exit_code is not None:
         return _check_exit_code(check.exit_code, checking.ending)
     if check.file is not None:
@@ -91,7 +104,7 @@ async def _run_check(checking: _Checking, check: Check) -> str:
     if check.json_schema is not None:
         return await asyncio.to_thread(_check_json_schema, cwd, check.json_schema.file, check.json_schema.schema_)
     if check.output is not None:
-        return await asyncio.to_thread(_check_output, check.output, job.log)
+        return await _check_output(checking, check.output)
     if check.command is not None:
         return await _check_program(checking, FlowTask(command=check.command), check.command)
     if check.run is not None:
@@ -176,11 +189,25 @@ def _read_json(path: Path) -> tuple[Any, str]:
         return None, f"{path} is not JSON that can be read: {error}"
 
 
-def _check_output(pattern: str, log: AttemptLog) -> str:
+async def _check_output(checking: _Checking, pattern: str) -> str:
+    """Some patterns take for ever on some texts, and nothing else would run meanwhile: those get a process of their own."""
+    log = checking.job.log
     tail = log.tail(TAIL_BYTES)
-    if re.search(pattern, tail, re.MULTILINE):
+    if not MAY_TAKE_LONG.search(pattern):
+        found = bool(re.search(pattern, tail, re.MULTILINE))
+    else:
+        job = _job_of_check(checking, FlowTask(call=f"{__name__}:is_found", with_={"pattern": pattern, "text": tail}))
+        ending = await _run_to_the_end(start_call(job, [OWN_PATH], {}, checking.world), job, checking)
+        if not ending.as_expected:
+            return f"{ending.message}; {_last_lines(job.log)}"
+        found = ending.output is True
+    if found:
         return ""
     return f"not found in {_last_lines(log)}" if tail else _last_lines(log)
+
+
+def is_found(pattern: str, text: str) -> bool:
+    return re.search(pattern, text, re.MULTILINE) is not None
 
 
 async def _check_program(checking: _Checking, task: FlowTask, argv: tuple[str, ...]) -> str:
@@ -215,6 +242,8 @@ def _job_of_check(checking: _Checking, task: FlowTask) -> Job:
 
 
 async def _run_to_the_end(running: Running, job: Job, checking: _Checking) -> Ending:
+    if not checking.begun(running):
+        running.kill()
     try:
         async with asyncio.timeout(checking.seconds):
             return await running.wait()

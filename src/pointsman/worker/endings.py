@@ -94,7 +94,7 @@ def _refusal(error: OSError | ValueError, program: str, cwd: Path, env: Mapping[
     if isinstance(error, FileNotFoundError):
         if found:
             return f"'{found}' is there, but the interpreter that its first line names is not"
-        places = "" if "/" in program else f"; looked in PATH: {os.pathsep.join(os.get_exec_path(env))}"
+        places = "" if "/" in program else f"; looked in PATH: {_few(os.get_exec_path(env))}"
         return f"no such program '{program}'{places or f' (seen from {cwd})'}"
     if isinstance(error, PermissionError):
         if found and found.is_dir():
@@ -105,6 +105,10 @@ def _refusal(error: OSError | ValueError, program: str, cwd: Path, env: Mapping[
     if error.errno == errno.E2BIG:
         return "arguments and environment are longer than the system allows; hand over large values in a file"
     return f"could not be started: {error.strerror or error}"
+
+
+def _few(folders: Sequence[str]) -> str:
+    return os.pathsep.join(folders[:3]) + (f" and {len(folders) - 3} more" if len(folders) > 3 else "")
 
 
 def _find_program(program: str, cwd: Path, env: Mapping[str, str]) -> Path | None:

@@ -20,6 +20,7 @@ from pointsman.worker.log import AttemptLog, log_path
 from pointsman.worker.runner import Job, build_environment
 from pointsman.worker.scope import RunScope, Scopes
 from pointsman.worker.verdict import Failed, Skipped, Spread
+from pointsman.world import Clock
 
 SHELL = ("/bin/sh", "-c")
 
@@ -33,6 +34,7 @@ class Preparation:
     worker_id: str
     environ: Mapping[str, str]
     """What of the worker's environment all work gets to see."""
+    clock: Clock
 
     async def prepare(self, claim: Claim) -> Job | Skipped | Spread | Failed:
         """Ready to start, unless there is nothing to start."""
@@ -40,6 +42,9 @@ class Preparation:
             task = FlowTask.model_validate(claim.payload)
         except ValidationError as error:
             return Failed(f"What was submitted is not a task of a flow: {_brief(error)}", retryable=False)
+        if claim.tool and claim.tool not in self.settings.tools:
+            message = f"This worker has no tool '{claim.tool}' in its settings, so it cannot know how to call it."
+            return Failed(message, retryable=True)
         run = await self.scopes.of_run(claim.run_id)
         try:
             scope = await self._build_scope(run, task)
@@ -88,6 +93,8 @@ class Preparation:
             cwd=project / task.cwd if task.cwd else project,
             output_path=output_path,
             log=AttemptLog(path, settings.log_bytes),
+            ends_at=run.ends_at,
+            prepared_at=self.clock.now().timestamp(),
             stdout_wanted=task.outputs is not None and task.outputs.from_ == "stdout",
             grace_seconds=settings.grace_seconds,
         )

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import fnmatch
 import json
+import os
+import stat
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -35,6 +38,10 @@ class Job:
     cwd: Path
     output_path: Path
     log: AttemptLog
+    ends_at: datetime | None = None
+    """When its run will have taken as long as it may."""
+    prepared_at: float = 0.0
+    """Seconds since the epoch: what is older was not written by it."""
     stdout_wanted: bool = False
     grace_seconds: float = 10.0
 
@@ -113,7 +120,10 @@ def build_environment(
 def read_output(path: Path) -> tuple[Any, str | None]:
     """The JSON that work has written there (None when nothing), and what is wrong with it."""
     try:
-        with path.open("rb") as file:
+        # Nobody waits for the other end of a pipe that stands in the place of a file.
+        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                return None, f"its output {path} is not a file"
             content = file.read(OUTPUT_BYTES + 1)
     except FileNotFoundError:
         return None, None

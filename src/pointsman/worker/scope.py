@@ -6,6 +6,7 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Collection
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,8 @@ class RunScope:
     payload: dict[str, Any]
     directory: Path | None = None
     """Where its flow was submitted from."""
+    ends_at: datetime | None = None
+    """When it will have taken as long as it may."""
     results: dict[str, dict[str, Any]] = field(default_factory=dict)
 
 
@@ -53,7 +56,9 @@ class Scopes:
         payload = msgspec.json.decode(run.payload)
         payload = payload if isinstance(payload, dict) else {}
         directory = Path(payload["directory"]) if "directory" in payload else None
-        scope = self._runs[run_id] = RunScope(run_id, run.name, payload, directory)
+        timeout = payload.get("timeout")
+        ends_at = run.created_at + timedelta(seconds=timeout) if timeout is not None else None
+        scope = self._runs[run_id] = RunScope(run_id, run.name, payload, directory, ends_at)
         if len(self._runs) > MOST_RUNS:
             self._runs.popitem(last=False)
         return scope

@@ -10,7 +10,10 @@ from pointsman.engine.submit import NewTask
 from pointsman.kernel.grammar import format_duration
 from pointsman.worker.runner import Ending, Job, parse_output, read_output
 
-Stop = Literal["lost", "killed", "called off", "timeout", "stall"]
+LONGEST_MESSAGE = 20_000
+CLOCK_SECONDS = 1.0
+"""The time of a file may be so much behind."""
+Stop = Literal["lost", "killed", "called off", "timeout", "stall", "end of its run"]
 """Why the worker ended some work: it no longer counts, the worker ends, it was called off, it took or was silent too long."""
 
 
@@ -85,8 +88,16 @@ def judge(job: Job, ending: Ending, stop: Stop | None) -> Verdict:
         case "stall":
             message = f"It was ended after {format_duration(task.stall_timeout or 0)} without any output."
             return Expired(message, is_retried(job, stop))
+        case "end of its run":
+            return Expired("It was ended when its run had taken as long as it may.", retryable=False)
         case None:
             return _judge_end(job, ending)
+
+
+def clean(message: str) -> str:
+    """Text that any database takes: what is no UTF-8, and NUL, is replaced, and there is an end to it."""
+    text = message.encode("utf-8", "replace").decode().replace("\0", "�")
+    return text if len(text) <= LONGEST_MESSAGE else f"{text[:LONGEST_MESSAGE]}…"
 
 
 def is_retried(job: Job, reason: str | int) -> bool:
@@ -119,6 +130,10 @@ def _read_outputs(job: Job, ending: Ending) -> tuple[Any, str | None]:
     if declared.from_ == "stdout":
         return parse_output(ending.stdout or b"", "stdout")
     path = Path(job.cwd, declared.file or "")
-    if not path.exists():
+    try:
+        is_stale = path.stat().st_mtime + CLOCK_SECONDS < job.prepared_at
+    except FileNotFoundError:
         return None, f"it did not write its outputs to {path}, as it should"
-    return read_output(path)
+    except OSError as error:
+        return None, f"its outputs {path} cannot be read: {error.strerror}"
+    return (None, f"it did not write its outputs to {path}: what is there is older") if is_stale else read_output(path)

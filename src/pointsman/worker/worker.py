@@ -81,7 +81,7 @@ class Worker:
         bench = Bench(
             engine=self._engine,
             world=self._world,
-            preparation=Preparation(self._settings, Scopes(self._engine), row.id, environ),
+            preparation=Preparation(self._settings, Scopes(self._engine), row.id, environ, self._world.clock),
             reports=Reports(self._engine, self._changed.set),
             record=record,
             commands=CommandRunner(self._world),
@@ -95,6 +95,9 @@ class Worker:
         try:
             await self._take_turns(row.id, bench)
         finally:
+            if self._tasks:  # something went wrong here: nothing runs on without anybody to report it
+                self.kill()
+                await asyncio.wait(self._tasks)
             stop_listening()
             await asyncio.to_thread(self._heart.stop)
             functions.close()

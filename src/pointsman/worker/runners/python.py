@@ -47,7 +47,13 @@ def start_call(job: Job, paths: list[str], offered: Mapping[str, Any], world: Wo
     """By the path of the file: it is found whatever the user's PYTHONPATH is, and -P keeps our directory out of theirs."""
     assert job.task.call is not None, "a function to call"
     request = {"function": job.task.call, "arguments": dict(job.task.with_), "offered": dict(offered), "paths": paths}
-    env = {"PYTHONUNBUFFERED": "1", **job.env, "POINTSMAN_CALL": json.dumps(request)}
+    request_path = job.output_path.with_name(f"{job.output_path.name}.call")
+    try:
+        request_path.parent.mkdir(parents=True, exist_ok=True)
+        request_path.write_text(json.dumps(request), "utf-8")  # an environment variable holds only so much
+    except OSError as error:
+        return NotStarted(Ending("not_started", message=f"could not be started: {error}"), world.clock.monotonic())
+    env = {"PYTHONUNBUFFERED": "1", **job.env, "POINTSMAN_CALL": str(request_path)}
     running = start_command(replace(job, env=env), (sys.executable, "-P", str(call.__file__)), world)
     return running if isinstance(running, NotStarted) else RunningCall(running, job)
 
