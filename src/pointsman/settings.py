@@ -26,11 +26,13 @@ PYPROJECT = "pyproject.toml"
 FOLDER = ".pointsman"
 """What Pointsman writes for a project: the database, logs, records of workers."""
 PREFIX = "POINTSMAN_"
-GIVEN_TO_TASKS = ("RUN_ID", "TASK_ID", "ATTEMPT", "EPOCH", "OUTPUT", "LOG_DIR", "CALL")
+GIVEN_TO_TASKS = ("RUN_ID", "TASK_ID", "TASK_NAME", "ATTEMPT", "EPOCH", "OUTPUT", "LOG_DIR", "WORKER_ID", "CALL")
 """Variables of the same prefix that tell a task what it is; settings they are not."""
 
 _KINDS_OF_STORE = ("sqlite:///", "postgresql://", "postgres://")
-_PASSWORD = re.compile(r"(?<=:)[^:@/]+(?=@)|(?<=password=)[^&]+")
+_PASSWORD = re.compile(r"(?<=://)(?P<user>[^:]*):.*(?=@)", re.DOTALL)
+"""From the first colon to the last `@`: a password may hold any letter, also those that have a meaning in a URL."""
+_PASSWORD_WORD = re.compile(r"(?<=password=)[^&]+", re.IGNORECASE)
 _SIZE = re.compile(r"(?P<count>\d{1,9}(?:\.\d{1,3})?)\s*(?P<unit>[kKMG]?)(?P<binary>i?)B?")
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3}
 _RATE = re.compile(r"(?P<count>\d{1,6})\s*(?:/|per)\s*(?P<time>\S+)")
@@ -149,7 +151,9 @@ def _names_us(path: Path) -> bool:
 
 def hide_password(url: str) -> str:
     """The URL of a database as it may be shown."""
-    return _PASSWORD.sub("***", url)
+    if url.startswith("sqlite:"):
+        return url
+    return _PASSWORD.sub(r"\g<user>:***", _PASSWORD_WORD.sub("***", url), count=1)
 
 
 def _count_processors() -> int:

@@ -59,7 +59,7 @@ def on_a_terminal(*arguments: str, **environment: str) -> str:
 
 
 def test_help_names_every_command_and_ends_well() -> None:
-    for call in ([], ["--help"], ["-h"]):
+    for call in ([], ["--help"], ["-h"], ["help"]):
         result = pointsman(*call)
         assert result.returncode == 0
         assert all(command in result.stdout.decode() for command in COMMANDS)
@@ -88,6 +88,10 @@ def test_every_command_has_help_with_an_example(command: str) -> None:
     assert b"pointsman" in result.stdout
     if command not in ("machine", "config", "flow"):
         assert b"Example" in result.stdout
+
+
+def test_help_for_a_command_can_be_asked_for_as_a_command() -> None:
+    assert pointsman("help", "flow", "check").stdout == pointsman("flow", "check", "--help").stdout
 
 
 def test_the_version_is_told() -> None:

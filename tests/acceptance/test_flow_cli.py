@@ -98,6 +98,55 @@ def test_draw_knows_three_formats(form: str, sign: str, sound: Path, tmp_path: P
     assert json.loads(pointsman("draw", sound, "-f", form, "--json").stdout)["format"] == form
 
 
+def test_what_to_draw_follows_from_the_name_of_the_output(sound: Path, tmp_path: Path) -> None:
+    for name, sign in (("out.svg", "<svg"), ("out.mmd", "flowchart"), ("out.txt", "a")):
+        assert pointsman("draw", sound, "-o", tmp_path / name).returncode == 0
+        assert sign in (tmp_path / name).read_text("utf-8")
+
+
+def test_a_picture_that_cannot_be_drawn_is_refused_and_not_written(sound: Path, tmp_path: Path) -> None:
+    for form in ([], ["-f", "svg"]):
+        result = pointsman("draw", sound, *form, "-o", tmp_path / "out.png")
+        assert result.returncode == 2
+        assert f"-o {tmp_path}/out.svg" in result.stderr
+        assert not (tmp_path / "out.png").exists()
+
+
+TOOLS = """\
+name: demo
+defaults: {tool: curl}
+tasks:
+  a: {command: [echo, hi]}
+  b: {command: [echo, hi], tool: crul}
+"""
+
+
+def test_check_knows_the_tools_of_the_project(tmp_path: Path) -> None:
+    file = tmp_path / "flows" / "tools.yaml"
+    file.parent.mkdir()
+    file.write_text(TOOLS)
+    undeclared = pointsman("check", file)
+    assert undeclared.returncode == 1
+    assert f"{file}:2:18: There is no tool 'curl'. [tool]" in undeclared.stdout
+    assert "under [tools.curl]" in undeclared.stdout
+    (tmp_path / "pointsman.toml").write_text('[tools.curl]\ncommand = ["curl"]\n')
+    misspelt = pointsman("check", file, "--json")
+    (finding,) = json.loads(misspelt.stdout)[0]["findings"]
+    assert (finding["rule"], finding["line"], finding["column"]) == ("tool", 5, 34)
+    assert "Did you mean curl?" in finding["advice"]
+    assert re.search(r"tool curl$.*tool crul \(not declared\)$", pointsman("show", file).stdout, re.MULTILINE | re.DOTALL)
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "pointsman.toml").write_text("[tools.curl]\n[tools.crul]\n")
+    assert pointsman("check", file, "-C", other).returncode == 0
+    (tmp_path / "pointsman.toml").write_text("slots = -1\n")
+    assert pointsman("check", file).returncode == 2
+
+
+def test_the_summaries_of_the_commands_are_whole() -> None:
+    assert "..." not in pointsman("--help").stdout.partition("Commands:")[2]
+
+
 def test_mistakes_get_a_clear_line(sound: Path) -> None:
     for arguments, hint in [
         (("check",), "FILE"),

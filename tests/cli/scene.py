@@ -27,7 +27,7 @@ FLOW = (
     NewTask(name="transform", depends_on=("fetch",)),
     NewTask(name="load", depends_on=("transform",)),
 )
-EXIT_CODE_2 = "It ended with exit code 2, and 0 was expected.\nThe end of its log: boom"
+EXIT_CODE_2 = "exited with code 2 (expected 0)\nThe end of its log: boom"
 
 Answer = TypeVar("Answer")
 

@@ -34,7 +34,7 @@ def test_a_task_is_shown_with_its_attempts(scene: Scene) -> None:
         (attempt,) = shown["attempts"]
         assert (attempt["attempt"], attempt["ended_by"], attempt["exit_code"], attempt["error"]) == (1, "fail", 2, EXIT_CODE_2)
     out = scene.call("history latest transform").out
-    assert "It ended with exit code 2" in out
+    assert "exited with code 2" in out
     assert "log of attempt 1: " in out
 
 

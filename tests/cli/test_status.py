@@ -9,6 +9,7 @@ import re
 import pytest
 from tests.cli.scene import EXIT_CODE_2, Scene
 
+from pointsman.engine.engine import Engine
 from pointsman.engine.submit import NewTask
 from pointsman.store.rows import Run
 from pointsman.worker.records import Record
@@ -69,8 +70,8 @@ def test_a_run_is_shown_with_its_tasks_what_went_wrong_and_what_can_be_done(scen
     out = scene.call("status latest").out
     assert "nightly  FAILED  2 of 3 tasks done" in out
     assert run.id in out
-    assert re.search(r"^transform +FAILED +1 +\S+ +It ended with exit code 2, and 0 was expected\.$", out, re.MULTILINE)
-    assert re.search(r"^load +PENDING +waits for transform$", out, re.MULTILINE)
+    assert re.search(r"^transform +FAILED +1 +\S+ +exited with code 2 \(expected 0\)$", out, re.MULTILINE)
+    assert re.search(r"^load +PENDING +after: transform$", out, re.MULTILINE)
     assert f"  log: {scene.folder}/.pointsman/logs/{run.id}/transform/1.log\n" in out
     for step in ("logs {} transform", "retry {}", "skip {} transform"):
         assert f"  pointsman {step.format(run.id[-8:])} " in out
@@ -119,7 +120,7 @@ def test_subtasks_stand_below_their_task_and_what_was_skipped_says_why(scene: Sc
     rows = scene.call("status latest").out.split("\n\n")[1].splitlines()[1:]
     assert [row[: row.index("  ", 3)] for row in rows] == ["load", "  load[0]", "  load[1]", "after"]
     assert rows[2].endswith("  empty")
-    assert rows[3].endswith("  waits for load, load[0]")
+    assert rows[3].endswith("  after: load, load[0]")
 
 
 def test_a_run_is_found_by_its_id_a_part_of_it_and_as_the_latest(scene: Scene) -> None:
@@ -176,7 +177,7 @@ def test_a_terminal_gets_colours_and_lines_that_fit(scene: Scene, monkeypatch: p
     run = scene.failed_run()
     colored = look(scene, run)
     assert "\x1b[31mFAILED\x1b[0m" in colored
-    assert "It ended with exit code 2, and 0 was expected" in colored
+    assert "exited with code 2 (expected 0)" in colored
     table = re.sub(r"\x1b\[\d+m", "", colored).split("\r\n\r\n")[1]
     assert max(len(line) for line in table.splitlines()) <= 80
     assert not COLOR.search(look(scene, run, NO_COLOR="1"))
@@ -195,3 +196,105 @@ def test_a_worker_that_was_killed_here_is_not_waited_for(scene: Scene) -> None:
     shown = scene.call("status latest").out
     assert "No worker is at it." in shown
     assert f"pointsman resume {run.id[-8:]}" in shown
+
+
+def why(scene: Scene, task: str) -> str | None:
+    tasks = scene.call("status latest --json").json["tasks"]
+    answer: str | None = next(each["why"] for each in tasks if each["name"] == task)
+    return answer
+
+
+def using(tool: str, name: str = "only") -> NewTask:
+    return NewTask(name=name, tool=tool, payload={"run": "true", "tool": tool}, critical=False)
+
+
+def test_a_task_that_no_worker_can_do_says_what_is_missing_and_who_could(scene: Scene) -> None:
+    payload = {"run": "true", "needs_capabilities": ["gpu"]}
+    run = scene.submit(NewTask(name="train", capabilities=("gpu",), payload=payload), NewTask(name="other"))
+    assert why(scene, "train") == "no worker can do: gpu"
+    assert f"pointsman resume {run.id[-8:]} --capability gpu " in scene.call("status latest").out
+    scene.claim()
+    out = scene.call("status latest").out
+    assert re.search(r"^train +QUEUED +no worker can do: gpu$", out, re.MULTILINE)
+    assert "  pointsman worker --capability gpu " in out
+
+    async def join(engine: Engine) -> None:
+        await engine.register_worker("big", capabilities=("gpu", "docker"))
+
+    scene.do(join)
+    assert why(scene, "train") is None
+
+
+def test_what_can_only_be_done_by_several_workers_is_told_so(scene: Scene) -> None:
+    payload = {"run": "true", "needs_capabilities": ["gpu", "docker"]}
+    scene.submit(NewTask(name="train", capabilities=("gpu", "docker"), payload=payload))
+
+    async def join(engine: Engine) -> None:
+        for word in ("gpu", "docker"):
+            await engine.register_worker(word, capabilities=(word,))
+
+    scene.do(join)
+    assert why(scene, "train") == "no worker can do all of: docker, gpu"
+
+
+def test_a_task_whose_tool_is_shut_off_says_for_how_long(scene: Scene) -> None:
+    async def declare(engine: Engine) -> None:
+        await engine.declare_tool("curl", failure_threshold=1, cooldown_seconds=600)
+
+    scene.do(declare)
+    run = scene.submit(using("curl", "first"), using("curl", "second"))
+    scene.fail(run)
+    assert re.fullmatch(r"curl circuit is open, retry in (600|5\d\d) seconds", why(scene, "second") or "")
+
+
+@pytest.mark.parametrize("limit", [{"max_concurrent": 1}, {"rate_count": 1, "rate_seconds": 600.0}])
+def test_a_task_whose_tool_bears_no_more_says_so_whoever_uses_it(scene: Scene, limit: dict[str, float]) -> None:
+    async def declare(engine: Engine) -> None:
+        await engine.declare_tool("curl", **limit)  # type: ignore[arg-type]
+
+    scene.do(declare)
+    scene.submit(using("curl"))
+    scene.claim()
+    scene.submit(using("curl", "next"))
+    assert why(scene, "next") == "curl is at its limit"
+
+
+def test_a_task_whose_run_is_over_or_paused_says_so(scene: Scene) -> None:
+    run = scene.submit(NewTask(name="one"), NewTask(name="two"))
+    scene.call("pause latest")
+    assert why(scene, "two") == "its run is PAUSED"
+    scene.do(lambda engine: engine.signal_run(run.id, "resume", actor="me"))
+    scene.fail(run)
+    assert why(scene, "two") == "its run is FAILED"
+
+
+def test_nothing_is_offered_where_nothing_leads_on(scene: Scene) -> None:
+    scene.submit()
+    scene.call("cancel latest fetch")
+    out = scene.call("status latest").out
+    assert "fetch is CANCELED, and nothing leads out of that: run the flow anew." in out
+    assert "Next:" not in out
+
+
+def test_workers_are_listed_with_what_they_hold(scene: Scene) -> None:
+    assert scene.call("status --workers --json").json == []
+    run = scene.submit()
+    assert scene.call("status --workers").err == "No worker is there. Start one: pointsman worker\n"
+    scene.claim()
+    head, row = scene.call("status --workers").out.splitlines()
+    assert head.split() == ["worker", "state", "slots", "heard", "of", "can", "do", "id", "holds"]
+    assert re.fullmatch(rf"box +BUSY +1/1 +\d\S+ ago +\w{{8}}  fetch \({run.id[-8:]}\)", row)
+    (told,) = scene.call("status --workers --json").json
+    assert (told["name"], told["alive"], told["slots"], told["phase"]) == ("box", True, 1, "active")
+    assert [task["name"] for task in told["holds"]] == ["fetch"]
+    assert scene.call("status latest --workers").code == 2
+
+
+def test_workers_that_are_gone_are_listed_only_when_asked_for(scene: Scene) -> None:
+    async def come_and_go(engine: Engine) -> None:
+        worker = await engine.register_worker("box")
+        await engine.signal_worker(worker.id, "drain", actor="me")
+
+    scene.do(come_and_go)
+    assert scene.call("status --workers --json").json == []
+    assert [worker["name"] for worker in scene.call("status --workers --all --json").json] == ["box"]

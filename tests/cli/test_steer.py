@@ -68,12 +68,43 @@ def test_without_a_worker_it_says_who_could_go_on(scene: Scene) -> None:
     assert scene.call("skip latest fetch").err == f"No worker is at it. To go on with it: pointsman resume {run.id[-8:]}\n"
 
 
-def test_a_refusal_is_the_sentence_of_the_engine_and_changes_nothing(scene: Scene) -> None:
+def test_a_critical_task_that_is_cancelled_costs_the_run_its_success_and_says_so(scene: Scene) -> None:
+    run = scene.submit()
+    said = scene.call("cancel latest fetch")
+    assert said.out == f"fetch: QUEUED → CANCELED\nnightly ({run.id[-8:]}): PENDING → FAILED\n"
+    assert said.err.splitlines() == [
+        "nightly cannot succeed without fetch, which is CANCELED: nothing leads out of that.",
+        "(`pointsman skip` instead of `cancel` lets the others go on without a task.)",
+    ]
+
+
+def test_a_task_that_is_not_critical_is_cancelled_without_ado(scene: Scene) -> None:
+    scene.submit(NewTask(name="one", critical=False), NewTask(name="two"))
+    said = scene.call("cancel latest one").err
+    assert "cannot succeed" not in said
+    assert "skip" not in said
+
+
+def test_a_refusal_speaks_of_the_run_or_the_task_and_changes_nothing(scene: Scene) -> None:
     run = scene.submit(NewTask(name="only"))
     scene.complete(run)
     said = scene.call("retry latest")
     assert (said.code, said.out) == (2, "")
-    assert said.err == "error: standard.run has ended in SUCCEEDED: 'retry' cannot move it. Nothing leads out of it.\n"
-    assert scene.call("skip latest only").err.startswith("error: standard.task has ended in SUCCEEDED: 'skip'")
+    assert said.err == f"error: nightly ({run.id[-8:]}) is SUCCEEDED, and nothing leads out of that.\n"
+    assert scene.call("skip latest only").err == "error: only is SUCCEEDED, and nothing leads out of that.\n"
     assert "has no task 'onl'. Did you mean only?" in scene.call("skip latest onl").err
     assert scene.state(run) == "SUCCEEDED"
+
+
+def test_a_refusal_says_what_can_be_done_instead(scene: Scene) -> None:
+    run = scene.failed_run()
+    part = run.id[-8:]
+    said = scene.call("cancel latest").err
+    assert said == (
+        f"error: nightly ({part}) is FAILED, and `cancel` is not possible then. What can be done: pointsman retry {part}.\n"
+    )
+    said = scene.call("cancel latest transform").err
+    assert said == (
+        "error: transform is FAILED, and `cancel` is not possible then. "
+        f"What can be done: pointsman retry {part} transform, pointsman skip {part} transform.\n"
+    )

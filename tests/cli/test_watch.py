@@ -25,7 +25,7 @@ def test_a_run_that_has_ended_says_how_and_nothing_else(scene: Scene) -> None:
     scene.failed_run()
     said = scene.call("watch")
     assert (said.code, said.out) == (1, "")
-    assert re.match(r"nightly is FAILED after \S+\. It ended with exit code 2, and 0 was expected\.\nMore: ", said.err)
+    assert re.match(r"nightly is FAILED after \S+\. exited with code 2 \(expected 0\)\nMore: ", said.err)
     run = scene.submit(NewTask(name="only"))
     scene.complete(run)
     assert scene.call("watch").code == 0

@@ -383,3 +383,10 @@ async def test_many_processes_keep_both_limits(database_url: str) -> None:
         assert 1 <= await most_at_once(engine, run) <= 2
         begun = sorted(task.started_at for task in await engine.list_tasks(run.id) if task.started_at)
         assert all(later - earlier >= timedelta(seconds=1) for earlier, later in zip(begun, begun[10:], strict=False))
+
+
+async def test_a_tool_that_two_processes_declare_at_once_is_one_tool(database_url: str) -> None:
+    async with app.open(database_url) as one, app.open(database_url) as other:
+        for number in range(10):
+            await asyncio.gather(one.declare_tool(f"tool {number}"), other.declare_tool(f"tool {number}"))
+        assert len(await one.list_breakers()) == 10

@@ -182,6 +182,8 @@ def test_ten_different_errors_are_all_reported_in_their_places() -> None:
         ("agent: {model: x}", "later", (5, 5), "Agents come with a later version"),
         ("prompt: do it", "later", (5, 5), "later version"),
         ("run: a\nreview: true", "later", (6, 5), "Reviews come with a later version"),
+        ("run: a\nwhen: inputs.n >", "expression", (6, 11), "Something is missing after `>`."),
+        ("run: a\nwhen: tasks.import.outputs == 1", "expression", (6, 11), 'as in `tasks["import"]`'),
         ("run: a\ndepends_on: [first]", "structure", (6, 5), "needs?"),
         ("script: make", "structure", (5, 5), "run?"),
         ("run: a\nif: inputs.x", "structure", (6, 5), "when?"),
@@ -234,6 +236,19 @@ def test_each_mistake_in_a_file_has_its_place(text: str, expected: list[tuple[st
     if "\n" not in text:
         text += "\n"
     assert sorted(found(text)) == sorted(expected)
+
+
+@pytest.mark.parametrize(
+    ("text", "advice"),
+    [
+        ("name: x\ntasks:\n  a:\n  run: b\n", "indent it further than `a:`"),
+        ("name: x\ntasks:\n  a:\n  run: b\n", "`run` is a key of a task"),
+        ("name: x\ntasks:\na:\n  run: b\n", "indent it further than `tasks:`"),
+        ("name: x\ntasks: {a: {run: b}}\n---\nname: y\n", "Keep one flow in a file"),
+    ],
+)
+def test_what_stands_in_the_wrong_place_is_told_where_it_belongs(text: str, advice: str) -> None:
+    assert advice in " ".join(each.advice for each in findings(text))
 
 
 def test_every_circle_is_named_task_by_task() -> None:
@@ -296,6 +311,25 @@ def test_aliases_cannot_blow_up_a_file() -> None:
     assert ("too-large") in {rule for rule, _, _ in found("\n".join([*lines, "tasks: {a: {run: b}}", ""]))}
     assert findings("name: x\ntasks: &t {a: {run: b}, c: *t}\n")
     assert findings("name: &n [*n]\n")
+
+
+MANY = 1_000
+
+
+@pytest.mark.parametrize(
+    ("anchored", "used"),
+    [
+        ("{" + ", ".join(f"k{n}: {n}" for n in range(MANY)) + "}", "{<<: [" + ", ".join(["*a"] * MANY) + "]}"),
+        ("{" + ", ".join(f"k{n}: {n}" for n in range(MANY)) + "}", "[" + ", ".join(["{<<: *a}"] * MANY) + "]"),
+        ("{" + ", ".join(["k: 1"] * MANY) + "}", "[" + ", ".join(["*a"] * MANY) + "]"),
+        ("[" + ", ".join(["1"] * MANY) + "]", "{" + ", ".join(["<<: *a"] * MANY) + "}"),
+    ],
+    ids=["merged into one", "merged into many", "the same key again and again", "lists that cannot be merged"],
+)
+def test_merges_cannot_blow_up_a_file(anchored: str, used: str) -> None:
+    reported = findings(f"name: x\nx-a: &a {anchored}\nx-b: {used}\ntasks: {{a: {{run: b}}}}\n")
+    assert "too-large" in {finding.rule for finding in reported}
+    assert len(reported) < 2 * MANY
 
 
 def test_the_tail_of_a_file_has_right_lines_whatever_ends_its_lines() -> None:

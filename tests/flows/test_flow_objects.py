@@ -108,7 +108,14 @@ def test_a_run_has_what_the_flow_says() -> None:
     )
     run = build_run(declared, {}, directory="/project", tools={"curl": Profile(retry_on_failure=False)})
     check_run(run)
-    assert run.payload == {"flow": "x", "file": None, "directory": "/project", "inputs": {}, "env": {"A": "1"}}
+    assert run.payload == {
+        "flow": "x",
+        "file": None,
+        "directory": "/project",
+        "inputs": {},
+        "env": {"A": "1"},
+        "timeout": 100.0,
+    }
     assert (run.name, run.lifecycle, run.timeout_seconds, run.max_retries, run.budget_usd) == (
         "x",
         "standard",
@@ -254,6 +261,9 @@ def test_every_problem_with_the_inputs_is_said_at_once() -> None:
         "cuont": "1",
         "maybe": True,
     }
+    mapped = {"text": "t", "words": '{"a": 1}'}
+    with pytest.raises(RequestInvalid, match="must be a list"):
+        check_inputs(INPUTS, mapped)
     with pytest.raises(RequestInvalid) as caught:
         check_inputs(INPUTS, wrong)
     said = {problem.path: problem.message for problem in caught.value.problems}

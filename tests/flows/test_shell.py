@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
+import tempfile
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -28,6 +31,16 @@ SCRIPTS = [
     'true "${HOME:-x}"; printf %s ${{ inputs.x }}',
     'true "a\\"b"; printf %s ${{ inputs.x }}',
     "printf %s $((1 + 1)) > /dev/null; printf %s ${{ inputs.x }}",
+    "printf %s \\\n${{ inputs.x }}",
+    "true \\\n# it's\nprintf %s ${{ inputs.x }}",
+    "cat > /dev/null <<EOF\n\tEOF\nit's\nEOF\nprintf %s ${{ inputs.x }}",
+    "cat > /dev/null <<-EOF\n\tit's\n\tEOF\nprintf %s ${{ inputs.x }}",
+    "cat > /dev/null <<A; cat > /dev/null <<'B'\n'\nA\n$(\nB\nprintf %s ${{ inputs.x }}",
+    "true ${HOME##*/} ${HOME:-$(date)}; printf %s ${{ inputs.x }}",
+    "ls [a-z]*[0-9] 2> /dev/null; [ ${{ inputs.x }} = a ] || printf %s ${{ inputs.x }}",
+    'printf "$$(" > /dev/null; printf %s "${{ inputs.x }}"',
+    "true; # it's\nprintf %s ${{ inputs.x }}",
+    "true `date`; printf %s ${{ inputs.x }}",
 ]
 
 
@@ -59,6 +72,26 @@ def test_any_value_stays_a_value(script: str, value: str) -> None:
         "cat << ${{ inputs.x }}",
         'echo "$(case a in a) echo ${{ inputs.x }};; esac)"',
         'echo "${HOME:-it\'s}" ${{ inputs.x }}',
+        "echo $(( ${{ inputs.x }} + 1 ))",
+        'echo "$((1 + (2 * ${{ inputs.x }})))"',
+        "(( ${{ inputs.x }} ))",
+        "(( a << b )); echo ${{ inputs.x }}",
+        "$((echo a); echo ${{ inputs.x }})",
+        "echo $[ ${{ inputs.x }} ]",
+        "let ${{ inputs.x }}",
+        "a[${{ inputs.x }}]=1",
+        "a=(${{ inputs.x }})",
+        "[[ 1 -eq ${{ inputs.x }} ]]",
+        "echo >&${{ inputs.x }}",
+        "echo $(true)#' ${{ inputs.x }} '",
+        "cat <<EOF\na \\\nEOF\necho ${{ inputs.x }}",
+        "cat <<EOF\n$(\nEOF\necho ${{ inputs.x }}",
+        'echo "$(cat <<EOF\nit\'s\nEOF)\n)" ${{ inputs.x }}',
+        "cat <<E'O'F\n${{ inputs.x }}",
+        "cat <<EOF${{ inputs.x }}",
+        "echo $\\\n(echo ${{ inputs.x }})",
+        "alias e='echo \"'\ne ${{ inputs.x }}\"",
+        "echo ${ echo ${{ inputs.x }}; }",
     ],
 )
 def test_where_a_value_cannot_be_quoted_for_certain_it_is_refused(script: str) -> None:
@@ -66,10 +99,70 @@ def test_where_a_value_cannot_be_quoted_for_certain_it_is_refused(script: str) -
         render_shell(script, {"inputs": {"x": "value"}})
 
 
+@pytest.mark.parametrize("script", ["echo $(( ${{ inputs.x }} ))", "(( ${{ inputs.x }} ))"])
+def test_arithmetic_has_an_advice_of_its_own(script: str) -> None:
+    with pytest.raises(ExpressionFailed, match=r'inside \(\(…\)\) .*make sure that it is a number, and use "\$NAME" here'):
+        render_shell(script, {"inputs": {"x": "$(touch PWN)"}})
+
+
+@pytest.mark.parametrize("value", ["if", "2", "PATH=/tmp", "done", "-n"])
+def test_a_value_is_no_keyword_no_descriptor_and_no_setting(value: str) -> None:
+    script = 'show() { printf %s "$1"; }\nshow ${{ inputs.x }}>/dev/stdout\n${{ inputs.x }} 2> /dev/null || true'
+    assert run(render_shell(script, {"inputs": {"x": value}})) == value
+
+
 def test_values_are_written_as_in_any_text() -> None:
     scope = {"inputs": {"n": 5, "t": True, "l": ["a b"], "none": None}}
-    assert (
-        render_shell("x ${{ inputs.n }} ${{ inputs.t }} ${{ inputs.l }} ${{ inputs.none }}", scope) == "x 5 true '[\"a b\"]' ''"
-    )
+    script = "x ${{ inputs.n }} ${{ inputs.t }} ${{ inputs.l }} ${{ inputs.none }}"
+    assert render_shell(script, scope) == "x '5' 'true' '[\"a b\"]' ''"
     with pytest.raises(ExpressionFailed, match="NUL"):
         render_shell("x ${{ inputs.n }}", {"inputs": {"n": "a\0b"}})
+
+
+PIECES = [
+    *("${{ inputs.x }}", "${{ inputs.x }}", '"${{ inputs.x }}"', "'${{ inputs.x }}'", "echo ${{ inputs.x }}\n"),
+    *("\n", "\n", " ", " ", "'", '"', "'", '"', "`", "\\", "\\\n", " \\\n", "\t", "\r", "a", "echo a ", "é", "\x01", "\x7f"),
+    *("#", " # it's", "# ", "it's", "; # '\n", "&# '\n", "|# '\n", "(# '\n)", ")# '\n", "x# '", "$", "$$", "$#", "!", "!!"),
+    *("$((", "((", "))", "$(", "(", ")", ")", "1 + 1", "$[", "]", "[[ ", " ]]", "a[", "[ ", " ]", "a=(", "<(", ">("),
+    *("${", "${x", "${x#", "${x:-", "${#x}", "${x##*/}", "}", "{", "{ ", "; }", "${x#'}'}", '"${x:-\'}"', "${ "),
+    *("$'", '$"', "$'\\''", " -eq ", "=~ ", ";", "&", "|", "&&", "||", ">&", "&>", ">", "<", "; ", "=", "x=", "~", "*"),
+    *("case x in a) ", "case a in a) ", "case a in (a) ", ";; esac\n", "esac\n", "in ", "if true; then ", "fi\n"),
+    *("do ", "done\n", "for i in ", "while ", "let ", "f() ", "alias e='echo \"'\n", "e "),
+    *("<<EOF", "<<EOF\n", "<<-EOF\n", "<<'EOF'\n", '<<"EOF"\n', "<<\\EOF\n", "<<E'O'F\n", "<< EOF", "<<-'EOF' "),
+    *("<<A <<EOF\n", "<<<", "<< ", "EOF\n", "\nEOF\n", "\n\tEOF\n", "\nEOF)\n", "\nEOF)", "\nA\n", "EOF", "\\\nEOF\n"),
+]
+PAYLOADS = [
+    "$(touch PWN)'\";touch PWN",
+    "`touch PWN`",
+    "a[$(touch PWN)]",
+    "x\ntouch PWN\n",
+    "x\nEOF\ntouch PWN\n",
+    "\nEOF\n)\n;touch PWN\n'\ntouch PWN\n\"\ntouch PWN\n",
+    ");touch PWN #",
+    "}\";touch PWN;'$(touch PWN)",
+    "\\';touch PWN;\\\";touch PWN\n",
+    "\x01$(touch PWN)\x7f`touch PWN`",
+]
+SHELLS = [shell for name in ("dash", "bash", "sh") if (shell := shutil.which(name))]
+
+
+def runs_what_it_is_given(script: str) -> bool:
+    """Whether any shell takes a part of a value for a command."""
+    for shell in SHELLS:
+        with tempfile.TemporaryDirectory() as folder:
+            command = [shell, "-c", script]
+            subprocess.run(command, cwd=folder, capture_output=True, stdin=subprocess.DEVNULL, check=False, timeout=10)
+            if (Path(folder) / "PWN").exists():
+                return True
+    return False
+
+
+@given(st.lists(st.sampled_from(PIECES), min_size=1, max_size=14), st.sampled_from(PAYLOADS))
+@settings(max_examples=150, deadline=None)
+def test_no_script_that_is_accepted_runs_a_value(pieces: list[str], value: str) -> None:
+    try:
+        script = render_shell("".join(pieces), {"inputs": {"x": value}})
+    except ExpressionFailed:
+        return
+    if "PWN" in script:
+        assert not runs_what_it_is_given(script), script

@@ -13,7 +13,7 @@ from tests.planting import Patch
 from tests.simulation.planted import BUGS, Bug, find
 
 ROOT = Path(__file__).parents[2]
-MOST_SEEDS = 120
+MOST_SEEDS = 250
 EXPLAINED = "every history can be explained"
 SEEN_IN_ANSWERS = ("the epoch is not checked", "the answer to a request is not kept")
 

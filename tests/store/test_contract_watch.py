@@ -573,3 +573,18 @@ def test_dependencies_are_counted_anew_for_those_who_still_wait(yard: Yard) -> N
         begun.insert_dependencies([Dependency(task.id, other.id) for task in waiting for other in (over, pending)])
         begun.recount_dependencies([task.id for task in waiting if task is not untouched])
         assert [task.open_dependencies for task in begun.select_tasks(ids(waiting))] == [1, 1, 7, 7, 0]
+
+
+def test_results_are_those_of_the_named_tasks_and_of_their_parts(yard: Yard) -> None:
+    run = yard.put(yard.run())
+    whole = yard.put_task(run, name="whole")
+    part = yard.put_task(run, name="whole[0]", parent_task_id=whole.id, depth=1)
+    yard.put_task(run, name="other")
+    with yard.store.read() as reader:
+        results = reader.list_results(ACME, run.id, ["whole", "nobody"])
+        assert [(result.name, result.parent, result.by_worker) for result in results] == [
+            ("whole", None, False),
+            (part.name, "whole", False),
+        ]
+        assert reader.list_results(GLOBEX, run.id, ["whole"]) == []
+        assert reader.list_results(ACME, run.id, []) == []

@@ -9,7 +9,16 @@ from textwrap import dedent
 import pytest
 
 from pointsman.errors import Finding, SettingsInvalid
-from pointsman.settings import SETTINGS, Settings, ToolProfile, find_keys, find_project, load_settings
+from pointsman.settings import (
+    GIVEN_TO_TASKS,
+    SETTINGS,
+    Settings,
+    ToolProfile,
+    find_keys,
+    find_project,
+    hide_password,
+    load_settings,
+)
 
 TOOLS = """\
 [tools.curl]
@@ -172,8 +181,27 @@ def test_a_password_is_not_shown_in_a_refusal(tmp_path: Path) -> None:
     assert "mysql://me:***@there/db" in finding.message
 
 
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("postgresql://u:secret@h/db", "postgresql://u:***@h/db"),
+        ("postgresql://u:se:cret@h", "postgresql://u:***@h"),
+        ("postgresql://u:s/x@h", "postgresql://u:***@h"),
+        ("postgresql://u:a@b@h:5432/db", "postgresql://u:***@h:5432/db"),
+        ("postgres://:secret@h/db", "postgres://:***@h/db"),
+        ("postgresql://u@h:5432/db", "postgresql://u@h:5432/db"),
+        ("postgresql://u@h:5432/db?password=a@b&x=y", "postgresql://u@h:5432/db?password=***&x=y"),
+        ("postgresql://u:a@h/db?sslpassword=b", "postgresql://u:***@h/db?sslpassword=***"),
+        ("sqlite:////srv/a:b@c.db", "sqlite:////srv/a:b@c.db"),
+    ],
+)
+def test_nothing_of_a_password_is_shown_whatever_is_in_it(url: str, shown: str) -> None:
+    assert hide_password(url) == shown
+
+
 def test_what_a_task_is_told_in_its_environment_is_no_setting(tmp_path: Path) -> None:
-    names = ("RUN_ID", "TASK_ID", "ATTEMPT", "EPOCH", "OUTPUT", "LOG_DIR", "CALL", "TEST_DSN", "TEST_OWNER", "SIMULATION_RUNS")
+    names = (*GIVEN_TO_TASKS, "TEST_DSN", "TEST_OWNER", "SIMULATION_RUNS")
+    assert {"TASK_NAME", "WORKER_ID"} < set(names)
     load(tmp_path, **{f"POINTSMAN_{name}": "x" for name in names})
 
 

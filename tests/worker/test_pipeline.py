@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from tests.worker.shop import error, open_shop, output, outputs, until_state, until_there
 
+from pointsman.cli.describe import read_tail
 from pointsman.kernel.machine import Outcome, Phase
 from pointsman.worker import checks
 from pointsman.worker.log import log_parts
@@ -130,6 +131,7 @@ async def test_failures_are_told_apart_and_tried_again(database_url: str, tmp_pa
         "no_value": 1,
     }
     assert error(tasks["wrong"]) == "exited with code 3 (expected 0) – no such table"
+    assert read_tail(tasks["wrong"].error) == "no such table\n"
     assert "ended by signal SIGKILL" in error(tasks["killed"])
     assert "no such program 'no-such-program'" in error(tasks["missing"])
     assert "working directory is gone" in error(tasks["lost"])

@@ -28,6 +28,7 @@ SHARED_MODULES = {"cancel": "steer", "pause": "steer", "retry": "steer", "skip":
 EXAMPLES = (
     ("pointsman run flow.yaml -i version=1.4.0", "run a flow"),
     ("pointsman status", "the latest runs"),
+    ("pointsman status latest", "how one goes: what is done, what waits and why"),
     ("pointsman logs latest -f", "what the latest one writes"),
     ("pointsman retry latest", "try again what has failed in it"),
     ("pointsman flow check flow.yaml", "is a flow sound? every finding with line and column"),
@@ -41,6 +42,8 @@ EXAMPLES = (
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; the help of the whole is printed without importing any of it."""
     arguments = sys.argv[1:] if arguments is None else arguments
+    if arguments and arguments[0] == "help":
+        arguments = [*arguments[1:], "--help"]
     if not arguments or list(arguments) in (["--help"], ["-h"]):
         return show_overview()
     try:
@@ -72,8 +75,8 @@ def overview() -> str:
     return f"""\
 Usage: pointsman COMMAND [OPTIONS] ...
 
-In Pointsman everything moves only along transitions that a lifecycle file declares. What is declared can be listed,
-checked, drawn and held against the log of any system.
+Run a flow of tasks from a file, see how it goes, and go on where it stood when something was interrupted. Every step is
+kept in a database, and follows the transitions that a lifecycle file declares.
 
 Commands:
 {commands}

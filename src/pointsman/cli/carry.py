@@ -14,6 +14,7 @@ from pathlib import Path
 import click
 import msgspec
 
+from pointsman.cli.describe import read_error
 from pointsman.cli.output import count
 from pointsman.cli.progress import Change, Progress
 from pointsman.cli.project import Project, short
@@ -212,14 +213,14 @@ def summarize(run: Run, tasks: list[Task]) -> dict[str, object]:
         "name": run.name,
         "state": run.state,
         "outcome": run.outcome,
-        "error": _message(run.error),
+        "error": read_error(run.error),
         "tasks": [
             {
                 "name": task.name,
                 "state": task.state,
                 "outcome": task.outcome,
                 "attempts": task.epoch,
-                "error": _message(task.error) if task.outcome == Outcome.FAILURE or is_given_up(task) else None,
+                "error": read_error(task.error) if task.outcome == Outcome.FAILURE or is_given_up(task) else None,
                 "log": task.attempt_log_path,
             }
             for task in tasks
@@ -235,7 +236,7 @@ def is_given_up(task: Task) -> bool:
 def _show_summary(project: Project, run: Run, tasks: list[Task]) -> None:
     colors = {Outcome.SUCCESS: "green", Outcome.FAILURE: "red", Outcome.CANCELED: "yellow", None: "yellow"}
     outcome = Outcome(run.outcome) if run.outcome else None
-    reason = _message(run.error) if outcome is Outcome.FAILURE else None
+    reason = read_error(run.error) if outcome is Outcome.FAILURE else None
     failed = [task for task in tasks if task.outcome == Outcome.FAILURE]
     given_up = [task for task in tasks if is_given_up(task)]
     click.echo(
@@ -271,7 +272,7 @@ def _count(tasks: list[Task], given_up: int) -> str:
 
 def _show_failures(project: Project, tasks: list[Task], color: str) -> None:
     for task in tasks[:MOST_FAILURES_SHOWN]:
-        click.echo(f"  {click.style('✗ ' + task.name, fg=color)}  {_message(task.error) or task.state}", err=True)
+        click.echo(f"  {click.style('✗ ' + task.name, fg=color)}  {read_error(task.error) or task.state}", err=True)
         if task.attempt_log_path:
             click.echo(click.style(f"    log: {_relative(project, task.attempt_log_path)}", dim=True), err=True)
     if len(tasks) > MOST_FAILURES_SHOWN:
@@ -286,10 +287,3 @@ def _elapsed(run: Run) -> str:
 
 def _relative(project: Project, path: str) -> str:
     return path.removeprefix(f"{project.settings.directory}/")
-
-
-def _message(error: str | None) -> str | None:
-    if error is None:
-        return None
-    message = msgspec.json.decode(error).get("message")
-    return str(message) if message else None

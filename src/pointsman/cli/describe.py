@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 import msgspec
 
-from pointsman.kernel.machine import Phase
-from pointsman.store.rows import Attempt, Entity, Run, Task, Transition
+from pointsman.cli.output import show_seconds
+from pointsman.engine.limits import is_full
+from pointsman.errors import CircuitOpen
+from pointsman.kernel.machine import Machine, Outcome, Phase
+from pointsman.store.rows import Attempt, Breaker, Entity, Run, Task, Transition, Worker
+
+Needs = tuple[str | None, tuple[str, ...]]
+"""The tool of a task, and what its worker must be able to do."""
 
 
 def describe_run(run: Run) -> dict[str, Any]:
@@ -38,6 +45,19 @@ def describe_task(task: Task) -> dict[str, Any]:
         "error": read_error(task.error),
         "outputs": read_output(task).get("outputs"),
         "cost_usd": str(task.cost_usd),
+    }
+
+
+def describe_worker(worker: Worker, holds: Sequence[Task], *, alive: bool) -> dict[str, Any]:
+    return {
+        **_describe_entity(worker),
+        "name": worker.name,
+        "alive": alive,
+        "slots": worker.max_concurrent_tasks,
+        "capabilities": read_capabilities(worker),
+        "run_id": worker.run_id,
+        "holds": [{"run_id": task.run_id, "task_id": task.id, "name": task.name} for task in holds],
+        "heartbeat_at": show_instant(worker.heartbeat_at),
     }
 
 
@@ -83,10 +103,71 @@ def read_error(error: str | None) -> str | None:
     return str(value["message"]) if isinstance(value, dict) and "message" in value else error
 
 
+def read_tail(error: str | None) -> str | None:
+    """The end of what a failed attempt wrote, where the engine has kept it."""
+    try:
+        value = msgspec.json.decode(error or "null")
+    except msgspec.DecodeError:
+        return None
+    tail = value.get("tail") if isinstance(value, dict) else None
+    return tail if isinstance(tail, str) else None
+
+
 def read_output(task: Task) -> dict[str, Any]:
     """What its worker has stored of a task: `outputs`, `tail`, `skipped`."""
     value = msgspec.json.decode(task.output) if isinstance(task.output, str) else None
     return value if isinstance(value, dict) else {}
+
+
+def read_needs(task: Task) -> Needs:
+    """What a task asks of whoever does it; one that only spreads out asks for nothing."""
+    payload = msgspec.json.decode(task.payload) if isinstance(task.payload, str) else None
+    if not isinstance(payload, dict) or "foreach" in payload:
+        return None, ()
+    return payload.get("tool"), tuple(payload.get("needs_capabilities", ()))
+
+
+def read_capabilities(worker: Worker) -> list[str]:
+    return msgspec.json.decode(worker.capabilities, type=list[str])
+
+
+def explain_capabilities(needed: Iterable[str], workers: Sequence[Worker]) -> str:
+    """What of this no worker can do; empty where one of them can do it all."""
+    needed = set(needed)
+    abilities = [set(read_capabilities(worker)) for worker in workers]
+    if any(needed <= able for able in abilities) or not needed:
+        return ""
+    if missing := needed.difference(*abilities):
+        return f"no worker can do: {', '.join(sorted(missing))}"
+    return f"no worker can do all of: {', '.join(sorted(needed))}"
+
+
+def explain_breaker(breaker: Breaker, at_work: int, now: datetime) -> str:
+    """Why a tool takes nothing more for now; empty where it does."""
+    if breaker.phase == Phase.HELD:
+        seconds = (breaker.retry_at - now).total_seconds() if breaker.retry_at else 0
+        return str(CircuitOpen(breaker.tool, seconds))
+    if breaker.phase == Phase.ACTIVE and breaker.probe_task_id:
+        return f"{breaker.tool} circuit is half open, and one task tries it"
+    return f"{breaker.tool} is at its limit" if is_full(breaker, at_work, now) else ""
+
+
+def explain_delay(task: Task, now: datetime) -> str:
+    """When a task is tried again that waits for an instant."""
+    if task.available_at is None or task.available_at <= now:
+        return ""
+    return f"again in {show_seconds((task.available_at - now).total_seconds())}"
+
+
+def find_lost(tasks: Iterable[Task], machines: Mapping[int, Machine]) -> list[Task]:
+    """Those that their run cannot succeed without, and that nothing can bring to success any more."""
+    return [
+        task
+        for task in tasks
+        if task.critical
+        and task.outcome in (Outcome.FAILURE, Outcome.CANCELED)
+        and not any(machines[task.machine_id].moves(task.state, signal) for signal in ("retry", "resume", "reset", "skip"))
+    ]
 
 
 def first_line(text: str | None) -> str:

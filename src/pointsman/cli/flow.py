@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
+from collections.abc import Collection
 from pathlib import Path
 from shutil import get_terminal_size
 from typing import Any
@@ -12,15 +14,27 @@ import click
 
 from pointsman.cli.group import Commands, wants_color
 from pointsman.cli.output import count, describe_finding, fail, json_option, show_finding, show_table
-from pointsman.errors import Finding, FlowInvalid, FlowUnreadable
+from pointsman.errors import Finding, FlowInvalid, FlowUnreadable, SettingsInvalid
 from pointsman.flows.draw import FORMATS, draw_flow
 from pointsman.flows.load import load_flow
 from pointsman.flows.model import Flow, FlowTask, Input
 from pointsman.flows.plan import describe_action, describe_dag, describe_plan, find_stages
 from pointsman.flows.schema import SCHEMA
 from pointsman.kernel.grammar import format_duration
+from pointsman.settings import load_settings
+
+FORMS_BY_SUFFIX = {".svg": "svg", ".mmd": "mermaid", ".mermaid": "mermaid"}
+PICTURES = (".png", ".jpg", ".jpeg", ".gif", ".webp", ".bmp", ".pdf", ".ps", ".eps")
+"""What people want to see drawn, and is not drawn here."""
 
 file_argument = click.argument("file", metavar="FILE")
+directory_option = click.option(
+    "--directory",
+    "-C",
+    metavar="FOLDER",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Where the project is whose tools are meant, if not around the file.",
+)
 
 
 @click.group(cls=Commands)
@@ -30,11 +44,13 @@ def command() -> None:
 
 @command.command()
 @click.argument("files", metavar="FILE...", nargs=-1, required=True)
+@directory_option
 @json_option
-def check(files: tuple[str, ...], *, as_json: bool) -> int:
+def check(files: tuple[str, ...], *, directory: Path | None, as_json: bool) -> int:
     """Verify flow files.
 
-    Every finding has its place and says what to do. Exit code 0: sound, 1: findings, 2: a file cannot be read.
+    Every finding has its place and says what to do. Tools must be described in the settings of the project around the file.
+    Exit code 0: sound, 1: findings, 2: a file cannot be read.
 
     \b
     Examples:
@@ -47,11 +63,11 @@ def check(files: tuple[str, ...], *, as_json: bool) -> int:
         findings: tuple[Finding, ...] = ()
         error = None
         try:
-            flow = load_flow(Path(file))
+            flow = load_flow(Path(file), tools=_find_tools(file, directory))
         except FlowInvalid as invalid:
             findings = invalid.findings
             worst = max(worst, 1)
-        except FlowUnreadable as unreadable:
+        except (FlowUnreadable, SettingsInvalid) as unreadable:
             error = str(unreadable)
             worst = 2
         if as_json:
@@ -72,9 +88,10 @@ def check(files: tuple[str, ...], *, as_json: bool) -> int:
 
 @command.command()
 @file_argument
+@directory_option
 @json_option
-def show(file: str, *, as_json: bool) -> int:
-    """Show what is in a flow file: its inputs, its tasks, and the stages in which they run.
+def show(file: str, *, directory: Path | None, as_json: bool) -> int:
+    """Show the inputs and tasks of a flow, and the stages in which they run.
 
     \b
     Examples:
@@ -96,8 +113,9 @@ def show(file: str, *, as_json: bool) -> int:
         show_table(("input", "type", "default", ""), [_input_row(name, declared) for name, declared in flow.inputs.items()])
     click.echo()
     links = flow.links
+    tools = _find_tools(file, directory)
     rows = [
-        _task_row(number, name, flow.task(name), links[name])
+        _task_row(number, name, flow.task(name), links[name], tools or ())
         for number, stage in enumerate(find_stages(flow), start=1)
         for name in stage
     ]
@@ -108,19 +126,26 @@ def show(file: str, *, as_json: bool) -> int:
 @command.command("draw")
 @file_argument
 @click.option(
-    "--format", "-f", "form", metavar=f"[{'|'.join(FORMATS)}]", default="text", show_default=True, help="What to draw."
+    "--format",
+    "-f",
+    "form",
+    metavar=f"[{'|'.join(FORMATS)}]",
+    help="What to draw; if not said, what the name of the output ends with, or text.",
 )
 @click.option("--output", "-o", help="Write to this file (- for stdout).")
 @json_option
-def draw_file(file: str, form: str, output: str | None, *, as_json: bool) -> int:
-    """Draw the tasks of a flow file and what they wait for, as text, SVG or a Mermaid diagram.
+def draw_file(file: str, form: str | None, output: str | None, *, as_json: bool) -> int:
+    """Draw the tasks and what they wait for, as text, SVG or Mermaid.
 
     \b
     Examples:
       pointsman flow draw flow.yaml
-      pointsman flow draw flow.yaml -f svg -o flow.svg
+      pointsman flow draw flow.yaml -o flow.svg
     """
     output = None if output == "-" else output
+    if output is not None:
+        refuse_pictures(output)
+    form = form or choose_form(output)
     terminal = sys.stdout is not None and sys.stdout.isatty()
     color = terminal and output is None and not as_json and wants_color() is not False
     flow = _load(file, as_json=as_json)
@@ -177,6 +202,26 @@ def describe_flow(flow: Flow) -> dict[str, Any]:
     }
 
 
+def choose_form(output: str | None) -> str:
+    """What a file of this name should hold."""
+    return FORMS_BY_SUFFIX.get(Path(output or "").suffix.lower(), "text")
+
+
+def refuse_pictures(output: str) -> None:
+    suffix = Path(output).suffix
+    if suffix.lower() in PICTURES:
+        message = (
+            f"A {suffix} cannot be drawn here. Draw an SVG, which every browser shows: -o {Path(output).with_suffix('.svg')}"
+        )
+        raise click.UsageError(message, click.get_current_context())
+
+
+def _find_tools(file: str, directory: Path | None) -> Collection[str] | None:
+    """The tools of the project around a flow file, or of the one that was named; None where there can be no file either."""
+    around = directory or Path(file).absolute().parent
+    return load_settings(around, {}, os.environ).tools if around.is_dir() else None
+
+
 def _load(file: str, *, as_json: bool) -> Flow | None:
     """The flow, or None after its findings were shown."""
     try:
@@ -197,14 +242,14 @@ def _input_row(name: str, declared: Input) -> tuple[str, ...]:
     return name, declared.type, default, "  ".join(part for part in (choices, declared.description) if part)
 
 
-def _task_row(stage: int, name: str, task: FlowTask, needs: tuple[str, ...]) -> tuple[str, ...]:
+def _task_row(stage: int, name: str, task: FlowTask, needs: tuple[str, ...], tools: Collection[str]) -> tuple[str, ...]:
     foreach = task.foreach if isinstance(task.foreach, str) else "each of a list"
     notes = {
         f"for {foreach}": task.foreach is not None,
         f"when {task.when}": task.when is not None,
         f"{task.retries} {'retry' if task.retries == 1 else 'retries'}": task.retries,
         f"at most {format_duration(task.timeout or 0)}": task.timeout,
-        f"tool {task.tool}": task.tool,
+        f"tool {task.tool}" + ("" if task.tool in tools else " (not declared)"): task.tool,
         count(len(task.checks), "check"): task.checks,
         "may fail": not task.critical,
     }

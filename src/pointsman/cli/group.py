@@ -16,6 +16,8 @@ from pointsman.cli import COMMANDS, SHARED_MODULES, overview
 from pointsman.cli.output import fail
 from pointsman.errors import PointsmanError, suggest
 
+LONGEST_SUMMARY = 1000
+
 
 class Commands(click.Group):
     """A group of commands that names the nearest ones after a typo."""
@@ -25,6 +27,15 @@ class Commands(click.Group):
         if not name.startswith("-") and self.get_command(ctx, name) is None:
             ctx.fail(f"There is no command called '{name}'. {suggest(name, self.list_commands(ctx))}")
         return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Every command with its whole first sentence; click would cut what is too long for one line."""
+        commands = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
+        rows = [
+            (name, command.get_short_help_str(LONGEST_SUMMARY)) for name, command in commands if command and not command.hidden
+        ]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
 
 
 class Root(Commands):
@@ -70,7 +81,8 @@ def run(arguments: Sequence[str]) -> int:
         fail(str(error))
         return 2
     except OSError as error:
-        fail(f"Cannot write the output: {error.strerror or error}.")
+        what = f"Cannot use {error.filename}" if error.filename else "Cannot write the output"
+        fail(f"{what}: {error.strerror or error}.")
         return 2
     except (click.Abort, KeyboardInterrupt):
         fail("Interrupted.")

@@ -141,7 +141,7 @@ async def find_entity(engine: Engine, identity: str, task: str | None) -> tuple[
 
 
 async def _find_other(engine: Engine, identity: str) -> tuple[Kind, str, str] | None:
-    """Anything but a run: a task by its whole id, a tool by its name, a worker by its id or a part of it."""
+    """Anything but a run: a task by its whole id, a tool by its name, a worker by its id, a part of it, or its name."""
     if identity == LATEST:
         return None
     for breaker in await engine.list_breakers():
@@ -150,6 +150,8 @@ async def _find_other(engine: Engine, identity: str) -> tuple[Kind, str, str] | 
     try:
         task = await engine.get_task(identity)
     except NotFound:
-        workers = [worker for worker in await engine.list_workers() if names_part(identity, worker.id)]
+        known = await engine.list_workers()
+        workers = [worker for worker in known if names_part(identity, worker.id)]
+        workers = workers or [worker for worker in known if worker.name == identity][-1:]
         return (Kind.WORKER, workers[0].id, workers[0].name) if len(workers) == 1 else None
     return Kind.TASK, task.id, task.name

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from pointsman.cli.describe import read_error, read_output
+from pointsman.cli.describe import read_error, read_output, read_tail
 from pointsman.cli.group import wants_color
 from pointsman.cli.project import Asked, Project, find_run, find_task, in_project, project_options
 from pointsman.cli.status import arrange
@@ -196,7 +196,7 @@ async def find_attempt(project: Project, task: Task, number: int) -> Log:
 def show_remains(log: Log, printer: Printer, *, several: bool) -> None:
     """The file is gone, or there never was one: say so, with what the database has kept; silence among others is no news."""
     task = log.task
-    kept = read_output(task).get("tail") or read_error(task.error)
+    kept = read_output(task).get("tail") or read_tail(task.error) or read_error(task.error)
     if several and log.path is None:
         return
     if task.epoch == 0:

@@ -38,7 +38,7 @@ def command(flow: str, given: tuple[str, ...], *, detach: bool, flags: dict[str,
     """
     from pointsman.flows import load_flow
 
-    loaded = load_flow(Path(flow))
+    loaded = load_flow(Path(flow), tools=asked.settings(**flags).tools)
     return asyncio.run(_run(loaded, _read_inputs(given), asked, flags, detach=detach))
 
 

@@ -5,18 +5,34 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
 import click
 
-from pointsman.cli.describe import describe_run, describe_task, elapsed_seconds, first_line, read_error, show_instant
+from pointsman.cli.describe import (
+    Needs,
+    describe_run,
+    describe_task,
+    describe_worker,
+    elapsed_seconds,
+    explain_breaker,
+    explain_capabilities,
+    explain_delay,
+    find_lost,
+    first_line,
+    read_capabilities,
+    read_error,
+    read_needs,
+    show_instant,
+)
 from pointsman.cli.output import count, cut, near, show_seconds, show_state, show_table
-from pointsman.cli.project import Asked, Project, find_run, in_project, is_attended, project_options, short
+from pointsman.cli.project import PAGE, Asked, Project, find_run, in_project, project_options, short
 from pointsman.errors import NothingYet
 from pointsman.kernel.machine import Machine, Outcome, Phase
-from pointsman.store.rows import Run, Task
+from pointsman.store.rows import Breaker, Run, Task, Worker
 
 MOST_TASKS = 50
 """More than these, and those that need no attention are only counted."""
@@ -28,9 +44,10 @@ LONGEST_NAME = 32
 @click.argument("run", metavar="[RUN]", required=False)
 @click.option("--number", "-n", type=click.IntRange(1, 1000), default=20, show_default=True, help="How many runs to list.")
 @click.option("--all", "-a", "show_all", is_flag=True, help=f"Show all tasks, also where there are more than {MOST_TASKS}.")
+@click.option("--workers", is_flag=True, help="Show the workers instead; with --all also those that are gone.")
 @project_options
-def command(run: str | None, number: int, *, show_all: bool, asked: Asked) -> None:
-    """Show the latest runs, or how the tasks of RUN stand and what can be done next.
+def command(run: str | None, number: int, *, show_all: bool, workers: bool, asked: Asked) -> None:
+    """Show the latest runs, or how the tasks of RUN stand, why they wait, and what can be done next.
 
     RUN is an id, the beginning or the end of one, or `latest`.
 
@@ -39,9 +56,14 @@ def command(run: str | None, number: int, *, show_all: bool, asked: Asked) -> No
       pointsman status
       pointsman status latest
       pointsman status 9ef05a58 --json
+      pointsman status --workers
     """
+    if workers and run is not None:
+        raise click.UsageError("--workers is about all of them: leave out the run.", click.get_current_context())
     try:
-        if run is None:
+        if workers:
+            in_project(asked, lambda project: show_workers(project, show_all=show_all, as_json=asked.as_json))
+        elif run is None:
             in_project(asked, lambda project: show_runs(project, number, as_json=asked.as_json))
         else:
             in_project(asked, lambda project: show_run(project, run, show_all=show_all, as_json=asked.as_json))
@@ -82,19 +104,20 @@ async def show_run(project: Project, name: str, *, show_all: bool, as_json: bool
     run = await find_run(engine, name)
     tasks = await engine.list_tasks(run.id)
     machines = {row.machine_id: await engine.get_machine(row) for row in (run, *tasks)}
-    attended = await is_attended(project, run)
-    steps = list(next_steps(run, tasks, machines, attended=attended))
+    surroundings = await look_around(project, run, tasks)
+    attended = bool(surroundings.workers)
+    steps = list(next_steps(run, tasks, machines, surroundings))
+    now = project.world.clock.now()
     if as_json:
         described = {
             **describe_run(run),
-            "tasks": [describe_task(task) for task in tasks],
+            "tasks": [{**describe_task(task), "why": explain(task, surroundings, now) or None} for task in tasks],
             "attended": attended,
             "next": [{"command": step, "what": what} for step, what in steps],
-            "as_of": show_instant(project.world.clock.now()),
+            "as_of": show_instant(now),
         }
         click.echo(json.dumps(described, indent=2))
         return
-    now = project.world.clock.now()
     ended = sum(task.phase == Phase.DONE for task in tasks)
     head = f"{click.style(run.name, bold=True)}  {show_state(run.state, run.phase, run.outcome)}"
     took = f", {show_elapsed(run, now)}" if run.started_at else ""
@@ -103,7 +126,7 @@ async def show_run(project: Project, name: str, *, show_all: bool, as_json: bool
     if run.phase == Phase.HELD and run.reason:
         click.echo(f"Why: {run.reason}")
     click.echo()
-    show_tasks(tasks, await find_blockers(project, run, tasks), now, show_all=show_all)
+    show_tasks(tasks, surroundings, now, show_all=show_all)
     show_failures(project, tasks)
     logged = [task for task in tasks if task.attempt_log_path]
     if logged:
@@ -111,11 +134,80 @@ async def show_run(project: Project, name: str, *, show_all: bool, as_json: bool
         click.echo(f"\nLogs: {near(folder)}")
     if run.phase in (Phase.QUEUED, Phase.ACTIVE) and not attended:
         click.echo("\nNo worker is at it.")
+    if run.outcome == Outcome.FAILURE and (lost := find_lost(tasks, machines)):
+        click.echo(f"\n{lost[0].name} is {lost[0].state}, and nothing leads out of that: run the flow anew.")
     if steps:
         click.echo("\nNext:")
         width = max(len(step) for step, _ in steps)
         for step, what in steps:
             click.echo(f"  {step.ljust(width)}  {click.style(f'# {what}', dim=True)}")
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What is not in a task itself and may be why it waits."""
+
+    run: Run
+    workers: Sequence[Worker]
+    """Those that are there and may do its tasks."""
+    blockers: Mapping[str, list[str]] = field(default_factory=dict)
+    """By task: the names of those that it still waits for."""
+    needs: Mapping[int, Needs] = field(default_factory=dict)
+    """By lane: tasks of one lane ask for the same tool and the same abilities."""
+    breakers: Mapping[str, Breaker] = field(default_factory=dict)
+    at_work: Mapping[str, int] = field(default_factory=dict)
+    """By tool with a limit: how many of its tasks are at work, in all runs."""
+
+    def of_task(self, task: Task) -> Needs:
+        return self.needs.get(task.lane_id, (None, ()))
+
+
+async def look_around(project: Project, run: Run, tasks: Sequence[Task]) -> Surroundings:
+    workers = [worker for worker in await list_living(project) if worker.run_id in (None, run.id)]
+    blockers = await find_blockers(project, run, tasks)
+    if not any(task.phase == Phase.QUEUED for task in tasks):
+        return Surroundings(run, workers, blockers)
+    needs = read_lanes(tasks)
+    tools = {tool for tool, _ in needs.values() if tool}
+    breakers = {breaker.tool: breaker for breaker in await project.engine.list_breakers() if breaker.tool in tools}
+    limited = any(breaker.max_concurrent is not None for breaker in breakers.values())
+    at_work = Counter(await list_tools_at_work(project)) if limited else Counter[str]()
+    return Surroundings(run, workers, blockers, needs, breakers, at_work)
+
+
+async def list_living(project: Project) -> list[Worker]:
+    """Workers that are there; one that was killed here is not, though its lease may last."""
+    from pointsman.worker.records import find_dead
+
+    now = project.world.clock.now()
+    dead = find_dead(project.settings.directory)
+    return [
+        worker
+        for worker in await project.engine.list_workers()
+        if worker.phase != Phase.DONE
+        and worker.id not in dead
+        and (now - worker.heartbeat_at).total_seconds() < worker.lease_seconds
+    ]
+
+
+async def list_tasks_at_work(project: Project) -> list[Task]:
+    """All that somebody works on, of the latest runs."""
+    engine = project.engine
+    runs = await engine.list_runs(limit=PAGE)
+    counted = await engine.count_tasks([run.id for run in runs])
+    busy = {run_id for run_id, phase, _, _ in counted if phase == Phase.ACTIVE}
+    return [task for run_id in sorted(busy) for task in await engine.list_tasks(run_id) if task.current_attempt is not None]
+
+
+async def list_tools_at_work(project: Project) -> list[str]:
+    tasks = [task for task in await list_tasks_at_work(project) if not task.lease_expired]
+    needs = read_lanes(tasks)
+    return [tool for task in tasks if (tool := needs[task.lane_id][0])]
+
+
+def read_lanes(tasks: Iterable[Task]) -> dict[int, Needs]:
+    lanes = {task.lane_id: task for task in tasks}
+    return {lane: read_needs(task) for lane, task in lanes.items()}
 
 
 async def find_blockers(project: Project, run: Run, tasks: Sequence[Task]) -> dict[str, list[str]]:
@@ -141,7 +233,7 @@ def arrange(tasks: Sequence[Task]) -> Iterator[Task]:
         waiting += children.get(task.id, [])[::-1]
 
 
-def show_tasks(tasks: Sequence[Task], blockers: Mapping[str, list[str]], now: datetime, *, show_all: bool) -> None:
+def show_tasks(tasks: Sequence[Task], surroundings: Surroundings, now: datetime, *, show_all: bool) -> None:
     shown = list(arrange(tasks))
     if len(tasks) > MOST_TASKS and not show_all:
         shown = [task for task in shown if task.outcome != Outcome.SUCCESS][:MOST_TASKS]
@@ -151,7 +243,7 @@ def show_tasks(tasks: Sequence[Task], blockers: Mapping[str, list[str]], now: da
             show_state(task.state, task.phase, task.outcome),
             str(task.epoch) if task.epoch else "",
             show_elapsed(task, now) if task.phase in (Phase.ACTIVE, Phase.DONE) else "",
-            explain(task, blockers.get(task.id, [])),
+            explain(task, surroundings, now),
         )
         for task in shown
     ]
@@ -164,7 +256,7 @@ def show_tasks(tasks: Sequence[Task], blockers: Mapping[str, list[str]], now: da
         click.echo(f"and {words} (-a shows all)")
 
 
-def explain(task: Task, blockers: Sequence[str]) -> str:
+def explain(task: Task, surroundings: Surroundings, now: datetime) -> str:
     """Why a task is where it is, where that is not plain."""
     if task.cancel_requested_at and task.phase != Phase.DONE:
         return "is being called off"
@@ -172,12 +264,30 @@ def explain(task: Task, blockers: Sequence[str]) -> str:
         return first_line(read_error(task.error) or task.reason) if task.trigger == "skip" else ""
     if task.question is not None and task.phase == Phase.HELD:
         return first_line(task.question)
-    if task.open_dependencies and task.phase != Phase.DONE:
-        return f"waits for {', '.join(blockers[:3])}" + (f" and {len(blockers) - 3:,} more" if len(blockers) > 3 else "")
     error = first_line(read_error(task.error))
-    if task.phase != Phase.DONE:
-        return f"before: {error}" if error else ""
-    return error or first_line(task.reason)
+    if task.phase == Phase.DONE:
+        return error or first_line(task.reason)
+    waits = explain_waiting(task, surroundings, now) if task.phase in (Phase.QUEUED, Phase.HELD) else ""
+    return "; ".join(part for part in (waits, f"before: {error}" if error else "") if part)
+
+
+def explain_waiting(task: Task, surroundings: Surroundings, now: datetime) -> str:
+    """What a task waits for that has not begun; the first reason is the one to mend."""
+    blockers = surroundings.blockers.get(task.id, [])
+    if task.open_dependencies and blockers:
+        return f"after: {', '.join(blockers[:3])}" + (f" and {len(blockers) - 3:,} more" if len(blockers) > 3 else "")
+    run = surroundings.run
+    if run.phase in (Phase.DONE, Phase.HELD) and not task.run_open:
+        return f"its run is {run.state}"
+    if delay := explain_delay(task, now):
+        return delay
+    if task.phase != Phase.QUEUED:
+        return ""
+    tool, capabilities = surroundings.of_task(task)
+    if unable := explain_capabilities(capabilities, surroundings.workers):
+        return unable
+    breaker = surroundings.breakers.get(tool or "")
+    return explain_breaker(breaker, surroundings.at_work.get(breaker.tool, 0), now) if breaker else ""
 
 
 def show_failures(project: Project, tasks: Sequence[Task]) -> None:
@@ -192,30 +302,75 @@ def show_failures(project: Project, tasks: Sequence[Task]) -> None:
 
 
 def next_steps(
-    run: Run, tasks: Sequence[Task], machines: Mapping[int, Machine], *, attended: bool
+    run: Run, tasks: Sequence[Task], machines: Mapping[int, Machine], surroundings: Surroundings
 ) -> Iterator[tuple[str, str]]:
-    """Commands that make sense now: only what the machines take."""
+    """Commands that make sense now: only what the machines take, and what can still lead to success."""
     name = short(run.id)
+    attended = bool(surroundings.workers)
+    lost = find_lost(tasks, machines)
     failed = next((task for task in tasks if task.outcome == Outcome.FAILURE), None)
     machine = machines[run.machine_id]
     # One that only waited for its subtasks has written nothing.
     told = next((task for task in tasks if task.outcome == Outcome.FAILURE and not task.has_children), failed)
     if told:
         yield f"pointsman logs {name} {quote(told.name)}", "what it wrote"
-    if machine.moves(run.state, "retry"):
+    ended_badly = [task for task in tasks if task.critical and task.outcome in (Outcome.FAILURE, Outcome.CANCELED)]
+    # A run that is tried again fails at once where one of these stays as it is.
+    if machine.moves(run.state, "retry") and all(machines[task.machine_id].moves(task.state, "retry") for task in ended_badly):
         yield f"pointsman retry {name}", "try again what has failed"
     elif failed and machines[failed.machine_id].moves(failed.state, "retry") and run.phase != Phase.DONE:
         yield f"pointsman retry {name} {quote(failed.name)}", "try it again"
-    if failed and machines[failed.machine_id].moves(failed.state, "skip") and run.outcome != Outcome.CANCELED:
+    if failed and machines[failed.machine_id].moves(failed.state, "skip") and run.outcome != Outcome.CANCELED and not lost:
         yield f"pointsman skip {name} {quote(failed.name)}", "go on without it"
+    missing = find_missing(tasks, surroundings)
+    abilities = "".join(f" --capability {quote(word)}" for word in missing)
+    if missing and attended and run.phase != Phase.DONE:
+        yield f"pointsman worker{abilities}", "do what the others cannot, where that can be done"
     if machine.moves(run.state, "resume") or (run.phase in (Phase.QUEUED, Phase.ACTIVE) and not attended):
-        yield f"pointsman resume {name}", "go on"
+        yield f"pointsman resume {name}{abilities}", "go on"
     elif run.phase != Phase.DONE:
         yield f"pointsman watch {name}", "see what happens"
     if machine.moves(run.state, "pause") and attended:
         yield f"pointsman pause {name}", "let nothing more begin"
     if machine.moves(run.state, "cancel"):
         yield f"pointsman cancel {name}", "end it"
+
+
+def find_missing(tasks: Sequence[Task], surroundings: Surroundings) -> list[str]:
+    """What tasks wait for that no worker can do."""
+    waiting = [surroundings.of_task(task)[1] for task in tasks if task.phase == Phase.QUEUED]
+    return sorted({word for needed in waiting if explain_capabilities(needed, surroundings.workers) for word in needed})
+
+
+async def show_workers(project: Project, *, show_all: bool, as_json: bool) -> None:
+    """Who is there, what they hold, and when they were last heard of."""
+    living = {worker.id for worker in await list_living(project)}
+    workers = [worker for worker in await project.engine.list_workers() if show_all or worker.phase != Phase.DONE]
+    held: dict[str | None, list[Task]] = {}
+    for task in await list_tasks_at_work(project):
+        held.setdefault(task.attempt_worker_id, []).append(task)
+    if as_json:
+        described = [describe_worker(worker, held.get(worker.id, []), alive=worker.id in living) for worker in workers]
+        click.echo(json.dumps(described, indent=2))
+        return
+    if not workers:
+        click.echo("No worker is there. Start one: pointsman worker", err=True)
+        return
+    now = project.world.clock.now()
+    rows = [
+        (
+            cut(worker.name, LONGEST_NAME),
+            show_state(worker.state, worker.phase, worker.outcome),
+            f"{len(held.get(worker.id, []))}/{worker.max_concurrent_tasks}",
+            f"{show_seconds((now - worker.heartbeat_at).total_seconds())} ago"
+            + ("" if worker.id in living or worker.phase == Phase.DONE else ", lost"),
+            ", ".join(read_capabilities(worker)),
+            short(worker.id),
+            ", ".join(f"{task.name} ({short(task.run_id)})" for task in held.get(worker.id, [])),
+        )
+        for worker in workers
+    ]
+    show_table(("worker", "state", "slots", "heard of", "can do", "id", "holds"), rows, fits=True)
 
 
 def quote(name: str) -> str:

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import getpass
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 import click
 
-from pointsman.cli.describe import describe_run, describe_task
+from pointsman.cli.describe import describe_run, describe_task, find_lost
 from pointsman.cli.output import count, show_state
 from pointsman.cli.project import Asked, Project, find_run, find_task, in_project, is_attended, project_options, short
-from pointsman.kernel.machine import Outcome, Phase
+from pointsman.engine.engine import Engine
+from pointsman.errors import TransitionRefused
+from pointsman.kernel.machine import Case, Kind, Machine, Outcome, Phase, Refusal
 from pointsman.settings import Settings
 from pointsman.store.rows import Run, Task
 
 run_argument = click.argument("run", metavar="RUN")
 task_argument = click.argument("task", metavar="[TASK]", required=False)
+RUN_SIGNALS = ("resume", "retry", "pause", "cancel")
+TASK_SIGNALS = ("retry", "skip", "cancel")
 reason_option = click.option("--reason", "-r", metavar="TEXT", help="Why; it is kept in the history.")
 
 
@@ -28,7 +33,8 @@ reason_option = click.option("--reason", "-r", metavar="TEXT", help="Why; it is 
 def cancel(run: str, task: str | None, reason: str | None, *, asked: Asked) -> None:
     """End RUN, or only its TASK.
 
-    What is running is asked to end, and killed if it does not; what has not begun never will.
+    What is running is asked to end, and killed if it does not; what has not begun never will. A run cannot succeed without
+    a task that is critical (as tasks are unless their flow says otherwise); `pointsman skip` lets the others go on.
 
     \b
     Examples:
@@ -88,15 +94,18 @@ def skip(run: str, task: str, reason: str | None, *, asked: Asked) -> None:
 
 
 async def steer(project: Project, signal: str, name: str, task: str | None, reason: str | None, *, as_json: bool) -> None:
-    """Send a signal, and say what has changed and what happens next; a refusal is the engine's sentence."""
+    """Send a signal, and say what has changed and what happens next; a refusal names the run or the task."""
     engine = project.engine
     before = await find_run(engine, name)
     task_before = await find_task(engine, before, task) if task is not None else None
     active = {each.id for each in await engine.list_tasks(before.id) if each.phase == Phase.ACTIVE}
-    if task_before:
-        await engine.signal_task(task_before.id, signal, actor=person(), reason=reason)
-    else:
-        await engine.signal_run(before.id, signal, actor=person(), reason=reason)
+    try:
+        if task_before:
+            await engine.signal_task(task_before.id, signal, actor=person(), reason=reason)
+        else:
+            await engine.signal_run(before.id, signal, actor=person(), reason=reason)
+    except TransitionRefused as refused:
+        raise await _in_words(engine, refused, before, task_before) from None
     after = await engine.get_run(before.id)
     tasks = await engine.list_tasks(before.id)
     changed = next((each for each in tasks if task_before and each.id == task_before.id), None)
@@ -114,8 +123,51 @@ async def steer(project: Project, signal: str, name: str, task: str | None, reas
         were = "was" if len(stopped) == 1 else "were"
         grace = f"{project.settings.grace_seconds:g} s"
         click.echo(f"{count(len(stopped), 'task')} {were} running; {ends}, and after {grace} by force.", err=True)
-    for sentence in foresee(after, tasks, project.settings, attended=attended):
+    machines = {each.machine_id: await engine.get_machine(each) for each in tasks}
+    for sentence in foresee(after, tasks, machines, project.settings, attended=attended):
         click.echo(sentence, err=True)
+    skippable = task_before and machines[task_before.machine_id].moves(task_before.state, "skip")
+    if signal == "cancel" and skippable and changed in find_lost(tasks, machines):
+        click.echo("(`pointsman skip` instead of `cancel` lets the others go on without a task.)", err=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Sentence:
+    """A refusal in words of the run or task that it is about."""
+
+    message: str
+
+
+async def _in_words(engine: Engine, refused: TransitionRefused, run: Run, task: Task | None) -> TransitionRefused:
+    """The same refusal without the names of machines; it may be the run that keeps its task from moving."""
+    refusal = refused.refusal
+    if not isinstance(refusal, Refusal):
+        return refused
+    about: Run | Task = run
+    if task and (await engine.get_machine(task)).name == refusal.machine:
+        about = task
+    machine = await engine.get_machine(about)
+    name = f"{run.name} ({short(run.id)})" if about is run else about.name
+    return TransitionRefused(Sentence(explain_refusal(refusal, name, list(_ways_on(machine, refusal, run, task)))))
+
+
+def explain_refusal(refusal: Refusal, name: str, ways: list[str]) -> str:
+    if refusal.case is Case.ALREADY_THERE:
+        return f"{name} is {refusal.state} already."
+    if not refusal.allowed:
+        return f"{name} is {refusal.state}, and nothing leads out of that."
+    needed = f" It would need: {', or '.join(refusal.unmet)}." if refusal.unmet else ""
+    on = f" What can be done: {', '.join(ways)}." if ways else ""
+    return f"{name} is {refusal.state}, and `{refusal.asked}` is not possible then.{needed}{on}"
+
+
+def _ways_on(machine: Machine, refusal: Refusal, run: Run, task: Task | None) -> Iterator[str]:
+    """Commands that the machine takes in this state."""
+    of_task = machine.kind is Kind.TASK
+    about = f"{short(run.id)} {task.name}" if task and of_task else short(run.id)
+    for signal in TASK_SIGNALS if of_task else RUN_SIGNALS:
+        if signal != refusal.asked and machine.moves(refusal.state, signal):
+            yield f"pointsman {signal} {about}"
 
 
 def show_change(before: Run | Task, after: Run | Task) -> str:
@@ -123,10 +175,15 @@ def show_change(before: Run | Task, after: Run | Task) -> str:
     return f"{before.state} → {shown}" if after.revision != before.revision else f"still {shown}"
 
 
-def foresee(run: Run, tasks: list[Task], settings: Settings, *, attended: bool) -> Iterator[str]:
+def foresee(
+    run: Run, tasks: list[Task], machines: Mapping[int, Machine], settings: Settings, *, attended: bool
+) -> Iterator[str]:
     """What happens next, by how the run stands now."""
     active = [task for task in tasks if task.phase == Phase.ACTIVE]
     failed = [task for task in tasks if task.outcome == Outcome.FAILURE]
+    lost = find_lost(tasks, machines)
+    if lost and run.outcome in (None, Outcome.FAILURE):
+        yield f"{run.name} cannot succeed without {lost[0].name}, which is {lost[0].state}: nothing leads out of that."
     if run.phase == Phase.DONE:
         if failed and run.outcome == Outcome.FAILURE:
             yield f"{count(len(failed), 'task')} failed in it: pointsman status {short(run.id)}"

@@ -128,6 +128,8 @@ class TextReport:
         what = f"{count(summary.lines, 'line')}, {summary.entities:,} {'entity' if summary.entities == 1 else 'entities'}"
         rules = ", ".join(f"{rule} {number:,}" for rule, number in summary.by_rule.most_common())
         click.echo(f"{summary.file}: {verdict} ({what})" + (f": {rules}" if rules else ""), err=True)
+        if not summary.lines:
+            click.echo("There is nothing in it.", err=True)
         if summary.by_rule["unknown-state"] + summary.by_rule["event-type"] > summary.lines // 2:
             click.echo("Most of it names states of another lifecycle: is --lifecycle the right one?", err=True)
 

@@ -438,20 +438,25 @@ class Engine(Questions):
         exit_code: int | None = None,
         session_id: str | None = None,
         log_path: str | None = None,
+        tail: str | None = None,
         tenant: str = DEFAULT_TENANT,
         request_id: str | None = None,
     ) -> Task:
-        """It failed. With `usage_limit_until` it could not be tried at all: it is tried again then, and nothing is counted."""
+        """It failed; `tail` is the end of what it wrote.
+
+        With `usage_limit_until` it could not be tried at all: it is tried again then, and nothing is counted.
+        """
         checks.refuse(
             [
                 *checks.text("error", error),
+                *checks.texts(tail=tail),
                 *checks.truth("retryable", retryable),
                 *checks.instant("usage_limit_until", usage_limit_until),
                 *_exit_code(exit_code),
             ]
         )
         report = Report(
-            error=as_error(error, exit_code=exit_code),
+            error=_as_error(error, exit_code, tail),
             retryable=retryable,
             usage_limit_until=usage_limit_until,
             cost_usd=cost_usd,
@@ -491,6 +496,7 @@ class Engine(Questions):
         exit_code: int | None = None,
         session_id: str | None = None,
         log_path: str | None = None,
+        tail: str | None = None,
         tenant: str = DEFAULT_TENANT,
         request_id: str | None = None,
     ) -> Task:
@@ -500,13 +506,13 @@ class Engine(Questions):
         checks.refuse(
             [
                 *checks.text("signal", signal),
-                *checks.texts(error=error),
+                *checks.texts(error=error, tail=tail),
                 *checks.truth("retryable", retryable),
                 *_exit_code(exit_code),
             ]
         )
         report = Report(
-            error=None if signal == "skip" else _as_error(error or signal, exit_code),
+            error=None if signal == "skip" else _as_error(error or signal, exit_code, tail),
             retryable=retryable and signal != "cancel",
             cost_usd=cost_usd,
             exit_code=exit_code,
@@ -731,8 +737,9 @@ def _limits(max_concurrent: int | None, rate_count: int | None, rate_seconds: fl
         yield from checks.number("rate_seconds", rate_seconds, SHORTEST_RATE_SECONDS, checks.MAX_SECONDS)
 
 
-def _as_error(message: str, exit_code: int | None) -> str:
-    return as_error(message) if exit_code is None else as_error(message, exit_code=exit_code)
+def _as_error(message: str, exit_code: int | None, tail: str | None) -> str:
+    details = {"exit_code": exit_code, "tail": tail}
+    return as_error(message, **{name: value for name, value in details.items() if value is not None})
 
 
 def _exit_code(exit_code: int | None) -> Iterator[Problem]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pointsman.flows.build import build_items, build_run
+from pointsman.flows.check import check_tools
 from pointsman.flows.inputs import check_inputs
 from pointsman.flows.load import load_flow
 from pointsman.flows.model import Backoff, Check, Defaults, Flow, FlowTask, Input, Outputs
@@ -18,5 +19,6 @@ __all__ = [
     "build_items",
     "build_run",
     "check_inputs",
+    "check_tools",
     "load_flow",
 ]

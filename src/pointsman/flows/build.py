@@ -8,11 +8,12 @@ from typing import Any, Protocol
 
 from pointsman.engine.policy import Backoff
 from pointsman.engine.submit import NewRun, NewTask
-from pointsman.errors import FlowInvalid, Problem, RequestInvalid, suggest
-from pointsman.flows.check import check_flow
+from pointsman.errors import FlowInvalid, Problem, RequestInvalid
+from pointsman.flows.check import check_flow, check_tools
 from pointsman.flows.inputs import check_inputs
 from pointsman.flows.lifecycle import find_lifecycle
 from pointsman.flows.model import Flow, FlowTask
+from pointsman.flows.remark import write_path
 
 NET_SECONDS = 30.0
 """The worker ends an attempt at its timeout; the engine steps in so much later, where the worker did not."""
@@ -33,7 +34,9 @@ def build_run(flow: Flow, inputs: Mapping[str, Any], *, directory: str, tools: M
     if findings := check_flow(flow):
         raise FlowInvalid(findings)
     tasks = {name: flow.task(name) for name in flow.tasks}
-    _check_tools(tasks, tools)
+    unknown = [Problem(write_path(each.path), f"{each.message} {each.advice}") for each in check_tools(flow, tools)]
+    if unknown:
+        raise RequestInvalid(unknown)
     payload = {
         "flow": flow.name,
         "file": flow.file,
@@ -93,14 +96,3 @@ def _describe_task(
         timeout_seconds=task.timeout + NET_SECONDS if task.timeout is not None else None,
         budget_usd=task.budget_usd,
     )
-
-
-def _check_tools(tasks: Mapping[str, FlowTask], tools: Mapping[str, Tool]) -> None:
-    where = "Describe it in pointsman.toml, under [tools.NAME]."
-    problems = [
-        Problem(f"tasks.{name}.tool", f"There is no tool '{task.tool}'. {suggest(task.tool, tools)} {where}")
-        for name, task in tasks.items()
-        if task.tool is not None and task.tool not in tools
-    ]
-    if problems:
-        raise RequestInvalid(problems)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Collection, Iterator, Mapping, Set
 from graphlib import CycleError, TopologicalSorter
 
 from pointsman.engine import checks
@@ -42,6 +42,22 @@ def find_remarks(flow: Flow, damaged: Set[Path] = frozenset()) -> Iterator[Remar
         yield from _check_task(name, task, damaged)
     yield from _check_needs(flow, damaged)
     yield from check_references(flow, damaged)
+
+
+def check_tools(flow: Flow, tools: Collection[str]) -> Iterator[Remark]:
+    """Tools that the settings do not describe; one that comes from the defaults is named there, and once."""
+    if flow.defaults.tool is not None and any("tool" not in task.model_fields_set for task in flow.tasks.values()):
+        yield from _check_tool(("defaults", "tool"), flow.defaults.tool, tools)
+    for name, task in flow.tasks.items():
+        if task.tool is not None:
+            yield from _check_tool(("tasks", name, "tool"), task.tool, tools)
+
+
+def _check_tool(path: Path, tool: str, tools: Collection[str]) -> Iterator[Remark]:
+    if tool not in tools:
+        meant = f"{suggest(tool, tools)} " if tools else ""
+        advice = f"{meant}Describe it in pointsman.toml, under [tools.{tool}]."
+        yield Remark("tool", path, f"There is no tool '{tool}'.", advice)
 
 
 def _check_lifecycle(flow: Flow, damaged: Set[Path]) -> Iterator[Remark]:

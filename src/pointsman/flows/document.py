@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
 
@@ -91,27 +91,35 @@ def read_document(text: str, file: str) -> Document:
     text = text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
     top = Place(file, 1, 1)
     root, broken = compose(text, file)
+    if broken and "more than one document" in broken.message:
+        broken = replace(
+            broken, advice="Keep one flow in a file: move what follows the `---` to a file of its own, or remove it."
+        )
     if broken or root is None:
         empty = Finding("yaml", top, "The file is empty.", "Begin with `name:` and `tasks:`.")
         return Document(None, Spot(top, top), [broken or empty])
     builder = _Builder(text, file)
     value, spot = builder.build(root, (), Mode.KEYS, top)
-    return Document(value, spot, builder.findings)
+    return Document(None if builder.is_too_large else value, spot, builder.findings)
 
 
 class _Builder:
     def __init__(self, text: str, file: str) -> None:
         self._text, self._file = text, file
-        self._nodes = 0
-        self.findings: list[Finding] = []
+        self._nodes = self._entries_seen = 0
+        self._found: dict[Finding, None] = {}
+        """Each once: what an alias stands for is built wherever it is used."""
+        self.is_too_large = False
+
+    @property
+    def findings(self) -> list[Finding]:
+        return list(self._found)
 
     def build(self, node: Node, path: Path, mode: Mode, key: Place) -> tuple[Any, Spot]:
         self._nodes += 1
         spot = Spot(key, self._place(node, key), self._source(node))
         if self._nodes > MAX_NODES or len(path) > MAX_DEPTH:
-            if not any(finding.rule == "too-large" for finding in self.findings):
-                advice = "Split it up, and look for an alias (`*name`) that contains itself."
-                self.findings.append(Finding("too-large", spot.value, "The file is too large or too deep to be read.", advice))
+            self._report_size(spot.value)
             return None, spot
         if isinstance(node, MappingNode):
             return self._build_mapping(node, path, mode, spot), spot
@@ -138,10 +146,13 @@ class _Builder:
         merged: list[Node] = []
         for key, value in node.value:
             place = self._place(key, None)
+            if self._has_seen_enough(place):
+                return
             if not isinstance(key, ScalarNode):
                 self._report(place, "A key must be a word.", "Write `name: value`.")
             elif key.value == _MERGE and key.style is None:
                 merged += value.value if isinstance(value, SequenceNode) else [value]
+                self._entries_seen += len(merged)
             else:
                 yield self._whole(str(key.value), place), value, place, False
         for other in merged:
@@ -149,9 +160,18 @@ class _Builder:
                 self._report(self._place(other, None), "Only a mapping can be merged.", "Write `<<: *name`.")
                 continue
             for key, value in other.value:
+                place = self._place(key, None)
+                if self._has_seen_enough(place):
+                    return
                 if isinstance(key, ScalarNode) and key.value != _MERGE:
-                    place = self._place(key, None)
                     yield self._whole(str(key.value), place), value, place, True
+
+    def _has_seen_enough(self, place: Place) -> bool:
+        """Entries that are there already are not built, but looking at them takes its time as well."""
+        self._entries_seen += 1
+        if self._entries_seen > MAX_NODES:
+            self._report_size(place)
+        return self._entries_seen > MAX_NODES
 
     def _build_scalar(self, node: Node, mode: Mode, spot: Spot) -> Any:
         tag = str(node.tag).removeprefix(_TAG)
@@ -178,8 +198,14 @@ class _Builder:
             self._report(place, "This contains half of a surrogate pair.", "Repair its encoding: it is no Unicode text.")
             return text.encode("ascii", "replace").decode()
 
+    def _report_size(self, place: Place) -> None:
+        if not self.is_too_large:
+            self.is_too_large = True
+            advice = "Split it up, and look for an alias (`*name`) that contains itself or is merged very often."
+            self._found[Finding("too-large", place, "The file is too large or too deep to be read.", advice)] = None
+
     def _report(self, place: Place, message: str, advice: str) -> None:
-        self.findings.append(Finding("structure", place, message, advice))
+        self._found[Finding("structure", place, message, advice)] = None
 
     def _place(self, node: Node, key: Place | None) -> Place:
         """An empty value has no place of its own, and stands where its key does."""

@@ -44,6 +44,7 @@ _KINDS = {
     "model_type": "a mapping",
     "model_attributes_type": "a mapping",
 }
+_MAPPINGS = frozenset(kind for kind, words in _KINDS.items() if words == "a mapping")
 _BOUNDS = {"greater_than_equal": ("ge", "at least"), "less_than_equal": ("le", "at most")}
 _MODELS: dict[str, type[BaseModel]] = {
     "defaults": Defaults,
@@ -92,8 +93,23 @@ def explain_error(details: ErrorDetails, path: Path) -> Remark:
     given = details["input"]
     was = "is empty" if given is None else f"is {brief(given)}"
     subject = _subject(path)
+    if details["type"] in _MAPPINGS:
+        advice = _advise_indent(path, given) or advice
     message = f"{subject} {was}, and {must}." if must.startswith("must") else f"{subject} {must}."
     return Remark("structure", path, message, advice)
+
+
+def _advise_indent(path: Path, given: object) -> str:
+    """Where a mapping is missing, what belongs into it mostly stands too far to the left."""
+    match path:
+        case ("tasks", str(name)) if given is None:
+            return f"Write what belongs to {name} below it, and indent it further than `{name}:`."
+        case ("tasks", str(name)) if name in _keys_of(FlowTask):
+            return f"`{name}` is a key of a task: indent it further than the name of its task."
+        case (*_, str(key)) if given is None:
+            return f"Write what belongs to `{key}` below it, and indent it further than `{key}:`."
+        case _:
+            return ""
 
 
 def _expectation(details: ErrorDetails) -> tuple[str, str]:

@@ -77,7 +77,7 @@ def _parse(text: str, kind: str) -> Any:
             return float(text) if not text.lstrip("+-").isdigit() else int(text)
         case "boolean":
             return _TRUTHS[text.lower()]
-        case "list" if not text.startswith("["):
+        case "list" if not text.startswith(("[", "{")):
             return [word.strip() for word in text.split(",")] if text else []
         case _:
             return json.loads(text)

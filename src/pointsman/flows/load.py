@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 
 from pointsman.errors import Finding, FlowInvalid, FlowUnreadable, Place
-from pointsman.flows.check import find_remarks
+from pointsman.flows.check import check_tools, find_remarks
 from pointsman.flows.document import Spot, read_document
 from pointsman.flows.model import Flow
 from pointsman.flows.remark import Remark
@@ -14,14 +15,17 @@ from pointsman.flows.shape import shape_flow
 TEXT = "<text>"
 
 
-def load_flow(source: str | Path, *, file: str | None = None) -> Flow:
-    """A flow from its file, or from a text: one that has several lines, or comes with the name of its file."""
+def load_flow(source: str | Path, *, file: str | None = None, tools: Collection[str] | None = None) -> Flow:
+    """A flow from its file, or from a text: one that has several lines, or comes with the name of its file.
+
+    With the `tools` of a project, those that a task uses must be among them.
+    """
     if isinstance(source, str) and (file is not None or "\n" in source):
-        return _read_flow(source, file or TEXT).from_file(file)
-    return _read_flow(_read_text(Path(source)), str(source)).from_file(str(source))
+        return _read_flow(source, file or TEXT, tools).from_file(file)
+    return _read_flow(_read_text(Path(source)), str(source), tools).from_file(str(source))
 
 
-def _read_flow(text: str, file: str) -> Flow:
+def _read_flow(text: str, file: str, tools: Collection[str] | None) -> Flow:
     document = read_document(text, file)
     findings = document.findings
     if not isinstance(document.value, dict):
@@ -33,7 +37,7 @@ def _read_flow(text: str, file: str) -> Flow:
     findings += (remark.finding(_place(remark, spot)) for remark, spot in shaped.remarks)
     if shaped.flow is not None:
         shaped.flow.from_file(None if file == TEXT else file)
-        remarks = find_remarks(shaped.flow, shaped.damaged)
+        remarks = [*find_remarks(shaped.flow, shaped.damaged), *(check_tools(shaped.flow, tools) if tools is not None else ())]
         findings += (remark.finding(_place(remark, document.spot.find(remark.path))) for remark in remarks)
     if findings or shaped.flow is None:
         unique = dict.fromkeys(findings)

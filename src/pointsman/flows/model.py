@@ -210,7 +210,7 @@ class Defaults(_Model):
     needs_capabilities: Words = ()
     """What a worker must be able to do to run it."""
     critical: Truth = True
-    """Whether the run fails when it fails."""
+    """Whether the run fails when it fails; `false` passes over it, and the others go on."""
     priority: Count = Field(default=0, ge=-MAX_COUNT, le=MAX_COUNT)
     """Those with more go first."""
     budget_usd: Money | None = None

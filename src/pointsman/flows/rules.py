@@ -13,6 +13,7 @@ RULES = {
     "env": "variables have names that a program can be given, and that are not Pointsman's own",
     "action": "a task has exactly one of `command`, `run` and `call`, and `with` and `mode` only with `call`",
     "check": "a check has exactly one kind, and `at_least` only with `glob`",
+    "tool": "the tools of tasks are described in the settings of the project",
     "needs": "a task names each of its needs once",
     "unknown-task": "what a task needs is there",
     "circle": "no task waits for itself, directly or through others",

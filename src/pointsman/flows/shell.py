@@ -1,23 +1,46 @@
 """Where the expressions of a script stand, so that their values can be quoted and never become part of the program.
 
 Quoting a value is easy; knowing what it stands in is not: between double quotes `'$(rm …)'` is run. So the script is followed
-from its beginning, and where that leaves any doubt (a here-document, backticks) the expression is refused instead.
+from its beginning, and where that leaves any doubt the expression is refused instead: wherever shells disagree, or wherever it
+would take a whole shell to follow them, nothing behind it is certain any more.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
-from shlex import quote
 from types import MappingProxyType
 
 from pointsman.errors import ExpressionFailed
 from pointsman.flows.expressions import split_text
 
-_HERE = re.compile(r"<<-?[ \t]*(?:'(?P<single>[^'\n]+)'|\"(?P<double>[^\"\n]+)\"|\\?(?P<bare>[^\s;&|<>()'\"]+))")
+_BLANK = " \t\n"
 _WORD_ENDS = " \t\n;&|()<>"
+_HERE = re.compile(
+    r"<<(?P<tabs>-?)[ \t]*(?P<quote>['\"\\]?)(?P<end>[A-Za-z0-9_][A-Za-z0-9_.-]*)(?P<close>['\"]?)(?=[ \t\n;&|<>])"
+)
+_HERE_SIMPLE = re.compile(r"\$\{[A-Za-z0-9_]+\}|\$\([A-Za-z0-9_ ./+%:-]*\)")
+_HERE_DOUBTFUL = re.compile(r"`|\$[\[({]|\\$")
+_PARAMETER = re.compile(r"\$\{(?:[#!]?(?:[A-Za-z_][A-Za-z0-9_]*|[0-9]+|[@*])|[#?$!-](?=\}))")
+_SPECIAL = re.compile(r"\$[A-Za-z0-9_@*#?$!-]")
+_BRACKET = re.compile(r"\[[A-Za-z0-9_.,:^!*@$+-]+\]|\[(?=[ \t])")
+_CHANGES_GRAMMAR = re.compile(r"(?:alias|shopt|history|let)\b|set[ \t]+[-+][A-Za-z]*(?:H|o[ \t]+hist)")
+_TO_DESCRIPTOR = re.compile(r"[<>]&(?:[0-9]+-?|-)(?=[ \t\n;&|<>)])")
+_NOT_IN_COMMENT = re.compile(r"[^A-Za-z0-9_ .,:/@+-]")
+
+_SHIFTS, _COMMANDS, _NESTED = "$((", "((", "((…("
+"""`$((…))` is arithmetic for every shell, `((…))` may be two subshells; and a pair of parentheses inside of either."""
+_ARITHMETIC = (_SHIFTS, _COMMANDS, _NESTED)
+_FORBIDDEN = {
+    "{": "'\"`\\(){<>",
+    "`": "'\"\\#(){}<",
+    "[[": "`\\#)",
+    **dict.fromkeys(_ARITHMETIC, "'\"`\\#"),
+}
+"""What makes it uncertain where something ends, by what is open."""
 
 
 class Context(Enum):
@@ -30,10 +53,18 @@ class Context(Enum):
     HERE = "in a here-document"
     BACKTICK = "between backticks"
     BRACES = "inside ${…}"
+    ARITHMETIC = "inside ((…))"
+    CONDITION = "inside [[…]]"
     UNSURE = "here"
 
 
-_DOUBTFUL = (Context.HERE, Context.BACKTICK, Context.BRACES, Context.UNSURE)
+_DOUBTFUL = (Context.HERE, Context.BACKTICK, Context.BRACES, Context.ARITHMETIC, Context.CONDITION, Context.UNSURE)
+_CONTEXTS = {
+    "`": Context.BACKTICK,
+    "{": Context.BRACES,
+    **dict.fromkeys(_ARITHMETIC, Context.ARITHMETIC),
+    "[[": Context.CONDITION,
+}
 
 
 def quote_for(context: Context, value: str) -> str:
@@ -42,19 +73,27 @@ def quote_for(context: Context, value: str) -> str:
         raise ExpressionFailed("A value contains a NUL character, which no program can be given.")
     match context:
         case Context.PLAIN:
-            return quote(value)
+            return _quote(value)
         case Context.SINGLE:
-            return f"'{quote(value)}'"
+            return f"'{_quote(value)}'"
         case Context.DOUBLE:
-            return f'"{quote(value)}"'
+            return f'"{_quote(value)}"'
         case Context.COMMENT:
-            return quote(value.replace("\n", " ").replace("\r", " "))
+            return _NOT_IN_COMMENT.sub("_", value)
         case _:
             raise ExpressionFailed(explain_doubt(context))
 
 
+def _quote(value: str) -> str:
+    """Always in quotes: bare, `if` is a keyword, `2` before `>` a file descriptor, and `PATH=x` before a command a setting."""
+    return "'" + value.replace("'", "'\"'\"'") + "'"
+
+
 def explain_doubt(context: Context) -> str:
-    return f"A value {context.value} cannot be quoted safely for the shell. Put it into `env`, and use the variable here."
+    advice = "Put it into `env`, and use the variable here."
+    if context is Context.ARITHMETIC:
+        advice = 'Put it into `env`, make sure that it is a number, and use "$NAME" here; or compute inside of the expression.'
+    return f"A value {context.value} cannot be quoted safely for the shell. {advice}"
 
 
 def doubtful(text: str) -> list[tuple[int, Context]]:
@@ -76,16 +115,27 @@ def track_contexts(text: str) -> Mapping[int, Context]:
     return MappingProxyType(contexts)
 
 
+@dataclass(frozen=True, slots=True)
+class _Here:
+    """A here-document that is open, or begins with the next line."""
+
+    end: str
+    strips_tabs: bool
+    is_raw: bool
+    depth: int
+    """How much was open where it was announced."""
+
+
 class _Tracker:
-    """Follows a script letter by letter; `_stack` has what is open, the innermost last."""
+    """Follows a script letter by letter; `_open` has what is open, the innermost last."""
 
     def __init__(self) -> None:
-        self._stack: list[str] = []
+        self._open: list[str] = []
         self._comment = False
-        self._word_begins = True
-        self._awaited: list[str] = []
-        """The ends of here-documents that begin with the next line."""
-        self._here: list[str] = []
+        self._previous = "\n"
+        """The letter before, or some other one where it was escaped."""
+        self._awaited: list[_Here] = []
+        self._here: list[_Here] = []
         self._line = ""
         self._unsure = False
 
@@ -95,93 +145,194 @@ class _Tracker:
             return Context.UNSURE
         if self._here:
             return Context.HERE
+        for opened in self._open:
+            if opened in _CONTEXTS:
+                return _CONTEXTS[opened]
         if self._comment:
             return Context.COMMENT
-        if "`" in self._stack:
-            return Context.BACKTICK
-        if "{" in self._stack:
-            return Context.BRACES
-        return {"'": Context.SINGLE, '"': Context.DOUBLE}.get(self._stack[-1] if self._stack else "", Context.PLAIN)
+        return {"'": Context.SINGLE, '"': Context.DOUBLE}.get(self._inside, Context.PLAIN)
+
+    @property
+    def _inside(self) -> str:
+        return self._open[-1] if self._open else ""
 
     def put_value(self) -> None:
-        self._word_begins = False
+        self._previous = "'"
         self._line += "\0"
 
     def follow(self, text: str) -> None:
         at = 0
-        while at < len(text):
-            at += self._step(text, at)
-        # A backslash would take the quote away from the value, and a value cannot say where a document ends.
-        self._unsure |= at > len(text) or text.rstrip(" \t-").endswith("<<")
+        while at < len(text) and not self._unsure:
+            taken = self._step(text, at)
+            piece = text[at : at + taken]
+            if piece != "\\\n":
+                self._previous = "x" if len(piece) == 2 and piece[0] == "\\" else piece[-1]
+            at += taken
+        self._unsure |= at > len(text)  # a backslash would take the quote away from the value
+
+    def _doubt(self) -> int:
+        self._unsure = True
+        return 1
+
+    def _push(self, opened: str, taken: int = 1) -> int:
+        self._open.append(opened)
+        return taken
+
+    def _pop(self, taken: int = 1) -> int:
+        self._open.pop()
+        if self._awaited and len(self._open) < self._awaited[0].depth:
+            return self._doubt()
+        return taken
 
     def _step(self, text: str, at: int) -> int:
         """Take in what stands at `at`; returns how many letters that was."""
-        letter, inside = text[at], self._stack[-1] if self._stack else ""
+        letter, inside = text[at], self._inside
         if self._here:
-            self._follow_here(letter)
-            return 1
-        if letter == "\n" and inside != "'":
-            self._comment, self._word_begins = False, True
-            if self._awaited and inside != '"':
-                self._here, self._awaited, self._line = self._awaited, [], ""
-            return 1
+            return self._follow_here(letter)
+        if letter == "\n":
+            return self._end_line()
         if self._comment:
             return 1
-        begins, self._word_begins = self._word_begins, letter in _WORD_ENDS
         if inside == "'":
-            if letter == "'":
-                self._stack.pop()
-            return 1
+            return self._pop() if letter == "'" else 1
+        if letter in _FORBIDDEN.get(inside, ""):
+            return self._doubt()
         if letter == "\\":
-            return 2
-        if text.startswith(("$(", "${"), at):
-            self._stack.append(text[at + 1])
-            self._word_begins = text[at + 1] == "("
-            return 2
+            return self._escape(text, at)
+        if letter == "$":
+            return self._expand(text, at)
         if inside == '"':
-            self._toggle(letter, '"', "`")
-            return 1
-        return self._step_plain(text, at, begins=begins)
+            return self._pop() if letter == '"' else self._push("`") if letter == "`" else 1
+        if inside in _FORBIDDEN:
+            return self._step_narrow(text, at)
+        return self._step_plain(text, at)
 
-    def _step_plain(self, text: str, at: int, *, begins: bool) -> int:
-        letter, inside = text[at], self._stack[-1] if self._stack else ""
-        if self._is_doubtful(text, at, begins=begins):
-            self._unsure = True
-        elif letter == "#" and begins and inside != "{":
-            self._comment = True
-        elif letter == "<" and (match := _HERE.match(text, at)) and not text.startswith("<<<", at):
-            self._awaited.append(match["single"] or match["double"] or match["bare"])
-            return match.end() - at
-        elif letter == "<" and text.startswith("<<<", at):
-            return 3
-        elif letter == "(":
-            self._stack.append("(")
-        elif (letter, inside) in ((")", "("), ("}", "{")):
-            self._stack.pop()
-        else:
-            self._toggle(letter, "'", '"', "`")
+    def _end_line(self) -> int:
+        self._comment = False
+        if self._inside in ("{", "`"):
+            return self._doubt()
+        if self._awaited:
+            if len(self._open) != self._awaited[0].depth:
+                return self._doubt()
+            self._here, self._awaited, self._line = self._awaited, [], ""
         return 1
 
-    def _is_doubtful(self, text: str, at: int, *, begins: bool) -> bool:
-        """What shells disagree about, or what takes a whole shell to follow; nothing behind it is certain."""
-        if text.startswith("$'", at):
-            return True
-        if begins and self._stack and text.startswith("case", at):
-            return True  # its lone `)` looks like an end
-        return (text[at] in "'\"" and "{" in self._stack) or (text[at] in "'\"#" and "`" in self._stack)
+    def _escape(self, text: str, at: int) -> int:
+        """A backslash; with a line's end it vanishes, and what stands around it may become one sign, like `$(`."""
+        if text.startswith("\\\n", at):
+            vanishes = self._previous != "$" if self._inside == '"' else self._previous in _BLANK
+            if self._awaited or not vanishes:
+                return self._doubt()
+        return 2
 
-    def _toggle(self, letter: str, *quotes: str) -> None:
-        if letter in quotes:
-            if letter in self._stack and (self._stack[-1] == letter or letter == "`"):
-                while self._stack.pop() != letter:
-                    pass
-            else:
-                self._stack.append(letter)
+    def _expand(self, text: str, at: int) -> int:
+        rest = text[at + 1 : at + 2]
+        if rest == "[" or (self._inside == "`" and rest in tuple("({'\"")):
+            return self._doubt()
+        if rest == "(":
+            return self._push(_SHIFTS, 3) if text.startswith("$((", at) else self._push("(", 2)
+        if rest == "{":
+            match = _PARAMETER.match(text, at)
+            return self._push("{", match.end() - at) if match else self._doubt()
+        if rest in ("'", '"'):
+            return 1 if self._inside == '"' else self._doubt()
+        return 2 if _SPECIAL.match(text, at) else 1
 
-    def _follow_here(self, letter: str) -> None:
+    def _step_narrow(self, text: str, at: int) -> int:
+        """Inside of something in which an expression is refused, so that only its end has to be found."""
+        letter, inside = text[at], self._inside
+        if (inside, letter) in (("{", "}"), ("`", "`"), (_NESTED, ")")):
+            return self._pop()
+        if inside == "[[":
+            if letter in "'\"":
+                return self._push(letter)
+            if text.startswith("<<", at):
+                return self._doubt()
+            return self._pop(2) if text.startswith("]]", at) and self._previous in _BLANK else self._nest(letter)
+        if inside in _ARITHMETIC:
+            if letter == ")":
+                return self._pop(2) if text.startswith("))", at) else self._doubt()
+            if text.startswith("<<", at) and _COMMANDS in self._open:
+                return self._doubt()
+            return self._nest(letter)
+        return 1
+
+    def _nest(self, letter: str) -> int:
+        return self._push(_NESTED) if letter == "(" else 1
+
+    def _step_plain(self, text: str, at: int) -> int:
+        letter = text[at]
+        if self._previous in _WORD_ENDS and self._changes_grammar(text, at):
+            return self._doubt()
+        match letter:
+            case "'" | '"' | "{" | "}" if "{" in self._open:
+                return self._doubt()
+            case "'" | '"' | "`":
+                return self._push(letter)
+            case "#":
+                return self._begin_comment()
+            case "<" if text.startswith("<<", at):
+                return 3 if text.startswith("<<<", at) else self._announce_here(text, at)
+            case "<" | ">" if text.startswith("&", at + 1):
+                match = _TO_DESCRIPTOR.match(text, at)
+                return match.end() - at if match else self._doubt()  # bash expands what stands there twice
+            case "(":
+                return self._open_parenthesis(text, at)
+            case ")" if self._open:
+                return self._pop()
+            case "[":
+                return self._step_bracket(text, at)
+        return 1
+
+    def _open_parenthesis(self, text: str, at: int) -> int:
+        """A subshell, or the signs of a function; behind any other word it is a list or a pattern of bash."""
+        if self._previous not in _WORD_ENDS and not text.startswith("()", at):
+            return self._doubt()
+        return self._push(_COMMANDS, 2) if text.startswith("((", at) else self._push("(")
+
+    def _changes_grammar(self, text: str, at: int) -> bool:
+        """The lone `)` of a case looks like an end; an alias may hold half a quotation; `let` is arithmetic."""
+        return bool(self._open and text.startswith("case", at)) or _CHANGES_GRAMMAR.match(text, at) is not None
+
+    def _begin_comment(self) -> int:
+        """Behind `$(…)` a `#` is a part of the word, behind `(…)` it is not; and behind `>` shells differ."""
+        if self._previous in "&)<>":
+            return self._doubt()
+        self._comment = self._previous in _WORD_ENDS
+        return 1
+
+    def _announce_here(self, text: str, at: int) -> int:
+        match = _HERE.match(text, at)
+        depth = len(self._open)
+        if match is None or match["close"] != match["quote"].strip("\\") or any(each.depth != depth for each in self._awaited):
+            return self._doubt()
+        self._awaited.append(_Here(match["end"], bool(match["tabs"]), bool(match["quote"]), depth))
+        return match.end() - at
+
+    def _step_bracket(self, text: str, at: int) -> int:
+        """`a[…]=` is arithmetic for some shells, in which quotes do not help; `[ … ]` is a command like any other."""
+        begins = self._previous in _WORD_ENDS
+        if begins and re.match(r"\[\[[ \t]", text[at : at + 3]):
+            return self._push("[[", 2)
+        match = _BRACKET.match(text, at)
+        if match is None or (match.end() - at == 1 and not begins):
+            return self._doubt()
+        return match.end() - at
+
+    def _follow_here(self, letter: str) -> int:
         if letter != "\n":
             self._line += letter
-            return
-        if self._line.lstrip("\t") == self._here[0]:
-            self._here.pop(0)
+            return 1
+        here, line = self._here[0], self._line
         self._line = ""
+        if here.strips_tabs:
+            line = line.lstrip("\t")
+        if line == here.end:
+            self._here.pop(0)
+        elif (
+            line.startswith(here.end)  # inside of $(…), bash takes `EOF)` for the end
+            or (not here.is_raw and _HERE_DOUBTFUL.search(_HERE_SIMPLE.sub("", line)))
+            or (here.depth and any(sign in line for sign in "'\"`()\\#"))
+        ):
+            return self._doubt()
+        return 1

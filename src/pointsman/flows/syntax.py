@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ast
 import operator
+import re
 import warnings
 from collections.abc import Callable, Iterator
+from keyword import iskeyword
 from typing import Any
 
 from pointsman.errors import ExpressionFailed, suggest
@@ -39,6 +41,8 @@ _NODES = (
 )
 _SIGNS = (*COMPARISONS, *ARITHMETIC, ast.And, ast.Or, ast.Not, ast.USub, ast.Load)
 _HABITS = {"&&": "and", "||": "or", "!": "not", "===": "==", "?": "A if CONDITION else B"}
+_DOTTED = re.compile(r"\b([A-Za-z_]\w*)\s*\.\s*([A-Za-z_]\w*)")
+_OPEN_END = re.compile(r"(?:[-+*/%<>=!.,]+|\b(?:and|or|not|in|if|else))\s*$")
 
 
 def parse_source(source: str) -> ast.expr:
@@ -62,9 +66,12 @@ def _advise(source: str, error: Exception) -> str:
     for habit, instead in _HABITS.items():
         if habit in source.replace("!=", ""):
             return f"Instead of `{habit}`, write `{instead}`."
-    if isinstance(error, SyntaxError) and error.msg == "invalid syntax" and "." in source:
-        return 'A name that is a word of Python is written in brackets: `tasks["import"]`.'
+    for root, word in _DOTTED.findall(source):
+        if iskeyword(word):
+            return f'`{word}` is a word of Python: write it in brackets, as in `{root}["{word}"]`.'
     reason = error.msg if isinstance(error, SyntaxError) else "it is nested too deeply"
+    if not reason.startswith("unterminated") and (last := _OPEN_END.search(source)):
+        return f"Something is missing after `{last[0].strip()}`."
     return f"Python says: {reason}."
 
 

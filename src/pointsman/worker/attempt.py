@@ -274,12 +274,24 @@ class Attempt:
                 await send(engine.signal_attempt(task_id, epoch, "checks_failed", error=error, retryable=retryable), free)
             case Failed(message, retryable, exit_code):
                 report = engine.fail_task(
-                    task_id, epoch, clean(message), retryable=retryable, exit_code=exit_code, log_path=self._log_path
+                    task_id,
+                    epoch,
+                    clean(message),
+                    retryable=retryable,
+                    exit_code=exit_code,
+                    log_path=self._log_path,
+                    tail=self._tail,
                 )
                 await send(report, free)
             case Expired(message, retryable):
                 report = engine.signal_attempt(
-                    task_id, epoch, "expire", error=message, retryable=retryable, log_path=self._log_path
+                    task_id,
+                    epoch,
+                    "expire",
+                    error=message,
+                    retryable=retryable,
+                    log_path=self._log_path,
+                    tail=self._tail,
                 )
                 await send(report, free)
             case Canceled():
@@ -317,6 +329,10 @@ class Attempt:
         missing = [item for item in spread.items if item.name not in known]
         if missing:
             await self._bench.engine.add_tasks(self.claim.run_id, missing, actor="worker", reason=f"items of {self.claim.name}")
+
+    @property
+    def _tail(self) -> str | None:
+        return (self._job.log.tail() or None) if self._job else None
 
     @property
     def _log_path(self) -> str | None:

@@ -1,7 +1,8 @@
 """The log of all transitions, one JSON line each (document 002.8), kept from the event stream of the database.
 
 The database is the truth and the file a copy of it: each line carries the position of its transition in the stream, so whoever
-appends goes on behind the last one, and several processes may take turns at one file.
+appends goes on behind the last one, and several processes may take turns at one file. A log whose last line the database does
+not know is that of another one: it is moved aside as `transitions.<n>.jsonl`, and taken up again if that database is back.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from typing import Any
 import msgspec
 
 from pointsman.engine.engine import Engine
-from pointsman.errors import LogUnreadable, StoreError
+from pointsman.errors import LogUnreadable, NotFound, RequestInvalid, StoreError
+from pointsman.store.contract import read_position
 from pointsman.store.rows import Transition
 from pointsman.world import Sleep
 
@@ -33,7 +35,13 @@ class _Last(msgspec.Struct):
     """What has to be known of the last line."""
 
     timestamp: datetime
+    entity_id: str
+    to_state: str
     metadata: dict[str, Any]
+
+    @property
+    def position(self) -> str:
+        return str(self.metadata["position"])
 
 
 async def keep(engine: Engine, path: Path, sleep: Sleep) -> None:
@@ -50,9 +58,12 @@ async def append(engine: Engine, path: Path) -> str | None:
     """Bring the log up to date; up to which position of the stream."""
     async with _locked(path) as file:
         last = _find_last(file, path)
-        position = str(last.metadata["position"]) if last else None
-        _, position = await _write(engine, file, position, last.timestamp if last else None)
-        return position
+        if last is None or await _knows(engine, last):
+            position, latest = (last.position, last.timestamp) if last else (None, None)
+            _, position = await _write(engine, file, position, latest)
+            return position
+        await _change_logs(engine, path)
+    return await append(engine, path)
 
 
 async def rebuild(engine: Engine, path: Path) -> int:
@@ -63,15 +74,63 @@ async def rebuild(engine: Engine, path: Path) -> int:
         return written
 
 
+async def _knows(engine: Engine, last: _Last) -> bool:
+    """Whether a line tells of this database; after one was deleted, another one gives out the same positions again."""
+    before = str(max(0, int(last.position) - 1))
+    moves = await engine.list_transitions(after=before, limit=1)
+    if not moves:  # the stream may be held back for a moment, even before what was read of it already
+        with suppress(NotFound, RequestInvalid):
+            moves = await engine.list_history(last.entity_id)
+    return any(
+        (move.position, move.entity_id, move.to_state) == (last.position, last.entity_id, last.to_state) for move in moves
+    )
+
+
+async def _change_logs(engine: Engine, path: Path) -> None:
+    """Move the log of another database aside; if the one of this database was moved aside before, it comes back."""
+    own = None
+    number = 1
+    while (aside := path.with_name(f"{path.stem}.{number}{path.suffix}")).exists():
+        own = own or (aside if await _belongs(engine, aside) else None)
+        number += 1
+    _exchange(path, aside, own)
+
+
+def _exchange(path: Path, aside: Path, own: Path | None) -> None:
+    path.rename(aside)
+    if own is not None:
+        own.rename(path)
+        aside.rename(own)
+
+
+async def _belongs(engine: Engine, path: Path) -> bool:
+    async with _locked(path) as file:
+        try:
+            last = _find_last(file, path)
+        except LogUnreadable:
+            return False
+    return last is not None and await _knows(engine, last)
+
+
 @asynccontextmanager
 async def _locked(path: Path) -> AsyncIterator[int]:
     path.parent.mkdir(parents=True, exist_ok=True)
-    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
-    try:
-        await asyncio.to_thread(fcntl.flock, file, fcntl.LOCK_EX)
-        yield file
-    finally:
-        os.close(file)
+    while True:
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        try:
+            await asyncio.to_thread(fcntl.flock, file, fcntl.LOCK_EX)
+            if _is_at(path, file):
+                yield file
+                return
+        finally:
+            os.close(file)
+
+
+def _is_at(path: Path, file: int) -> bool:
+    """Whether it still has that name: while it was waited for, it may have been moved aside."""
+    with suppress(FileNotFoundError):
+        return os.path.samestat(path.stat(), os.fstat(file))
+    return False
 
 
 def _find_last(file: int, path: Path) -> _Last | None:
@@ -88,8 +147,8 @@ def _find_last(file: int, path: Path) -> _Last | None:
         return None
     try:
         last = msgspec.json.decode(lines[-2], type=_Last)
-        int(last.metadata["position"])
-    except (msgspec.MsgspecError, KeyError, ValueError):
+        read_position(last.position)
+    except (msgspec.MsgspecError, KeyError, RequestInvalid):
         message = f"{path} does not end with a line that Pointsman wrote. Move it away, or run: pointsman history --rebuild"
         raise LogUnreadable(message) from None
     return last

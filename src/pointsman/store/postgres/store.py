@@ -552,7 +552,8 @@ class PostgresTransaction(PostgresReader):
         return int(self._value("count_at_work", tenant=tenant, tool=tool))
 
     def insert_breakers(self, breakers: Sequence[Breaker]) -> None:
-        self._write("insert_breakers", breakers)
+        if breakers and self._execute("insert_breakers", rows=to_json(breakers)) != len(breakers):
+            raise Conflict(f"Somebody else was quicker to declare {', '.join(breaker.tool for breaker in breakers)}.")
 
     def set_timers(self, timers: Sequence[Timer]) -> None:
         # One statement sets a timer once; whoever sets it twice means the second.

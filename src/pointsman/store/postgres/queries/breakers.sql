@@ -31,3 +31,4 @@ SELECT id, tenant, machine_id, state, phase, outcome, revision, trigger, reason,
        tool text, failure_count integer, failure_threshold integer, success_count integer, success_threshold integer,
        cooldown_seconds double precision, retry_at timestamptz, probe_task_id text,
        max_concurrent integer, rate_count integer, rate_seconds double precision, begun text)
+    ON CONFLICT (tenant, tool) DO NOTHING
