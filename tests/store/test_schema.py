@@ -179,6 +179,34 @@ def test_processes_that_open_a_fresh_database_together_all_succeed(fresh_url: st
     assert len(recorded(fresh_url)) == len(read_migrations(package_of(fresh_url)))
 
 
+OPENED = """
+import sys
+from tests.databases import open_store
+for line in sys.stdin:
+    open_store(line.strip()).close()
+    print("opened", flush=True)
+"""
+
+
+def test_processes_that_open_many_fresh_files_together_all_succeed(tmp_path: Path) -> None:
+    """SQLite refuses at once, instead of waiting, where two switch a new file to its log: one try in ten met that."""
+    pipe = subprocess.PIPE
+    processes = [
+        subprocess.Popen([sys.executable, "-c", OPENED], cwd=ROOT, text=True, stdin=pipe, stdout=pipe, stderr=pipe)
+        for _ in range(4)
+    ]
+    for number in range(50):
+        for process in processes:
+            assert process.stdin
+            process.stdin.write(f"sqlite:///{tmp_path / str(number)}.db\n")
+            process.stdin.flush()
+        answers = [process.stdout.readline() for process in processes if process.stdout]
+        if answers != ["opened\n"] * len(processes):
+            break
+    errors = [process.communicate(timeout=60)[1] for process in processes]
+    assert ([process.returncode for process in processes], errors) == ([0] * len(processes), [""] * len(processes))
+
+
 # What is not ours, or not ours yet.
 
 

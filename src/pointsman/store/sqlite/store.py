@@ -65,6 +65,7 @@ QUERIES = read_queries(__package__)
 _DECODERS: dict[tuple[str, int], Decoder[Any]] = {}
 _ENCODERS: dict[tuple[str, type[Struct]], Encoder] = {}
 BUSY_TIMEOUT_SECONDS = 5.0
+SWITCH_PAUSE_SECONDS = 0.005
 CACHE_KIB = 65_536
 CHECKPOINT_PAGES = 4_000
 Row = TypeVar("Row", bound=Struct)
@@ -161,12 +162,27 @@ class SqliteStore:
             connection.execute("PRAGMA foreign_keys = ON")
             if not read_only:
                 self._check_owner(connection)
-                connection.execute("PRAGMA journal_mode = WAL").fetchall()
+                self._keep_log(connection)
                 connection.execute("PRAGMA synchronous = FULL")
                 # What is worked on stays in memory; a page that changes often is copied to the file once for many changes.
                 connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
                 connection.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}").fetchall()
         return connection
+
+    def _keep_log(self, connection: apsw.Connection) -> None:
+        """Switch to a write-ahead log. Where several switch a new file, SQLite refuses all but one at once, lest they wait for
+        each other: so it is tried again here, for as long as SQLite waits elsewhere.
+        """
+        give_up = self._clock.monotonic() + BUSY_TIMEOUT_SECONDS
+        while True:
+            try:
+                connection.execute("PRAGMA journal_mode = WAL").fetchall()
+            except apsw.BusyError:
+                if self._clock.monotonic() > give_up:
+                    raise
+                threading.Event().wait(SWITCH_PAUSE_SECONDS)
+            else:
+                return
 
     def _check_owner(self, connection: apsw.Connection) -> None:
         """A database that is not ours is left exactly as it is."""
