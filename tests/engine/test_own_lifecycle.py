@@ -298,23 +298,34 @@ async def test_an_engine_without_the_file_finishes_what_was_begun_with_it(
         await assert_promises_kept(engine)
 
 
-async def test_an_engine_without_the_file_says_so_when_it_shall_add_tasks(
+async def test_tasks_that_are_added_follow_what_those_of_their_run_follow(
     database_url: str, clock: ManualClock, tmp_path: Path
 ) -> None:
-    file = write_release(tmp_path)
-    async with open_engine(database_url, clock, seed=1, lifecycles=[file]) as engine:
+    """Also where the file is not at hand, or has a newer version."""
+    async with open_engine(database_url, clock, seed=1, lifecycles=[write_release(tmp_path)]) as engine:
         worker = await register(engine, lease_seconds=10_000)
-        run = await submit(engine, NewTask(name="build"), lifecycle="release", task_count=2)
+        run = await submit(engine, NewTask(name="build"), lifecycle="release", task_count=3)
     async with open_engine(database_url, clock, seed=2) as engine:
-        with pytest.raises(UnknownName, match="There is no lifecycle called 'release'"):
-            await engine.add_tasks(run.id, [NewTask(name="ship")])
-        assert len(await engine.list_tasks(run.id)) == 1
-    async with open_engine(database_url, clock, seed=3, lifecycles=[file]) as engine:
         await engine.add_tasks(run.id, [NewTask(name="ship")])
-        for _ in range(2):
+    newer = write_release(tmp_path, with_version(add_qa(read_example()), 2))
+    async with open_engine(database_url, clock, seed=3, lifecycles=[newer]) as engine:
+        await engine.add_tasks(run.id, [NewTask(name="announce")])
+        assert len({task.machine_id for task in await engine.list_tasks(run.id)}) == 1
+        for _ in range(3):
             await engine.signal_task(await build(engine, worker), "accept")
         assert await state_of(engine, run) == "SUCCEEDED"
         await assert_promises_kept(engine)
+
+
+async def test_an_engine_without_the_file_says_so_when_a_run_gets_its_first_task(
+    database_url: str, clock: ManualClock, tmp_path: Path
+) -> None:
+    async with open_engine(database_url, clock, seed=1, lifecycles=[write_release(tmp_path)]) as engine:
+        run = await submit(engine, lifecycle="release", task_count=1)
+    async with open_engine(database_url, clock, seed=2) as engine:
+        with pytest.raises(UnknownName, match="There is no lifecycle called 'release'"):
+            await engine.add_tasks(run.id, [NewTask(name="ship")])
+        assert await engine.list_tasks(run.id) == []
 
 
 UNFIT = {

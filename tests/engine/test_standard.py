@@ -1180,6 +1180,23 @@ async def test_what_is_behind_a_skipped_task_goes_on(database_url: str, clock: M
             assert await state_of(engine, run) == "SUCCEEDED"
 
 
+async def test_a_failed_run_is_not_tried_again_because_another_task_is_skipped(database_url: str, clock: ManualClock) -> None:
+    async with proved_engine(database_url, clock) as engine:
+        worker = await register(engine)
+        run = await submit(
+            engine, NewTask(name="wrong"), NewTask(name="after", depends_on=("wrong",)), NewTask(name="beside", priority=-1)
+        )
+        await claim_and_fail(engine, worker, retryable=False)
+        assert await state_of(engine, run) == "FAILED"
+        tasks = {task.name: task for task in await engine.list_tasks(run.id)}
+        await engine.signal_task(tasks["beside"].id, "skip")
+        assert await states_of(engine, run) == {"wrong": "FAILED", "after": "PENDING", "beside": "SKIPPED"}
+        assert await state_of(engine, run) == "FAILED"
+        await engine.signal_task(tasks["wrong"].id, "skip")
+        assert await complete_all(engine, worker) == ["after"]
+        assert await state_of(engine, run) == "SUCCEEDED"
+
+
 @pytest.mark.parametrize("state", ["RUNNING", "VALIDATING", "BLOCKED", "READY", "SUCCEEDED", "SKIPPED", "CANCELED"])
 async def test_what_has_begun_or_ended_is_not_skipped(database_url: str, clock: ManualClock, state: str) -> None:
     async with proved_engine(database_url, clock) as engine:

@@ -478,6 +478,26 @@ def another_probe_follows_too_early(yard: Yard) -> None:
     yard.claim("eve", "c", 1, tool="t")
 
 
+def opened_by_nobody(yard: Yard, **options: Any) -> None:
+    """Nobody has reported a failure, and yet there is something to reset."""
+    yard.register("bob")
+    yard.tell("declare_tool", {}, tool="t", failure_threshold=1, success_threshold=1, cooldown_seconds=COOLDOWN_SECONDS)
+    yard.submit("a", tool="t")
+    yard.add("b", tool="t", **options)
+    yard.claim("bob", "b", 1, tool="t")
+    yard.tell("reset_breaker", {"state": "CLOSED"}, tool="t")
+
+
+@good
+def a_task_that_was_added_later_takes_too_long_and_opens_a_breaker(yard: Yard) -> None:
+    opened_by_nobody(yard, timeout_seconds=4.0)
+
+
+@bad("breaker of t")
+def a_breaker_opens_without_a_failure(yard: Yard) -> None:
+    opened_by_nobody(yard)
+
+
 # gangs
 
 

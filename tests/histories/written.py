@@ -62,6 +62,9 @@ class Yard:
         new = {"name": "run", "lifecycle": "standard", "tasks": [{"name": name} | options for name in names]}
         self.tell("submit_run", {"id": "run", "state": "PENDING"}, new=new)
 
+    def add(self, name: str, **options: Any) -> None:
+        self.tell("add_tasks", [_row(name, "QUEUED", 0)], run_id="run", tasks=[{"name": name} | options])
+
     def register(self, *names: str) -> None:
         for name in names:
             self.tell("register_worker", {"id": name, "lease_seconds": LEASE_SECONDS}, name=name)

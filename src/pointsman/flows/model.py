@@ -318,13 +318,13 @@ class Flow(_Model):
     def task(self, name: str) -> FlowTask:
         """A task with the defaults merged in."""
         task = self.tasks[name]
-        given = {field: getattr(self.defaults, field) for field in self.defaults.model_fields_set}
-        if "mode" in given and task.call is None:
-            del given["mode"]
-        given |= {field: getattr(task, field) for field in task.model_fields_set}
-        if env := {**self.defaults.env, **task.env}:
-            given["env"] = env
-        return FlowTask.model_construct(_fields_set=set(given), **given)
+        inherited = self.defaults.model_fields_set - task.model_fields_set
+        if task.call is None:
+            inherited -= {"mode"}
+        given = {field: getattr(self.defaults, field) for field in inherited}
+        if self.defaults.env:
+            given["env"] = {**self.defaults.env, **task.env}
+        return task.model_copy(update=given) if given else task
 
     @property
     def links(self) -> dict[str, tuple[str, ...]]:

@@ -144,13 +144,20 @@ def breaker_models(records: Sequence[Record]) -> Iterator[BreakerModel]:
     declared = {record.arguments["tool"] for record in records if record.operation == "declare_tool"}
     for tool in sorted(declared):
         operations = [operation for record in records for operation in _operations(record, facts, tool)]
-        limited = any(
-            task.get("timeout_seconds") is not None
-            for record in records
-            if record.operation == "submit_run"
-            for task in record.arguments["new"]["tasks"]
-        )
+        limited = any(task.get("timeout_seconds") is not None for record in records for task in _tasks_in(record))
         yield BreakerModel(f"breaker of {tool}", operations, facts.leases, limited)
+
+
+def _tasks_in(record: Record) -> Sequence[Mapping[str, Any]]:
+    """What was said about tasks when they were submitted, or added."""
+    match record.operation:
+        case "submit_run":
+            tasks: Sequence[Mapping[str, Any]] = record.arguments["new"]["tasks"]
+        case "add_tasks":
+            tasks = record.arguments["tasks"]
+        case _:
+            tasks = ()
+    return tasks
 
 
 def _operations(record: Record, facts: Facts, tool: str) -> Iterator[Operation]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, ClassVar
@@ -13,7 +13,7 @@ from pointsman.engine.people import check_person
 from pointsman.engine.submit import NewRun, NewTask
 from pointsman.engine.work import Cause, Work
 from pointsman.errors import Problem, RequestInvalid
-from pointsman.kernel.machine import Kind, Phase
+from pointsman.kernel.machine import Kind, Machine, Phase
 from pointsman.store.contract import News
 from pointsman.store.rows import Run, Task
 
@@ -69,7 +69,7 @@ class AddTasks:
         problems = submit.check_tasks(self.new, {name: work.tasks.rows[task_id].depth for name, task_id in known.items()})
         if problems:
             raise RequestInvalid(problems)
-        machine = work.machines.lifecycle(run.lifecycle).of_kind(Kind.TASK)
+        machine = self._find_machine(work, run, known.values())
         submit.check_gates(self.new, machine)
         submit.check_tools(work, self.tenant, self.new)
         is_open = runs.is_open(run, work.machine(run).state(run.state))
@@ -80,6 +80,12 @@ class AddTasks:
             runs.make_ready(work, run)
             runs.tell_tasks(work, run)
         return lambda: rows
+
+    def _find_machine(self, work: Work, run: Run, known: Iterable[str]) -> Machine:
+        """The one that the other tasks of the run follow, which may be unknown here but for what the database has of it."""
+        for task_id in known:
+            return work.machine(work.tasks.rows[task_id])
+        return work.machines.lifecycle(run.lifecycle).of_kind(Kind.TASK)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from pointsman.engine.people import check_person, check_worker
 from pointsman.engine.tasks import Report
 from pointsman.engine.work import Cause, Work
 from pointsman.errors import LeaseLost, PointsmanError, StoreError
-from pointsman.kernel.machine import Kind, Phase
+from pointsman.kernel.machine import Kind, Outcome, Phase
 from pointsman.store.rows import ZERO_USD, Glance, Task
 
 
@@ -173,6 +173,8 @@ class SignalTask:
         if run.phase != Phase.DONE:
             return
         state = work.machine(task).state(decided[-1].to_state)
+        if state.phase is Phase.DONE and task.outcome != Outcome.FAILURE:
+            return  # it is passed over before it was tried, and nothing of the run is tried again for that
         refusal = runs.try_send(work, run, "retry", self.cause, reopens=False)
         if state.phase is not Phase.DONE:
             tasks.refuse(refusal)

@@ -160,6 +160,8 @@ class SqliteStore:
             connection = apsw.Connection(self._path, flags=flags)
             connection.set_busy_timeout(int(BUSY_TIMEOUT_SECONDS * 1000))
             connection.execute("PRAGMA foreign_keys = ON")
+            # Otherwise a query with a bound LIMIT is planned anew each time that it is asked.
+            connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
             if not read_only:
                 self._check_owner(connection)
                 self._keep_log(connection)
