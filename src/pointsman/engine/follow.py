@@ -48,7 +48,7 @@ def _free_dependents(work: Work) -> None:
         if task_id in work.tasks.rows:
             work.tasks.rows[task_id].open_dependencies = 0
     if freed:
-        work.load(task_ids=freed)
+        work.read_tasks(freed)
         work.waiting += freed
         work.unsettled_runs |= {work.tasks.rows[task_id].run_id for task_id in freed}
         work.news |= News.TASKS
@@ -67,7 +67,7 @@ def _tell_dependents(work: Work) -> None:
         return
     work.flush()
     dependents = work.transaction.find_dependents(stopped)
-    work.load(task_ids=dependents)
+    work.read_tasks(dependents)
     for task_id in dependents:
         _stop(work, work.tasks.rows[task_id])
 
@@ -100,7 +100,7 @@ def _make_ready(work: Work) -> None:
 def _tell_parents(work: Work) -> None:
     parents, work.parents = sorted(work.parents), set()
     work.flush()
-    work.load(task_ids=parents)
+    work.read_tasks(parents)
     work.load_families(parents)
     for parent_id in parents:
         _tell_parent(work, work.tasks.rows[parent_id], work.families[parent_id])
@@ -113,5 +113,5 @@ def _tell_parent(work: Work, parent: Task, family: Family) -> None:
     if family.failed and work.takes(parent, "child_failed"):
         reason = "one of its subtasks failed for good"
         tasks.try_send(work, parent, "child_failed", Cause(reason=reason), tasks.Report(error=tasks.as_error(reason)))
-    elif family.open == 0 and work.takes(parent, "children_done"):
+    elif family.is_done and work.takes(parent, "children_done"):
         tasks.try_send(work, parent, "children_done", Cause(reason="every subtask succeeded"))

@@ -85,7 +85,7 @@ class TaskFacts:
     @property
     def open_subtasks(self) -> int:
         family = self._work.families.get(self._task.id)
-        return family.open if family else 0
+        return int(family is not None and not family.is_done)
 
     @property
     def review_wanted(self) -> bool:
@@ -365,7 +365,7 @@ def _schedule_retry(work: Work, task: Task, transition: Transition, policy: Poli
 def _follow(work: Work, task: Task, state: State, policy: Policy) -> None:
     """What the others have to know."""
     work.unsettled_runs.add(task.run_id)
-    if task.parent_task_id:
+    if task.parent_task_id and state.phase is Phase.DONE:
         work.parents.add(task.parent_task_id)
     if state.phase is Phase.QUEUED:
         work.news |= News.TASKS

@@ -257,8 +257,7 @@ class Work:
         parent = self.tasks.rows[parent_id]
         parent.has_children = True
         self.tasks.change(parent)
-        family = self.families.get(parent_id)
-        self.families[parent_id] = Family(parent_task_id=parent_id, open=(family.open if family else 0) + 1, failed=False)
+        self.families[parent_id] = Family(parent_task_id=parent_id, open=True, failed=False)
 
     def task(self, tenant: str, task_id: str) -> Task:
         return _found(self.tasks.rows.get(task_id), "task", tenant, task_id)

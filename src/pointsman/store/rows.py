@@ -408,7 +408,12 @@ class Family(Struct, frozen=True, kw_only=True):
     """How the subtasks of a task stand."""
 
     parent_task_id: str
-    open: int
-    """Subtasks that have not succeeded, those aside that failed and are not critical."""
+    open: bool
+    """Some have not ended."""
     failed: bool
-    """A critical one has failed for good."""
+    """A critical one has ended, and has not succeeded."""
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all have succeeded, those aside that are not critical and have failed."""
+        return not self.open and not self.failed

@@ -193,7 +193,7 @@ CREATE INDEX task_claimable_of_run ON task (run_id, lane_id, priority DESC, id)
 CREATE INDEX task_reclaimable ON task (tenant, lane_id) WHERE lease_expired = 1;
 CREATE INDEX task_held ON task (attempt_worker_id) WHERE current_attempt IS NOT NULL;
 CREATE INDEX task_unfinished ON task (run_id, phase) WHERE outcome IS NULL OR outcome <> 'success';
-CREATE INDEX task_of_parent ON task (parent_task_id) WHERE parent_task_id IS NOT NULL;
+CREATE INDEX task_of_parent ON task (parent_task_id, outcome) WHERE parent_task_id IS NOT NULL;
 
 -- A task without what can be large.
 CREATE VIEW task_in_brief AS

@@ -410,14 +410,10 @@ class SqliteTransaction(SqliteReader):
             self._store.end("ROLLBACK", News.NOTHING)
 
     def move(self, rows: Sequence[Entity], columns: Sequence[str]) -> None:
-        """Every row that has really moved has left one line in the audit trail."""
         if not rows:
             return
-        before = self._value("last_position") or 0
         statement, encoder = update_of(type(rows[0]), tuple(columns), moved=1)
-        self._run_many(statement, map(encoder, rows))
-        if (self._value("last_position") or 0) - before != len(rows):
-            raise Conflict("A row was moved by somebody else.")
+        self._change_each(statement, encoder, rows)
 
     def move_alike(self, row: Entity, ids: Sequence[str], columns: Sequence[str]) -> None:
         statement, encoder = update_of_alike(type(row), tuple(columns))
@@ -429,10 +425,7 @@ class SqliteTransaction(SqliteReader):
         if not rows:
             return
         statement, encoder = update_of(type(rows[0]), tuple(columns), moved=0)
-        for row in rows:
-            self._run_many(statement, [encoder(row)])
-            if not self._connection.changes():
-                raise Conflict(f"{row.id} was moved by somebody else.")
+        self._change_each(statement, encoder, rows)
 
     def insert_machine(self, machine: Machine, *, fingerprint: str, definition: str) -> MachineRow:
         row = MachineRow(
@@ -607,6 +600,17 @@ class SqliteTransaction(SqliteReader):
         """One statement for each row; there is no network between, so nothing is gained by fewer."""
         try:
             self._connection.executemany(statement, rows)
+        except apsw.Error as error:
+            raise explain(error, self._connection.filename) from error
+
+    def _change_each(self, statement: str, encoder: Encoder, rows: Sequence[Entity]) -> None:
+        """Change rows that are as they were read; `changes` does not count what triggers do."""
+        execute, changes = self._connection.execute, self._connection.changes
+        try:
+            for row in rows:
+                execute(statement, encoder(row))
+                if changes() != 1:
+                    raise Conflict(f"{row.id} was moved by somebody else.")
         except apsw.Error as error:
             raise explain(error, self._connection.filename) from error
 

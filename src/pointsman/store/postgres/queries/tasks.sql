@@ -153,12 +153,13 @@ SELECT dependency.task_id, dependency.depends_on_id
  ORDER BY dependency.task_id, dependency.depends_on_id
 
 -- name: assess_families
-SELECT parent_task_id,
-       count(*) FILTER (WHERE outcome IS NULL OR (outcome <> 'success' AND critical)) AS open,
-       bool_or(outcome IS NOT NULL AND outcome <> 'success' AND critical) AS failed
-  FROM task
- WHERE parent_task_id = ANY(%(ids)s)
- GROUP BY parent_task_id
+-- Whether there is one such child, and not how many: they are asked about whenever one of them ends.
+SELECT id AS parent_task_id,
+       EXISTS (SELECT FROM task AS child WHERE child.parent_task_id = parent.id AND child.outcome IS NULL) AS open,
+       EXISTS (SELECT FROM task AS child
+                WHERE child.parent_task_id = parent.id AND child.outcome IN ('failure', 'canceled') AND child.critical) AS failed
+  FROM task AS parent
+ WHERE id = ANY(%(ids)s) AND has_children
 
 -- name: list_results
 -- The unique index on run and name finds the first, task_of_parent the others.

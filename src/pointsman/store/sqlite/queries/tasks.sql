@@ -98,12 +98,13 @@ SELECT dependency.task_id, dependency.depends_on_id
  ORDER BY dependency.task_id, dependency.depends_on_id
 
 -- name: assess_families
-SELECT parent_task_id,
-       sum(outcome IS NULL OR (outcome <> 'success' AND critical = 1)) AS open,
-       max(outcome IS NOT NULL AND outcome <> 'success' AND critical = 1) AS failed
-  FROM task
- WHERE parent_task_id IN (SELECT value FROM json_each(:ids))
- GROUP BY parent_task_id
+-- Whether there is one such child, and not how many: they are asked about whenever one of them ends.
+SELECT id AS parent_task_id,
+       EXISTS (SELECT 1 FROM task AS child WHERE child.parent_task_id = parent.id AND child.outcome IS NULL) AS open,
+       EXISTS (SELECT 1 FROM task AS child
+                WHERE child.parent_task_id = parent.id AND child.outcome IN ('failure', 'canceled') AND child.critical = 1) AS failed
+  FROM task AS parent
+ WHERE id IN (SELECT value FROM json_each(:ids)) AND has_children = 1
 
 -- name: list_results
 -- The unique index on run and name finds the first, task_of_parent the others.
