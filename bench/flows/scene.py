@@ -43,8 +43,12 @@ def one_fan_out(count: int) -> str:
 
 
 def quiet_environment() -> dict[str, str]:
-    """Nothing of the settings of whoever measures."""
-    return {name: value for name, value in os.environ.items() if not name.startswith("POINTSMAN_")}
+    """Nothing of the settings of whoever measures; and modules are compiled once, as those of installed programs are."""
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith("POINTSMAN_") and name != "PYTHONDONTWRITEBYTECODE"
+    }
 
 
 def run_flow(folder: Path, slots: int) -> None:

@@ -10,8 +10,10 @@ from pointsman.flows.functions import as_text
 from pointsman.flows.items import render_value
 from pointsman.flows.model import Check, FlowTask, JsonSchemaCheck, Outputs
 
-BARE = ("when", "foreach")
+BARE = frozenset(("when", "foreach"))
 """These are expressions also without braces."""
+REFERRING = BARE | {"run", "command", "env", "cwd", "with_", "outputs", "checks"}
+"""The fields in which expressions may stand."""
 
 
 def refers_to(task: FlowTask) -> set[str]:
@@ -60,7 +62,7 @@ def _render_check(check: Check, scope: Scope) -> Check:
 
 
 def _references(task: FlowTask) -> Iterator[Reference]:
-    for field in ("run", "command", "env", "cwd", "with_", "outputs", "checks", *BARE):
+    for field in REFERRING & task.model_fields_set:
         value = getattr(task, field)
         if field in BARE and isinstance(value, str) and OPENING not in value:
             yield from Expression(value).names()
