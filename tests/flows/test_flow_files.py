@@ -137,6 +137,7 @@ def test_ten_different_errors_are_all_reported_in_their_places() -> None:
         ("run: a\ncommand: [b]", "action", (6, 5), "beside `run`"),
         ("run: a\nwith: {a: 1}", "action", (6, 5), "belongs to `call`"),
         ("run: a\nmode: thread", "action", (6, 5), "belongs to `call`"),
+        ("call: a.b:c\nmode: thread\nenv: {A: x}", "action", (7, 5), "does not get to see"),
         ("command: []", "action", (5, 14), "is empty"),
         ("run: ''", "structure", (5, 11), "is empty"),
         ("run: [a]", "structure", (5, 10), "must be text"),

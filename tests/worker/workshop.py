@@ -13,6 +13,7 @@ from typing import Any
 from pointsman.engine.claims import Claim
 from pointsman.flows.model import FlowTask
 from pointsman.worker import processes
+from pointsman.worker.bill import Bill
 from pointsman.worker.endings import Ending
 from pointsman.worker.log import AttemptLog
 from pointsman.worker.process_table import Process, carries, list_processes
@@ -37,18 +38,29 @@ def make_job(
     claim = Claim(task_id=IDS.short("task"), epoch=1, run_id="run_1", name="build", payload={}, attempt_count=1)
     log = AttemptLog(directory / "logs" / f"{claim.task_id}.log", cap_bytes)
     output_path = directory / f"{claim.task_id}.json"
+    bill = Bill(directory / f"{claim.task_id}.cost")
     environment = build_environment(
         pick_environment(os.environ, ()),
         claim,
         named=env or {},
         output_path=output_path,
+        cost_path=bill.path,
         log_dir=log.path.parent,
         worker_id=worker_id,
     )
     task = task or FlowTask(command=argv)
     fields.setdefault("cwd", directory)
     fields.setdefault("grace_seconds", 5.0)
-    return Job(claim=claim, task=task, argv=argv or None, env=environment, output_path=output_path, log=log, **fields)
+    return Job(
+        claim=claim,
+        task=task,
+        argv=argv or None,
+        env=environment,
+        output_path=output_path,
+        log=log,
+        bill=bill,
+        **fields,
+    )
 
 
 def make_shell_job(directory: Path, script: str, **fields: Any) -> Job:

@@ -11,6 +11,7 @@ import click
 from pointsman.cli.describe import describe_attempt, describe_move, first_line, read_error
 from pointsman.cli.output import count, near, show_seconds, show_state, show_table
 from pointsman.cli.project import LATEST, Asked, Project, find_run, find_task, in_project, names_part, project_options, short
+from pointsman.engine import budgets
 from pointsman.engine.engine import Engine
 from pointsman.errors import NotFound, NothingYet, RequestInvalid
 from pointsman.kernel.machine import Kind
@@ -112,11 +113,12 @@ def show_attempts(attempts: Sequence[Attempt], directory: Path) -> None:
             show_seconds((attempt.ended_at - attempt.started_at).total_seconds()) if attempt.ended_at else "",
             attempt.ended_by or "goes on",
             str(attempt.exit_code) if attempt.exit_code is not None else "",
+            f"{budgets.show(attempt.cost_usd)} USD" if attempt.cost_usd else "",
             first_line(read_error(attempt.error)),
         )
         for attempt in attempts
     ]
-    show_table(("attempt", "worker", "took", "ended by", "exit", "error"), rows, fits=True)
+    show_table(("attempt", "worker", "took", "ended by", "exit", "cost", "error"), rows, fits=True)
     for attempt in attempts:
         if attempt.log_path:
             click.echo(f"log of attempt {attempt.epoch}: {near(directory / attempt.log_path)}")

@@ -30,6 +30,7 @@ from pointsman.cli.describe import (
 )
 from pointsman.cli.output import count, cut, near, show_seconds, show_state, show_table
 from pointsman.cli.project import PAGE, Asked, Project, find_run, in_project, project_options, short
+from pointsman.engine import budgets
 from pointsman.errors import NothingYet
 from pointsman.kernel.machine import Machine, Outcome, Phase
 from pointsman.store.rows import Breaker, Run, Task, Worker
@@ -121,7 +122,7 @@ async def show_run(project: Project, name: str, *, show_all: bool, as_json: bool
     ended = sum(task.phase == Phase.DONE for task in tasks)
     head = f"{click.style(run.name, bold=True)}  {show_state(run.state, run.phase, run.outcome)}"
     took = f", {show_elapsed(run, now)}" if run.started_at else ""
-    click.echo(f"{head}  {ended:,} of {count(len(tasks), 'task')} done{took}")
+    click.echo(f"{head}  {ended:,} of {count(len(tasks), 'task')} done{took}{show_money(run)}")
     click.echo(click.style(run.id, dim=True))
     if run.phase == Phase.HELD and run.reason:
         click.echo(f"Why: {run.reason}")
@@ -141,6 +142,13 @@ async def show_run(project: Project, name: str, *, show_all: bool, as_json: bool
         width = max(len(step) for step, _ in steps)
         for step, what in steps:
             click.echo(f"  {step.ljust(width)}  {click.style(f'# {what}', dim=True)}")
+
+
+def show_money(run: Run) -> str:
+    """What it has spent, where that is anything or there is a limit to it."""
+    if run.budget_usd is not None:
+        return f", {budgets.show(run.spent_usd)} of {budgets.show(run.budget_usd)} USD spent"
+    return f", {budgets.show(run.spent_usd)} USD spent" if run.spent_usd else ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,6 +60,11 @@ def is_overspent(work: Work, task: Task) -> bool:
     )
 
 
+def show(amount: Decimal) -> str:
+    """As people write it: databases keep six places."""
+    return f"{amount.normalize():f}"
+
+
 def _book(work: Work, task: Task, cost: Decimal, *, reserved: Decimal) -> None:
     run = work.runs.rows[task.run_id]
     run.spent_usd += cost

@@ -144,6 +144,10 @@ def _check_action(name: str, task: FlowTask, damaged: Set[Path]) -> Iterator[Rem
             if field in task.model_fields_set:
                 message = f"Task {name} has `{key}`, which belongs to `call`."
                 yield Remark("action", (*path, key), message, "Remove it, or call a Python function.", of_key=True)
+    if task.mode == "thread" and task.env:
+        message = f"Task {name} has `env`, which a function in a thread does not get to see."
+        advice = "Hand the values over in `with`, or let it run in a process: leave `mode` out."
+        yield Remark("action", (*path, "env"), message, advice, of_key=True)
     if task.command is not None and not task.command and task.tool is None:
         yield Remark("action", (*path, "command"), f"The command of {name} is empty.", "Name a program: `[echo, hello]`.")
 

@@ -12,13 +12,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from decimal import Decimal
 from itertools import chain, repeat
 from typing import TypeVar
 
 from pointsman.engine.claims import Claim
 from pointsman.engine.engine import Completion, Engine
-from pointsman.errors import LeaseLost, PointsmanError, RequestError, StoreError, TransitionRefused
+from pointsman.errors import LeaseLost, OutcomeUnknown, PointsmanError, RequestError, StoreError, TransitionRefused
 from pointsman.kernel.machine import Phase
+from pointsman.store.rows import ZERO_USD
 from pointsman.worker.checks import run_checks
 from pointsman.worker.prepare import Preparation
 from pointsman.worker.records import Record
@@ -47,7 +49,9 @@ PAUSES_SECONDS = (0.2, 0.5, 1.0, 2.0, 5.0)
 """Between one try to reach a database that is away and the next; the last one again and again."""
 
 LOOK_SECONDS = 1.0
-"""Between two looks at work that has limits, but none for now: it is suspended, or being ended."""
+"""Between two looks at what work has spent that has a budget; or at work that has limits, but none for now: it is suspended, or
+being ended.
+"""
 UNTOLD = Failed("It failed, and why cannot be recorded.", retryable=False)
 Answer = TypeVar("Answer")
 
@@ -168,12 +172,14 @@ class Attempt:
             self._running = None
             self._bench.record.remove(self.claim.task_id, self.claim.epoch)
             job.log.close()
-            if job.log.problem:
-                self._bench.say(job.log.problem)
+            job.bill.look(at_its_end=True)
+            for problem in (job.log.problem, job.bill.problem):
+                if problem:
+                    self._bench.say(problem)
 
     async def _watch(self, job: Job, running: Running) -> Ending:
-        """Until it has ended, or has taken or been silent for too long."""
-        if job.task.timeout is None and job.task.stall_timeout is None and job.ends_at is None:
+        """Until it has ended, has taken or been silent for too long, or has spent too much."""
+        if job.task.timeout is None and job.task.stall_timeout is None and job.ends_at is None and not job.has_budget:
             return await running.wait()
         now = self._bench.world.clock.monotonic
         began = now()
@@ -181,9 +187,11 @@ class Attempt:
         while True:
             limits = self._limits(job, running, began)
             patience = max(min(limits.values()) - now(), 0.0) if limits else LOOK_SECONDS
-            await asyncio.wait({ended}, timeout=patience)
+            await asyncio.wait({ended}, timeout=min(patience, LOOK_SECONDS) if job.has_budget else patience)
             if ended.done():
                 return ended.result()
+            if job.has_budget and self._stop is None:
+                await self._tell_cost(job)
             for why, limit in self._limits(job, running, began).items():  # anew: it may have said something meanwhile
                 if now() >= limit:
                     self.stop(why)
@@ -202,19 +210,38 @@ class Attempt:
             limits["stall"] = max(running.last_output_at, self._going_since) + job.task.stall_timeout
         return limits
 
+    async def _tell_cost(self, job: Job) -> None:
+        """What it has spent since the last look. When that is too much, the engine ends the attempt, and we end its work."""
+        if not (cost := job.bill.look()):
+            return
+        try:
+            task = await self._bench.engine.note_attempt(self.claim.task_id, self.claim.epoch, cost_usd=cost)
+        except OutcomeUnknown:
+            job.bill.tell(cost)  # it may have been counted, and is not counted twice
+        except LeaseLost:
+            self.stop("lost")
+        except StoreError as error:
+            self._bench.tell(error)  # said again with the next look
+        else:
+            job.bill.tell(cost)
+            if task.phase != Phase.ACTIVE:
+                self.stop("lost")
+
     async def _check(self, job: Job, ending: Ending, completed: Completed) -> Verdict:
         """The engine is told that the work is done, and then how its checks went."""
-        task_id, epoch = self.claim.task_id, self.claim.epoch
+        task_id, epoch, cost = self.claim.task_id, self.claim.epoch, self._cost
         task = await self._insist(
             lambda: self._bench.engine.complete_task(
                 task_id,
                 epoch,
                 output=completed.output,
+                cost_usd=cost,
                 exit_code=completed.exit_code,
                 log_path=self._log_path,
                 request_id=f"{task_id} {epoch}",  # said again when the answer is lost
             )
         )
+        job.bill.tell(cost)
         if task.phase != Phase.ACTIVE:
             return Nothing()
         try:
@@ -268,16 +295,24 @@ class Attempt:
             case Completed(output, exit_code):
                 await self._complete(output, exit_code)
             case Checked(failures=()):
-                await send(engine.signal_attempt(task_id, epoch, "checks_passed"), free)
+                await send(engine.signal_attempt(task_id, epoch, "checks_passed", cost_usd=self._cost), free)
             case Checked(failures, retryable):
-                error = clean("\n".join(failures))
-                await send(engine.signal_attempt(task_id, epoch, "checks_failed", error=error, retryable=retryable), free)
+                report = engine.signal_attempt(
+                    task_id,
+                    epoch,
+                    "checks_failed",
+                    error=clean("\n".join(failures)),
+                    retryable=retryable,
+                    cost_usd=self._cost,
+                )
+                await send(report, free)
             case Failed(message, retryable, exit_code):
                 report = engine.fail_task(
                     task_id,
                     epoch,
                     clean(message),
                     retryable=retryable,
+                    cost_usd=self._cost,
                     exit_code=exit_code,
                     log_path=self._log_path,
                     tail=self._tail,
@@ -290,12 +325,13 @@ class Attempt:
                     "expire",
                     error=message,
                     retryable=retryable,
+                    cost_usd=self._cost,
                     log_path=self._log_path,
                     tail=self._tail,
                 )
                 await send(report, free)
             case Canceled():
-                await send(engine.signal_attempt(task_id, epoch, "cancel", error="called off"), free)
+                await send(engine.signal_attempt(task_id, epoch, "cancel", error="called off", cost_usd=self._cost), free)
             case Skipped(reason):
                 await self._skip(clean(reason))
             case Spread(items):
@@ -309,6 +345,7 @@ class Attempt:
             task_id=self.claim.task_id,
             epoch=self.claim.epoch,
             output=output,
+            cost_usd=self._cost,
             exit_code=exit_code,
             log_path=self._log_path,
         )
@@ -329,6 +366,11 @@ class Attempt:
         missing = [item for item in spread.items if item.name not in known]
         if missing:
             await self._bench.engine.add_tasks(self.claim.run_id, missing, actor="worker", reason=f"items of {self.claim.name}")
+
+    @property
+    def _cost(self) -> Decimal:
+        """What it has spent that the engine does not know of yet."""
+        return self._job.bill.look(at_its_end=True) if self._job else ZERO_USD
 
     @property
     def _tail(self) -> str | None:

@@ -16,6 +16,7 @@ from pointsman.flows.expressions import evaluate
 from pointsman.flows.items import list_items
 from pointsman.flows.render import refers_to, render_task, render_text
 from pointsman.settings import Settings
+from pointsman.worker.bill import Bill
 from pointsman.worker.log import AttemptLog, log_path
 from pointsman.worker.runner import Job, build_environment
 from pointsman.worker.scope import RunScope, Scopes
@@ -72,6 +73,7 @@ class Preparation:
         project = run.directory or settings.directory
         path = log_path(settings.directory, claim.run_id, claim.name, claim.epoch)
         output_path = path.with_name(f"{claim.epoch}.output.json")
+        bill = Bill(path.with_name(f"{claim.epoch}.cost"))
         tool = settings.tools.get(claim.tool) if claim.tool else None
         flow_env = {name: render_text(value, scope) for name, value in run.payload.get("env", {}).items()}
         named = {**flow_env, **(tool.env if tool else {}), **task.env}
@@ -80,6 +82,7 @@ class Preparation:
             claim,
             named=named,
             output_path=output_path,
+            cost_path=bill.path,
             log_dir=path.parent,
             worker_id=self.worker_id,
         )
@@ -93,6 +96,8 @@ class Preparation:
             cwd=project / task.cwd if task.cwd else project,
             output_path=output_path,
             log=AttemptLog(path, settings.log_bytes),
+            bill=bill,
+            has_budget=claim.budget_usd is not None or run.has_budget,
             ends_at=run.ends_at,
             prepared_at=self.clock.now().timestamp(),
             stdout_wanted=task.outputs is not None and task.outputs.from_ == "stdout",

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 from pointsman.engine.claims import Claim
 from pointsman.flows.model import FlowTask
+from pointsman.worker.bill import Bill
 from pointsman.worker.endings import Ending
 from pointsman.worker.log import AttemptLog
 
@@ -38,6 +39,9 @@ class Job:
     cwd: Path
     output_path: Path
     log: AttemptLog
+    bill: Bill
+    has_budget: bool = False
+    """Whether there is an end to what it may spend, or its run."""
     ends_at: datetime | None = None
     """When its run will have taken as long as it may."""
     prepared_at: float = 0.0
@@ -99,6 +103,7 @@ def build_environment(
     *,
     named: Mapping[str, str],
     output_path: Path,
+    cost_path: Path,
     log_dir: Path,
     worker_id: str,
 ) -> dict[str, str]:
@@ -112,6 +117,7 @@ def build_environment(
         "POINTSMAN_ATTEMPT": str(claim.attempt_count),
         "POINTSMAN_EPOCH": str(claim.epoch),
         "POINTSMAN_OUTPUT": str(output_path),
+        "POINTSMAN_COST": str(cost_path),
         "POINTSMAN_LOG_DIR": str(log_dir),
         "POINTSMAN_WORKER_ID": worker_id,
     }

@@ -29,6 +29,7 @@ class RunScope:
     """Where its flow was submitted from."""
     ends_at: datetime | None = None
     """When it will have taken as long as it may."""
+    has_budget: bool = False
     results: dict[str, dict[str, Any]] = field(default_factory=dict)
 
 
@@ -58,7 +59,9 @@ class Scopes:
         directory = Path(payload["directory"]) if "directory" in payload else None
         timeout = payload.get("timeout")
         ends_at = run.created_at + timedelta(seconds=timeout) if timeout is not None else None
-        scope = self._runs[run_id] = RunScope(run_id, run.name, payload, directory, ends_at)
+        scope = self._runs[run_id] = RunScope(
+            run_id, run.name, payload, directory, ends_at, has_budget=run.budget_usd is not None
+        )
         if len(self._runs) > MOST_RUNS:
             self._runs.popitem(last=False)
         return scope

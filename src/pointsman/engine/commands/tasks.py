@@ -134,7 +134,7 @@ class NoteAttempt:
         check_epoch(task, self.epoch)
         tasks.note_attempt(work, task, Report(cost_usd=self.cost_usd, session_id=self.session_id, log_path=self.log_path))
         if budgets.is_overspent(work, task):
-            claims.overspend(work, task, f"it has spent {task.cost_usd} USD, more than it or its run may")
+            claims.overspend(work, task, f"it has spent {budgets.show(task.cost_usd)} USD, more than it or its run may")
         return lambda: task
 
 

@@ -1,0 +1,72 @@
+"""What an attempt costs, as its work says it: amounts of US dollars, one a line, at the end of the file $POINTSMAN_COST."""
+
+from __future__ import annotations
+
+import os
+import stat
+from decimal import Decimal, InvalidOperation
+from pathlib import Path
+
+from pointsman.engine.checks import MAX_USD, SMALLEST_USD
+from pointsman.store.rows import ZERO_USD
+
+LONGEST_READ = 65_536
+"""How much of the file one look takes in: whoever writes faster than that is looked at again."""
+
+
+class Bill:
+    """Read as it grows, and never twice."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.problem: str | None = None
+        """The first line that is no amount, in a sentence."""
+        self._total = self._told = ZERO_USD
+        self._position = 0
+
+    def look(self, *, at_its_end: bool = False) -> Decimal:
+        """What was spent since the engine was last told; a line that is still being written is left for the next time."""
+        while text := self._read():
+            is_all = len(text) < LONGEST_READ
+            end = len(text) if is_all and at_its_end else text.rfind(b"\n") + 1
+            if not end and not is_all:
+                end = len(text)  # no amount is that long
+            self._position += end
+            for line in text[:end].splitlines():
+                self._add(line)
+            if is_all or not at_its_end:
+                break
+        return self._total - self._told
+
+    def tell(self, amount: Decimal) -> None:
+        """The engine knows of so much more."""
+        self._told += amount
+
+    def _add(self, line: bytes) -> None:
+        text = line.decode("utf-8", "replace").strip()
+        if not text:
+            return
+        try:
+            amount = Decimal(text)
+            is_amount = amount.is_finite() and amount >= 0 and self._total + amount < MAX_USD
+        except InvalidOperation:
+            is_amount = False
+        if is_amount:
+            self._total += amount.quantize(SMALLEST_USD)
+        elif self.problem is None:
+            self.problem = f"{self.path}: {text[:80]!r} is not an amount of dollars, such as 0.25; it was not counted."
+
+    def _read(self) -> bytes:
+        try:
+            # Nobody waits for the other end of a pipe that stands in the place of a file.
+            file = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError:  # mostly because nothing was said
+            return b""
+        try:
+            if not stat.S_ISREG(os.fstat(file).st_mode):
+                return b""
+            return os.pread(file, LONGEST_READ, self._position)
+        except OSError:
+            return b""
+        finally:
+            os.close(file)
