@@ -61,6 +61,17 @@ async def test_what_is_new_is_appended(tmp_path: Path) -> None:
     assert logs(tmp_path) == ["transitions.jsonl"]
 
 
+@pytest.mark.parametrize("cut", [1, 2, 100, 1000])
+async def test_a_line_that_a_crash_has_torn_is_written_anew(tmp_path: Path, cut: int) -> None:
+    log = tmp_path / "transitions.jsonl"
+    whole = await append(tmp_path, "a.db", "one", "two")
+    assert len(whole) > 1000
+    log.write_text(whole[:-cut])
+    assert await append(tmp_path, "a.db") == whole
+    log.write_text(whole[:-cut])
+    assert (await append(tmp_path, "a.db", "three")).startswith(whole)
+
+
 @pytest.mark.parametrize("names", [(), ("three",), ("three", "four", "five")], ids=["empty", "behind", "ahead"])
 async def test_the_log_of_a_deleted_database_is_moved_aside(tmp_path: Path, names: Sequence[str]) -> None:
     old = await append(tmp_path, "a.db", "one", "two")

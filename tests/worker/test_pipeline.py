@@ -345,3 +345,38 @@ async def test_the_end_of_a_run_ends_what_runs_in_it(database_url: str, tmp_path
             await shop.until_done(run)
         (task,) = (await shop.tasks(run)).values()
     assert "its run had taken as long as it may" in error(task)
+
+
+async def test_what_a_task_says_goes_before_what_its_tool_says(database_url: str, tmp_path: Path) -> None:
+    tool = '[tools.shell]\ncommand = ["/bin/sh", "-c"]\nexpected_exit_codes = [0, 3]\n[tools.shell.env]\nA = "tool"\nB = "tool"\n'
+    (tmp_path / "pointsman.toml").write_text(tool)
+    async with open_shop(database_url, tmp_path) as shop:
+        await shop.engine.declare_tool("shell")
+        tasks = await shop.carry("""
+            name: who says it
+            env: {A: flow, B: flow, C: flow}
+            tasks:
+              variables: {tool: shell, env: {A: task}, command: ["echo $A $B $C"]}
+              code_of_tool: {tool: shell, command: ["exit 3"]}
+              code_of_task: {tool: shell, expected_exit_codes: 0, critical: false, command: ["exit 3"]}
+            """)
+    assert output(tasks["variables"])["tail"] == "task tool flow\n"
+    assert tasks["code_of_tool"].trigger == "complete"
+    assert tasks["code_of_task"].trigger == "skip", "it failed, and is not critical"
+    assert error(tasks["code_of_task"]) == "exited with code 3 (expected 0)"
+
+
+async def test_what_a_person_skips_lets_the_others_go_on(database_url: str, tmp_path: Path) -> None:
+    async with open_shop(database_url, tmp_path) as shop:
+        run = await shop.submit("""
+            name: skipped by hand
+            tasks:
+              first: {run: "false"}
+              second: {needs: [first], run: "echo ${{ tasks.first.skipped }} ${{ tasks.first.outputs }}"}
+            """)
+        await shop.engine.signal_task((await shop.tasks(run))["first"].id, "skip")
+        async with shop.working(run):
+            await shop.until_done(run)
+        tasks = await shop.tasks(run)
+    assert [task.state for task in tasks.values()] == ["SKIPPED", "SUCCEEDED"]
+    assert output(tasks["second"])["tail"] == "false \n"
