@@ -348,7 +348,9 @@ async def test_the_end_of_a_run_ends_what_runs_in_it(database_url: str, tmp_path
 
 
 async def test_what_a_task_says_goes_before_what_its_tool_says(database_url: str, tmp_path: Path) -> None:
-    tool = '[tools.shell]\ncommand = ["/bin/sh", "-c"]\nexpected_exit_codes = [0, 3]\n[tools.shell.env]\nA = "tool"\nB = "tool"\n'
+    tool = (
+        '[tools.shell]\ncommand = ["/bin/sh", "-c"]\nexpected_exit_codes = [0, 3]\n[tools.shell.env]\nA = "tool"\nB = "tool"\n'
+    )
     (tmp_path / "pointsman.toml").write_text(tool)
     async with open_shop(database_url, tmp_path) as shop:
         await shop.engine.declare_tool("shell")

@@ -19,7 +19,8 @@ from pointsman.cli.project import Asked, Project, open_project, project_options,
 def command(name: str | None, *, flags: dict[str, Any], asked: Asked) -> int:
     """Do tasks of every run of a database, until told to stop.
 
-    SIGTERM or Ctrl-C: finish what runs and take nothing new; twice: kill what runs, and let others take it up.
+    Each that begins and ends is a line on stderr, or with --json an object on stdout. SIGTERM or Ctrl-C: finish what runs and
+    take nothing new; twice: kill what runs, and let others take it up.
 
     \b
     Examples:
@@ -31,11 +32,12 @@ def command(name: str | None, *, flags: dict[str, Any], asked: Asked) -> int:
 
 async def _work(asked: Asked, flags: dict[str, Any], name: str | None) -> int:
     async with open_project(asked, creates=True, keeps=True, **flags) as project:
-        return await _attend(project, name)
+        return await _attend(project, name, as_json=asked.as_json)
 
 
-async def _attend(project: Project, name: str | None) -> int:
+async def _attend(project: Project, name: str | None, *, as_json: bool) -> int:
     from pointsman.cli.carry import finish_log, worker_name
+    from pointsman.cli.diary import Diary
     from pointsman.cli.run import declare_tools
     from pointsman.worker import journal, processes
     from pointsman.worker.worker import Worker
@@ -43,7 +45,12 @@ async def _attend(project: Project, name: str | None) -> int:
     settings = project.settings
     await declare_tools(project)
     worker = Worker(
-        project.engine, settings, project.world, name=name or worker_name(), say=lambda words: click.echo(words, err=True)
+        project.engine,
+        settings,
+        project.world,
+        name=name or worker_name(),
+        say=lambda words: click.echo(words, err=True),
+        note=Diary(project.world.clock, as_json=as_json).note,
     )
     loop = asyncio.get_running_loop()
     stops = 0

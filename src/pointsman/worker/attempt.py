@@ -54,6 +54,8 @@ being ended.
 """
 UNTOLD = Failed("It failed, and why cannot be recorded.", retryable=False)
 Answer = TypeVar("Answer")
+Note = Callable[[Claim, Verdict | None], None]
+"""Called when an attempt begins, and again with its verdict when that is recorded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +72,7 @@ class Bench:
     grace_seconds: float
     say: Callable[[str], None]
     """To people."""
+    note: Note
     tell: Callable[[StoreError | None], None]
     """What is wrong with the database, or that it answers."""
 
@@ -93,16 +96,20 @@ class Attempt:
         """How long it has been suspended, which does not count."""
 
     async def execute(self) -> None:
+        self._bench.note(self.claim, None)
+        verdict: Verdict = Nothing()
         try:
             verdict = await self._carry_out()
             await self._record(verdict)
         except LeaseLost:
-            pass  # somebody else has it by now, and nothing of this attempt counts
+            verdict = Nothing()  # somebody else has it by now, and nothing of this attempt counts
         except StoreError:
             if self._stop != "killed":
                 raise
+            verdict = Nothing()
         finally:
             self._free()
+            self._bench.note(self.claim, verdict)
 
     @property
     def last_line(self) -> str:

@@ -19,7 +19,7 @@ from pointsman.errors import PointsmanError, RequestError, StoreError, Transitio
 from pointsman.kernel.machine import Phase
 from pointsman.settings import Settings
 from pointsman.worker import processes, records
-from pointsman.worker.attempt import Attempt, Bench
+from pointsman.worker.attempt import Attempt, Bench, Note
 from pointsman.worker.heart import Heart
 from pointsman.worker.prepare import Preparation
 from pointsman.worker.reports import Reports
@@ -47,14 +47,16 @@ class Worker:
         name: str,
         run_id: str | None = None,
         say: Callable[[str], None] = lambda _: None,
+        note: Note = lambda *_: None,
     ) -> None:
-        """`say` is told what people should know."""
+        """`say` is told what people should know, and `note` of every attempt that begins and ends."""
         self._engine = engine
         self._settings = settings
         self._world = world
         self._name = name
         self._run_id = run_id
         self._say = say
+        self._note = note
         self._trouble: str | None = None
         self._attempts: dict[tuple[str, int], Attempt] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -88,6 +90,7 @@ class Worker:
             functions=functions,
             grace_seconds=self._settings.grace_seconds,
             say=self._say,
+            note=self._note,
             tell=self._tell,
         )
         self._heart = self._start_heart(row.id)
