@@ -29,7 +29,7 @@ tour: $(VENV)/run.stamp
 	@$(BIN)/python examples/tour.py machines
 
 test: lint
-	$(BIN)/python -m pytest -n auto
+	$(BIN)/python -m pytest -n auto --dist worksteal
 
 lint: $(VENV)/test.stamp
 	$(BIN)/ruff check .
