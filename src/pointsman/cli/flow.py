@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from pointsman.cli.group import Commands, wants_color
-from pointsman.cli.output import count, describe_finding, fail, json_option, show_finding, show_table
+from pointsman.cli.output import count, describe_finding, fail, hand_out, json_option, show_finding, show_table
 from pointsman.errors import Finding, FlowInvalid, FlowUnreadable, SettingsInvalid
 from pointsman.flows.draw import FORMATS, draw_flow
 from pointsman.flows.load import load_flow
@@ -152,16 +152,7 @@ def draw_file(file: str, form: str | None, output: str | None, *, as_json: bool)
     if flow is None:
         return 1
     drawing = draw_flow(flow, form, color=color, columns=get_terminal_size((100, 24)).columns if terminal else 100)
-    if output is not None:
-        try:
-            Path(output).write_text(drawing, "utf-8")
-        except OSError as error:
-            raise click.FileError(output, hint=error.strerror or str(error)) from None
-        click.echo(f"wrote {output}", err=True)
-    if as_json:
-        click.echo(json.dumps({"name": flow.name, "format": form, "drawing": drawing}))
-    elif output is None:
-        click.echo(drawing.rstrip("\n"))
+    hand_out(drawing, output, {"name": flow.name, "format": form} if as_json else None)
     return 0
 
 

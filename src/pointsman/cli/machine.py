@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import sys
-from pathlib import Path
 
 import click
 
 from pointsman.cli.group import Commands, wants_color
-from pointsman.cli.output import count, describe_finding, fail, json_option, show_finding, show_state, show_table
+from pointsman.cli.output import count, describe_finding, fail, hand_out, json_option, show_finding, show_state, show_table
 from pointsman.errors import Finding, LifecycleError, LifecycleInvalid
 from pointsman.kernel.draw import FORMATS, draw
 from pointsman.kernel.grammar import format_duration
@@ -145,16 +144,7 @@ def draw_machine(machine: str, form: str, state: str | None, output: str | None,
     color = terminal and output is None and not as_json and wants_color() is not False
     loaded = load_machine(machine)
     drawing = draw(loaded, form, state=state, color=color)
-    if output is not None:
-        try:
-            Path(output).write_text(drawing, "utf-8")
-        except OSError as error:
-            raise click.FileError(output, hint=error.strerror or str(error)) from None
-        click.echo(f"wrote {output}", err=True)
-    if as_json:
-        click.echo(json.dumps({"name": loaded.name, "format": form, "state": state, "drawing": drawing}))
-    elif output is None:
-        click.echo(drawing.rstrip("\n"))
+    hand_out(drawing, output, {"name": loaded.name, "format": form, "state": state} if as_json else None)
 
 
 @command.command()

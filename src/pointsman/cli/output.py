@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 
@@ -53,6 +54,20 @@ def show_table(heads: tuple[str, ...], rows: Sequence[tuple[str, ...]], *, fits:
     for row in rows:
         cells = [cell + " " * (width - len(click.unstyle(cell))) for cell, width in zip(row, widths, strict=True)]
         click.echo("  ".join(cells).rstrip())
+
+
+def hand_out(drawing: str, output: str | None, described: Mapping[str, object] | None) -> None:
+    """A drawing to its file, or to stdout; and to programs with what describes it."""
+    if output is not None:
+        try:
+            Path(output).write_text(drawing, "utf-8")
+        except OSError as error:
+            raise click.FileError(output, hint=error.strerror or str(error)) from None
+        click.echo(f"wrote {output}", err=True)
+    if described is not None:
+        click.echo(json.dumps({**described, "drawing": drawing}))
+    elif output is None:
+        click.echo(drawing.rstrip("\n"))
 
 
 def terminal_columns() -> int | None:

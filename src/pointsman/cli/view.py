@@ -60,8 +60,21 @@ class View(Protocol):
     def close(self) -> None: ...
 
 
-class PlainView:
-    """One line for each thing that happens, with nothing to be drawn over."""
+class _Lines:
+    """Lines that are written once: nothing is drawn over, and nothing passes with time."""
+
+    def tick(self, now: datetime) -> None:
+        pass
+
+    def say(self, message: str) -> None:
+        click.echo(message, err=True)
+
+    def close(self) -> None:
+        pass
+
+
+class PlainView(_Lines):
+    """One line for each thing that happens."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
@@ -70,31 +83,13 @@ class PlainView:
         if change.line is not None and _is_worth_a_line(change):
             click.echo(describe_change(change, self._progress), err=True)
 
-    def tick(self, now: datetime) -> None:
-        pass
 
-    def say(self, message: str) -> None:
-        click.echo(message, err=True)
-
-    def close(self) -> None:
-        pass
-
-
-class JsonView:
+class JsonView(_Lines):
     """Every transition as the event line that the log has, too."""
 
     def change(self, change: Change) -> None:
         name = change.line.name if change.line else None
         write_line(as_line(change.transition, change.machine, change.transition.at, name))
-
-    def tick(self, now: datetime) -> None:
-        pass
-
-    def say(self, message: str) -> None:
-        click.echo(message, err=True)
-
-    def close(self) -> None:
-        pass
 
 
 class LiveView:
