@@ -1015,6 +1015,76 @@ async def test_a_person_does_not_report_what_only_an_attempt_can(database_url: s
             await engine.signal_run(run.id, "cancel")
 
 
+async def whole_that_failed_with_a_part(engine: Engine, worker: Worker) -> tuple[Run, dict[str, Task]]:
+    names = ("one", "two", "three")
+    parts = [NewTask(name=name, parent="whole", priority=-at) for at, name in enumerate(names)]
+    run = await submit(engine, NewTask(name="whole", priority=9), *parts, NewTask(name="after", depends_on=("whole",)))
+    assert (await claim_and_complete(engine, worker)).name == "whole"
+    assert (await claim_and_complete(engine, worker)).name == "one"
+    assert (await claim_and_fail(engine, worker, retryable=False)).name == "two"
+    assert await states_of(engine, run) == {
+        "whole": "FAILED", "one": "SUCCEEDED", "two": "FAILED", "three": "QUEUED", "after": "PENDING",
+    }  # fmt: skip
+    assert await state_of(engine, run) == "FAILED"
+    return run, {task.name: task for task in await engine.list_tasks(run.id)}
+
+
+@pytest.mark.parametrize("signal", ["retry", "resume", "skip"])
+async def test_another_try_of_a_part_is_another_try_of_the_whole(database_url: str, clock: ManualClock, signal: str) -> None:
+    async with proved_engine(database_url, clock) as engine:
+        worker = await register(engine)
+        run, tasks = await whole_that_failed_with_a_part(engine, worker)
+        await engine.signal_task(tasks["two"].id, signal, actor="ada")
+        assert await state_of(engine, run, "whole") == "QUEUED"
+        assert (await engine.list_history(tasks["whole"].id))[-1].actor == "ada"
+        done = await complete_all(engine, worker)
+        assert done == ["whole", *(["two"] if signal != "skip" else []), "three", "after"]
+        assert await state_of(engine, run) == "SUCCEEDED"
+
+
+async def test_a_whole_that_failed_by_itself_is_not_tried_again_with_a_part(database_url: str, clock: ManualClock) -> None:
+    async with proved_engine(database_url, clock) as engine:
+        worker = await register(engine)
+        run = await submit(engine, NewTask(name="whole"), NewTask(name="part", parent="whole", priority=9))
+        await claim_and_fail(engine, worker, retryable=False)
+        await engine.signal_run(run.id, "retry")
+        await claim_and_complete(engine, worker)
+        await claim_and_fail(engine, worker, retryable=False)
+        states = {"whole": "FAILED", "part": "SUCCEEDED"}
+        assert await states_of(engine, run) == states
+        part = await task_of(engine, run, "part")
+        with pytest.raises(TransitionRefused):
+            await engine.signal_task(part.id, "retry")
+        assert await states_of(engine, run) == states
+
+
+async def test_whoever_passes_over_a_whole_passes_over_its_parts(database_url: str, clock: ManualClock) -> None:
+    async with proved_engine(database_url, clock) as engine:
+        worker = await register(engine)
+        run, tasks = await whole_that_failed_with_a_part(engine, worker)
+        await engine.signal_task(tasks["whole"].id, "skip", actor="ada", reason="not today")
+        assert await states_of(engine, run) == {
+            "whole": "SKIPPED", "one": "SUCCEEDED", "two": "SKIPPED", "three": "SKIPPED", "after": "QUEUED",
+        }  # fmt: skip
+        for name in ("two", "three"):
+            last = (await engine.list_history(tasks[name].id))[-1]
+            assert (last.actor, last.reason) == ("ada", "not today")
+        assert await complete_all(engine, worker) == ["after"]
+        assert await state_of(engine, run) == "SUCCEEDED"
+
+
+async def test_a_part_that_runs_is_not_passed_over_with_the_whole(database_url: str, clock: ManualClock) -> None:
+    async with proved_engine(database_url, clock) as engine:
+        worker = await register(engine, slots=2)
+        run = await submit(engine, NewTask(name="whole", priority=9), NewTask(name="part", parent="whole"))
+        claims = {claim.name: claim for claim in await engine.claim_tasks(worker.id, 2)}
+        await engine.fail_task(claims["whole"].task_id, claims["whole"].epoch, "no", retryable=False)
+        await engine.signal_task(claims["whole"].task_id, "skip")
+        assert await states_of(engine, run) == {"whole": "SKIPPED", "part": "RUNNING"}
+        await engine.complete_task(claims["part"].task_id, claims["part"].epoch)
+        assert await state_of(engine, run) == "SUCCEEDED"
+
+
 async def test_a_person_does_not_end_the_wait_for_parts(database_url: str, clock: ManualClock) -> None:
     async with proved_engine(database_url, clock) as engine:
         worker = await register(engine)

@@ -382,3 +382,36 @@ async def test_what_a_person_skips_lets_the_others_go_on(database_url: str, tmp_
         tasks = await shop.tasks(run)
     assert [task.state for task in tasks.values()] == ["SKIPPED", "SUCCEEDED"]
     assert output(tasks["second"])["tail"] == "false \n"
+
+
+FAN_OUT = """
+name: fan-out
+tasks:
+  each: {foreach: [a, b, c], run: "test ${{ item }} != b -o -e mended && echo '\\"${{ item }}\\"' > $POINTSMAN_OUTPUT"}
+  after: {needs: [each], command: [echo, "${{ tasks.each.outputs }}"]}
+"""
+
+
+@pytest.mark.parametrize(
+    ("signal", "name", "told"),
+    [("retry", "each[1]", '["a", "b", "c"]'), ("skip", "each[1]", '["a", null, "c"]'), ("skip", "each", None)],
+)
+async def test_a_fan_out_that_failed_goes_on_as_a_person_wants(
+    database_url: str, tmp_path: Path, signal: str, name: str, told: str | None
+) -> None:
+    async with open_shop(database_url, tmp_path, slots=1) as shop:
+        run = await shop.submit(FAN_OUT)
+        async with shop.working(run):
+            await shop.until_done(run)
+        tasks = await shop.tasks(run)
+        assert (tasks["each[1]"].state, tasks["each"].state) == ("FAILED", "FAILED")
+        (tmp_path / "mended").touch()
+        await shop.engine.signal_task(tasks[name].id, signal)
+        async with shop.working(run):
+            await shop.until_done(run)
+        tasks = await shop.tasks(run)
+        ended = await shop.engine.get_run(run.id)
+    assert ended.outcome == Outcome.SUCCESS, {task.name: task.state for task in tasks.values()}
+    if told is not None:
+        assert output(tasks["after"])["tail"] == f"{told}\n"
+    assert tasks["each[0]"].epoch == 1, "what was done is not done again"

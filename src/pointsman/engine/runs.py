@@ -249,12 +249,7 @@ def _reopen_tasks(work: Work, run: Run, cause: Cause) -> None:
     work.flush()
     for task in work.transaction.select_run_tasks(run.id, (Phase.DONE.value,)):
         work.tasks.hold([task])
-        held = work.tasks.rows[task.id]
-        if held.outcome == Outcome.FAILURE:
-            for signal in ("retry", "reset", "resume"):
-                if work.takes(held, signal) and tasks.try_send(work, held, signal, cause) is None:
-                    tasks.grant_attempt(held)
-                    break
+        tasks.try_again(work, work.tasks.rows[task.id], cause)
 
 
 def _set_deadline(work: Work, run: Run) -> None:

@@ -212,6 +212,16 @@ def end_lost(work: Work, task: Task) -> None:
         try_send(work, task, "fail", Cause(reason=reason), Report(error=as_error(reason), retryable=False))
 
 
+def try_again(work: Work, task: Task, cause: Cause) -> None:
+    """Another try of a task that has failed, where its machine knows such a thing."""
+    if task.outcome != Outcome.FAILURE:
+        return
+    for signal in ("retry", "reset", "resume"):
+        if work.takes(task, signal) and try_send(work, task, signal, cause) is None:
+            grant_attempt(task)
+            break
+
+
 def grant_attempt(task: Task) -> None:
     """What a person asks for is not refused for want of attempts."""
     if task.phase != Phase.DONE and task.max_attempts is not None:

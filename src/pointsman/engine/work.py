@@ -303,6 +303,11 @@ class Work:
         """Whether `signal` could do something where `row` stands, guards aside."""
         return (row.state, signal) in self.machine(row).moves_on
 
+    def was_told(self, row: Entity, signal: str) -> bool:
+        """Whether it was `signal` that brought `row` to where it stands."""
+        moves = self.machine(row).transitions
+        return any((move.to_state, move.trigger, move.signal) == (row.state, row.trigger, signal) for move in moves)
+
     def move(self, row: Entity, transition: Transition, cause: Cause) -> State:
         """Put a row where a transition leads to; `before_move` comes first, and what its kind needs is the caller's."""
         state = self.machine(row).state(transition.to_state)

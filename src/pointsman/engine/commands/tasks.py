@@ -164,7 +164,34 @@ class SignalTask:
             self._reopen_run(work, task, report)
             tasks.send(work, task, self.signal, self.cause, report)
             tasks.grant_attempt(task)
+            if work.runs.rows[task.run_id].phase != Phase.DONE:
+                self._tell_family(work, task)
         return lambda: task
+
+    def _tell_family(self, work: Work, task: Task) -> None:
+        """Whoever passes over a task passes over its parts. And where a whole has failed with its part, another try of that, or
+        going on without it, is another try of the whole.
+        """
+        if task.has_children and task.outcome == Outcome.SUCCESS:
+            self._skip_parts(work, task)
+        while task.parent_task_id is not None:
+            work.read_tasks([task.parent_task_id])
+            task = work.tasks.rows[task.parent_task_id]
+            if work.was_told(task, "child_failed"):
+                tasks.try_again(work, task, self.cause)
+
+    def _skip_parts(self, work: Work, task: Task) -> None:
+        """All that have not succeeded, at any depth; what runs is not skipped, and ends as it may."""
+        work.flush()
+        wholes = {task.id}
+        for row in sorted(work.transaction.select_run_tasks(task.run_id, tuple(Phase)), key=lambda row: row.depth):
+            if row.parent_task_id in wholes:
+                wholes.add(row.id)
+                work.tasks.hold([row])
+                part = work.tasks.rows[row.id]
+                if part.outcome is None or part.outcome == Outcome.FAILURE:
+                    report = Report(process_ended=not tasks.may_run(part))
+                    tasks.try_send(work, part, self.signal, self.cause, report)
 
     def _reopen_run(self, work: Work, task: Task, report: Report) -> None:
         """Another try of a task whose run has ended is another try of the run, where its machine knows such a thing."""
