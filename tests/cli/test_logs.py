@@ -81,6 +81,34 @@ def test_a_file_that_is_gone_is_told_with_what_the_database_has_kept(scene: Scen
     assert scene.call("logs latest").code == 0
 
 
+def test_the_log_of_an_attempt_that_goes_on_can_be_read_and_followed(scene: Scene) -> None:
+    run = scene.submit(NewTask(name="only"))
+    (claim,) = scene.claim()
+    process = scene.start("logs latest only -f")
+    try:
+        path = scene.folder / scene.write_log(run, claim, b"so far\n")
+        assert scene.call("logs latest only").out == "so far\n"
+        read_until(process, "so far")
+        with path.open("ab") as file:
+            file.write(b"and on\n")
+        read_until(process, "and on")
+        scene.do(lambda engine: engine.complete_task(claim.task_id, claim.epoch))
+        assert process.wait(20) == 0
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_what_a_killed_worker_has_left_can_be_read(scene: Scene) -> None:
+    run = scene.submit(NewTask(name="only"))
+    (claim,) = scene.claim()
+    scene.write_log(run, claim, b"last words\n")
+    (worker,) = scene.do(lambda engine: engine.list_workers())
+    scene.do(lambda engine: engine.signal_worker(worker.id, "terminate"))
+    assert scene.call("logs latest only --attempt 1").out == "last words\n"
+    assert f"log of attempt 1: {scene.folder}/.pointsman/logs/{run.id}/only/1.log" in scene.call("history latest only").out
+
+
 def test_a_run_in_which_nothing_has_begun_says_so(scene: Scene) -> None:
     scene.submit()
     assert scene.call("logs latest").err == "No task of 'nightly' has begun, so nothing has been written.\n"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -13,6 +14,7 @@ from pointsman.engine.limits import is_full
 from pointsman.errors import CircuitOpen
 from pointsman.kernel.machine import Machine, Outcome, Phase
 from pointsman.store.rows import Attempt, Breaker, Entity, Run, Task, Transition, Worker
+from pointsman.worker.log import log_parts, log_path
 
 Needs = tuple[str | None, tuple[str, ...]]
 """The tool of a task, and what its worker must be able to do."""
@@ -168,6 +170,16 @@ def find_lost(tasks: Iterable[Task], machines: Mapping[int, Machine]) -> list[Ta
         and task.outcome in (Outcome.FAILURE, Outcome.CANCELED)
         and not any(machines[task.machine_id].moves(task.state, signal) for signal in ("retry", "resume", "reset", "skip"))
     ]
+
+
+def find_log(directory: Path, task: Task, epoch: int, recorded: str | None) -> Path | None:
+    """The log of an attempt, as it was recorded with its end. Before that, and when whoever wrote it was killed, it is looked
+    for where the workers of this project write.
+    """
+    if recorded:
+        return directory / recorded
+    path = log_path(directory, task.run_id, task.name, epoch)
+    return path if log_parts(path) else None
 
 
 def first_line(text: str | None) -> str:

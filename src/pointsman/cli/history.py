@@ -8,14 +8,14 @@ from pathlib import Path
 
 import click
 
-from pointsman.cli.describe import describe_attempt, describe_move, first_line, read_error
+from pointsman.cli.describe import describe_attempt, describe_move, find_log, first_line, read_error
 from pointsman.cli.output import count, near, show_seconds, show_state, show_table
 from pointsman.cli.project import LATEST, Asked, Project, find_run, find_task, in_project, names_part, project_options, short
 from pointsman.engine import budgets
 from pointsman.engine.engine import Engine
 from pointsman.errors import NotFound, NothingYet, RequestInvalid
 from pointsman.kernel.machine import Kind
-from pointsman.store.rows import Attempt, Transition
+from pointsman.store.rows import Attempt, Task, Transition
 
 JOURNAL = Path(".state") / "transitions.jsonl"
 RUNS_TO_SEARCH = 20
@@ -80,7 +80,7 @@ async def show_history(project: Project, identity: str, task: str | None, *, as_
     await show_moves(engine, moves)
     if attempts:
         click.echo()
-        show_attempts(attempts, project.settings.directory)
+        show_attempts(attempts, await engine.get_task(entity_id), project.settings.directory)
 
 
 async def show_moves(engine: Engine, moves: Sequence[Transition]) -> None:
@@ -105,7 +105,7 @@ async def show_moves(engine: Engine, moves: Sequence[Transition]) -> None:
     show_table(("when", "state", "trigger", "by", "why"), [(row[0].rjust(width), *row[1:]) for row in rows], fits=True)
 
 
-def show_attempts(attempts: Sequence[Attempt], directory: Path) -> None:
+def show_attempts(attempts: Sequence[Attempt], task: Task, directory: Path) -> None:
     rows = [
         (
             str(attempt.epoch),
@@ -120,8 +120,8 @@ def show_attempts(attempts: Sequence[Attempt], directory: Path) -> None:
     ]
     show_table(("attempt", "worker", "took", "ended by", "exit", "cost", "error"), rows, fits=True)
     for attempt in attempts:
-        if attempt.log_path:
-            click.echo(f"log of attempt {attempt.epoch}: {near(directory / attempt.log_path)}")
+        if path := find_log(directory, task, attempt.epoch, attempt.log_path):
+            click.echo(f"log of attempt {attempt.epoch}: {near(path)}")
 
 
 async def find_entity(engine: Engine, identity: str, task: str | None) -> tuple[Kind, str, str]:

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import click
 
-from pointsman.cli.describe import read_error, read_output, read_tail
+from pointsman.cli.describe import find_log, read_error, read_output, read_tail
 from pointsman.cli.group import wants_color
 from pointsman.cli.project import Asked, Project, find_run, find_task, in_project, project_options
 from pointsman.cli.status import arrange
 from pointsman.errors import Problem, RequestInvalid
 from pointsman.kernel.machine import Phase
-from pointsman.store.rows import Attempt, Run, Task
+from pointsman.store.rows import Run, Task
 from pointsman.worker.log import log_parts
 
 BLOCK = 65_536
@@ -136,7 +136,7 @@ async def show_logs(
     if only and attempt is not None:
         logs = [await find_attempt(project, only, attempt)]
     else:
-        logs = [Log(each, each.epoch, log_path(project, each)) for each in tasks]
+        logs = [Log(each, each.epoch, last_log(project, each)) for each in tasks]
     printer = Printer([log.task for log in logs], several=only is None, as_json=as_json)
     is_missing = False
     for log in logs:
@@ -168,9 +168,11 @@ async def follow_logs(project: Project, run: Run, only: Task | None, logs: list[
                     key = (task.id, task.epoch)
                     growing |= {key} - set(known)
                     log = known.setdefault(key, Log(task, task.epoch, None))
-                    log.task, log.path = task, log_path(project, task)
+                    log.task = task
         for key in sorted(growing):
             log = known[key]
+            if log.path is None and log.epoch == log.task.epoch:
+                log.path = last_log(project, log.task)  # made at the first byte
             # An attempt is over before its task says so, and its log is whole then.
             is_over = log.task.phase != Phase.ACTIVE or log.task.epoch != log.epoch or run.phase == Phase.DONE
             printer.show(log, to_the_end=is_over)
@@ -179,16 +181,15 @@ async def follow_logs(project: Project, run: Run, only: Task | None, logs: list[
             await project.world.sleep(LOOK_SECONDS)
 
 
-def log_path(project: Project, row: Task | Attempt) -> Path | None:
-    path = row.attempt_log_path if isinstance(row, Task) else row.log_path
-    return project.settings.directory / path if path else None
+def last_log(project: Project, task: Task) -> Path | None:
+    return find_log(project.settings.directory, task, task.epoch, task.attempt_log_path)
 
 
 async def find_attempt(project: Project, task: Task, number: int) -> Log:
     attempts = await project.engine.list_attempts(task.id)
     for attempt in attempts:
         if attempt.epoch == number:
-            return Log(task, number, log_path(project, attempt))
+            return Log(task, number, find_log(project.settings.directory, task, number, attempt.log_path))
     there = ", ".join(str(attempt.epoch) for attempt in attempts) or "none"
     raise RequestInvalid([Problem("", f"'{task.name}' has no attempt {number}. Its attempts: {there}.")])
 

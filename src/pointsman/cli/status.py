@@ -21,6 +21,7 @@ from pointsman.cli.describe import (
     explain_breaker,
     explain_capabilities,
     explain_delay,
+    find_log,
     find_lost,
     first_line,
     read_capabilities,
@@ -34,6 +35,7 @@ from pointsman.engine import budgets
 from pointsman.errors import NothingYet
 from pointsman.kernel.machine import Machine, Outcome, Phase
 from pointsman.store.rows import Breaker, Run, Task, Worker
+from pointsman.worker.log import log_path
 
 MOST_TASKS = 50
 """More than these, and those that need no attention are only counted."""
@@ -129,9 +131,7 @@ async def show_run(project: Project, name: str, *, show_all: bool, as_json: bool
     click.echo()
     show_tasks(tasks, surroundings, now, show_all=show_all)
     show_failures(project, tasks)
-    logged = [task for task in tasks if task.attempt_log_path]
-    if logged:
-        folder = Path(os.path.commonpath([project.settings.directory / (task.attempt_log_path or "") for task in logged]))
+    if folder := find_logs(project, run, tasks):
         click.echo(f"\nLogs: {near(folder)}")
     if run.phase in (Phase.QUEUED, Phase.ACTIVE) and not attended:
         click.echo("\nNo worker is at it.")
@@ -142,6 +142,15 @@ async def show_run(project: Project, name: str, *, show_all: bool, as_json: bool
         width = max(len(step) for step, _ in steps)
         for step, what in steps:
             click.echo(f"  {step.ljust(width)}  {click.style(f'# {what}', dim=True)}")
+
+
+def find_logs(project: Project, run: Run, tasks: Sequence[Task]) -> Path | None:
+    """The folder of all logs of a run; where others have written them, the one that they have in common."""
+    folder = log_path(project.settings.directory, run.id, "any", 1).parent.parent
+    if folder.is_dir():
+        return folder
+    recorded = [project.settings.directory / task.attempt_log_path for task in tasks if task.attempt_log_path]
+    return Path(os.path.commonpath([path.parent for path in recorded])) if recorded else None
 
 
 def show_money(run: Run) -> str:
@@ -303,8 +312,8 @@ def show_failures(project: Project, tasks: Sequence[Task]) -> None:
     failed = [task for task in tasks if task.outcome == Outcome.FAILURE]
     for task in failed[:MOST_FAILURES]:
         click.echo(f"\n{click.style(task.name, fg='red')}: {first_line(read_error(task.error) or task.reason)}")
-        if task.attempt_log_path:
-            click.echo(f"  log: {near(project.settings.directory / task.attempt_log_path)}")
+        if path := find_log(project.settings.directory, task, task.epoch, task.attempt_log_path):
+            click.echo(f"  log: {near(path)}")
     if len(failed) > MOST_FAILURES:
         click.echo(f"\nand {len(failed) - MOST_FAILURES:,} more")
 

@@ -302,7 +302,9 @@ class Attempt:
             case Completed(output, exit_code):
                 await self._complete(output, exit_code)
             case Checked(failures=()):
-                await send(engine.signal_attempt(task_id, epoch, "checks_passed", cost_usd=self._cost), free)
+                await send(
+                    engine.signal_attempt(task_id, epoch, "checks_passed", cost_usd=self._cost, log_path=self._log_path), free
+                )
             case Checked(failures, retryable):
                 report = engine.signal_attempt(
                     task_id,
@@ -311,6 +313,7 @@ class Attempt:
                     error=clean("\n".join(failures)),
                     retryable=retryable,
                     cost_usd=self._cost,
+                    log_path=self._log_path,
                 )
                 await send(report, free)
             case Failed(message, retryable, exit_code):
@@ -338,7 +341,15 @@ class Attempt:
                 )
                 await send(report, free)
             case Canceled():
-                await send(engine.signal_attempt(task_id, epoch, "cancel", error="called off", cost_usd=self._cost), free)
+                report = engine.signal_attempt(
+                    task_id,
+                    epoch,
+                    "cancel",
+                    error="called off",
+                    cost_usd=self._cost,
+                    log_path=self._log_path,
+                )
+                await send(report, free)
             case Skipped(reason):
                 await self._skip(clean(reason))
             case Spread(items):
