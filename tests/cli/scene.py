@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable, Mapping
@@ -54,8 +55,17 @@ class Scene:
         self._store = ("--store", url) if url else ()
         self._capture = capture
 
+    @property
+    def options(self) -> str:
+        """What every hint has to say for the command to mean this project."""
+        return f" {shlex.join((*self._store, '-C', str(self.folder)))}"
+
     def call(self, command: str, *arguments: str) -> Said:
-        """A command, in this process."""
+        """A command, in this process; the hints that it gives are without the options of this project."""
+        said = self.call_as_it_is(command, *arguments)
+        return Said(said.code, said.out.replace(self.options, ""), said.err.replace(self.options, ""))
+
+    def call_as_it_is(self, command: str, *arguments: str) -> Said:
         self._capture.readouterr()
         code = main([*command.split(), *arguments, *self._store, "-C", str(self.folder)])
         said = self._capture.readouterr()

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import pty
 import re
+from pathlib import Path
 
 import pytest
 from tests.cli.scene import EXIT_CODE_2, Scene
 
+from pointsman.cli.project import Asked
 from pointsman.engine.engine import Engine
 from pointsman.engine.submit import NewTask
 from pointsman.store.rows import Run
@@ -298,3 +300,18 @@ def test_workers_that_are_gone_are_listed_only_when_asked_for(scene: Scene) -> N
     scene.do(come_and_go)
     assert scene.call("status --workers --json").json == []
     assert [worker["name"] for worker in scene.call("status --workers --all --json").json] == ["box"]
+
+
+@pytest.mark.parametrize("command", ["status latest", "retry latest", "skip latest transform", "watch latest"])
+def test_a_hint_means_the_same_project(scene: Scene, command: str) -> None:
+    scene.failed_run()
+    said = scene.call_as_it_is(command)
+    hints = re.findall(r"pointsman (?:logs|retry|skip|resume|status|watch) .*?(?= *  #|$|\n)", said.out + said.err)
+    assert hints
+    assert all(hint.endswith(scene.options) for hint in hints), hints
+
+
+def test_a_hint_does_not_repeat_a_password() -> None:
+    asked = Asked("postgresql://ada:hunter2@db/work?sslmode=require", Path("elsewhere"), as_json=False)
+    assert asked.options == " --store 'postgresql://ada@db/work?sslmode=require' -C elsewhere"
+    assert "hunter2" not in Asked("postgresql://ada:hunter2@db:port/work", Path(), as_json=False).options

@@ -60,7 +60,8 @@ def test_moves_are_shown_while_they_happen_until_the_run_has_ended(scene: Scene)
     process = scene.start("watch latest --json")
     try:
         assert process.stderr
-        assert process.stderr.readline() == f"No worker is at it. To go on with it: pointsman resume {run.id[-8:]}\n"
+        hint = f"pointsman resume {run.id[-8:]}{scene.options}"
+        assert process.stderr.readline() == f"No worker is at it. To go on with it: {hint}\n"
         (claim,) = scene.claim()
         move = json.loads(read_until(process, '"claim"'))
         assert (move["name"], move["kind"], move["id"]) == ("only", "task", claim.task_id)

@@ -140,7 +140,7 @@ class Following:
                 names = ", ".join(line.name for line in self.progress.active.values())
                 self.view.say(f"The run is {run.state}; waiting for what still runs: {names}")
         elif change.state.phase is Phase.HELD and not is_known:
-            self.view.say(f"The run is {run.state}. See why: pointsman status {short(self.run_id)}{self.project.options}")
+            self.view.say(f"The run is {run.state}. See why: {self.project.hint('status', short(self.run_id))}")
             self.worker.look()
 
 
@@ -247,11 +247,11 @@ def _show_summary(project: Project, run: Run, tasks: list[Task]) -> None:
     _show_failures(project, failed, "red")
     _show_failures(project, given_up, "yellow")
     name = short(run.id)
-    hints = {f"pointsman logs {name}{project.options}": "what its tasks wrote"}
+    hints = {project.hint("logs", name): "what its tasks wrote"}
     if run.outcome is None:
-        hints[f"pointsman resume {name}{project.options}"] = "go on"
+        hints[project.hint("resume", name)] = "go on"
     elif failed:
-        again = f"pointsman retry {name}{project.options} && pointsman resume {name}{project.options}"
+        again = f"{project.hint('retry', name)} && {project.hint('resume', name)}"
         hints[again] = "try again what failed"
     for command, what in hints.items():
         click.echo(click.style(f"  {command}  # {what}", dim=True), err=True)

@@ -43,7 +43,8 @@ class Asked:
 
     @property
     def options(self) -> str:
-        store = f" --store {shlex.quote(self.store)}" if self.store else ""
+        """What has to be said again for another command to mean the same project; passwords are not repeated."""
+        store = f" --store {shlex.quote(without_password(self.store))}" if self.store else ""
         return store + (f" -C {shlex.quote(str(self.directory))}" if self.directory != Path() else "")
 
     def settings(self, **flags: object) -> Settings:
@@ -101,7 +102,10 @@ class Project:
     settings: Settings
     world: World
     options: str = ""
-    """What has to be said again for another command to mean the same project."""
+
+    def hint(self, command: str, *words: str) -> str:
+        """A command about the same project, for people to copy."""
+        return f"{shlex.join(('pointsman', command, *words))}{self.options}"
 
 
 @asynccontextmanager
@@ -133,6 +137,17 @@ def in_project(asked: Asked, work: Callable[[Project], Awaitable[Result]]) -> Re
             return await work(project)
 
     return asyncio.run(do())
+
+
+def without_password(url: str) -> str:
+    if url.startswith("sqlite:"):
+        return url
+    from pointsman.store.postgres.connections import show
+
+    try:
+        return show(url)
+    except StoreUnusable:  # whoever opens it says what is wrong with it
+        return url.rpartition("@")[2]
 
 
 def database_file(settings: Settings) -> Path | None:

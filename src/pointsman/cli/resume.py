@@ -38,8 +38,8 @@ async def _resume(name: str | None, asked: Asked, flags: dict[str, Any]) -> int:
         if run.phase == Phase.DONE:
             name = short(run.id)
             can_retry = (await project.engine.get_machine(run)).moves(run.state, "retry")
-            again = f" Try what failed again: pointsman retry {name}" if can_retry else " Start a new one: pointsman run"
-            click.echo(f"{run.name} ({name}) has ended: {run.state}.{again}", err=True)
+            again = f"Try what failed again: {project.hint('retry', name)}" if can_retry else "Start a new one: pointsman run"
+            click.echo(f"{run.name} ({name}) has ended: {run.state}. {again}", err=True)
             return 0 if run.outcome == "success" else 1
         after = await project.engine.last_position()
         if run.phase == Phase.HELD and (await project.engine.get_machine(run)).moves(run.state, "resume"):

@@ -109,7 +109,7 @@ async def show_run(project: Project, name: str, *, show_all: bool, as_json: bool
     machines = {row.machine_id: await engine.get_machine(row) for row in (run, *tasks)}
     surroundings = await look_around(project, run, tasks)
     attended = bool(surroundings.workers)
-    steps = list(next_steps(run, tasks, machines, surroundings))
+    steps = list(next_steps(project, run, tasks, machines, surroundings))
     now = project.world.clock.now()
     if as_json:
         described = {
@@ -319,7 +319,7 @@ def show_failures(project: Project, tasks: Sequence[Task]) -> None:
 
 
 def next_steps(
-    run: Run, tasks: Sequence[Task], machines: Mapping[int, Machine], surroundings: Surroundings
+    project: Project, run: Run, tasks: Sequence[Task], machines: Mapping[int, Machine], surroundings: Surroundings
 ) -> Iterator[tuple[str, str]]:
     """Commands that make sense now: only what the machines take, and what can still lead to success."""
     name = short(run.id)
@@ -330,27 +330,27 @@ def next_steps(
     # One that only waited for its subtasks has written nothing.
     told = next((task for task in tasks if task.outcome == Outcome.FAILURE and not task.has_children), failed)
     if told:
-        yield f"pointsman logs {name} {quote(told.name)}", "what it wrote"
+        yield project.hint("logs", name, told.name), "what it wrote"
     ended_badly = [task for task in tasks if task.critical and task.outcome in (Outcome.FAILURE, Outcome.CANCELED)]
     # A run that is tried again fails at once where one of these stays as it is.
     if machine.moves(run.state, "retry") and all(machines[task.machine_id].moves(task.state, "retry") for task in ended_badly):
-        yield f"pointsman retry {name}", "try again what has failed"
+        yield project.hint("retry", name), "try again what has failed"
     elif failed and machines[failed.machine_id].moves(failed.state, "retry") and run.phase != Phase.DONE:
-        yield f"pointsman retry {name} {quote(failed.name)}", "try it again"
+        yield project.hint("retry", name, failed.name), "try it again"
     if failed and machines[failed.machine_id].moves(failed.state, "skip") and run.outcome != Outcome.CANCELED and not lost:
-        yield f"pointsman skip {name} {quote(failed.name)}", "go on without it"
+        yield project.hint("skip", name, failed.name), "go on without it"
     missing = find_missing(tasks, surroundings)
-    abilities = "".join(f" --capability {quote(word)}" for word in missing)
+    abilities = [word for each in missing for word in ("--capability", each)]
     if missing and attended and run.phase != Phase.DONE:
-        yield f"pointsman worker{abilities}", "do what the others cannot, where that can be done"
+        yield project.hint("worker", *abilities), "do what the others cannot, where that can be done"
     if machine.moves(run.state, "resume") or (run.phase in (Phase.QUEUED, Phase.ACTIVE) and not attended):
-        yield f"pointsman resume {name}{abilities}", "go on"
+        yield project.hint("resume", name, *abilities), "go on"
     elif run.phase != Phase.DONE:
-        yield f"pointsman watch {name}", "see what happens"
+        yield project.hint("watch", name), "see what happens"
     if machine.moves(run.state, "pause") and attended:
-        yield f"pointsman pause {name}", "let nothing more begin"
+        yield project.hint("pause", name), "let nothing more begin"
     if machine.moves(run.state, "cancel"):
-        yield f"pointsman cancel {name}", "end it"
+        yield project.hint("cancel", name), "end it"
 
 
 def find_missing(tasks: Sequence[Task], surroundings: Surroundings) -> list[str]:
@@ -388,10 +388,6 @@ async def show_workers(project: Project, *, show_all: bool, as_json: bool) -> No
         for worker in workers
     ]
     show_table(("worker", "state", "slots", "heard of", "can do", "id", "holds"), rows, fits=True)
-
-
-def quote(name: str) -> str:
-    return name if name.replace("-", "").replace("_", "").replace(".", "").isalnum() else f"'{name}'"
 
 
 async def count_tasks(project: Project, run_ids: Sequence[str]) -> dict[str, Counter[tuple[str, str | None]]]:

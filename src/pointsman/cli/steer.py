@@ -12,10 +12,8 @@ import click
 from pointsman.cli.describe import describe_run, describe_task, find_lost
 from pointsman.cli.output import count, show_state
 from pointsman.cli.project import Asked, Project, find_run, find_task, in_project, is_attended, project_options, short
-from pointsman.engine.engine import Engine
 from pointsman.errors import TransitionRefused
 from pointsman.kernel.machine import Case, Kind, Machine, Outcome, Phase, Refusal
-from pointsman.settings import Settings
 from pointsman.store.rows import Run, Task
 
 run_argument = click.argument("run", metavar="RUN")
@@ -105,7 +103,7 @@ async def steer(project: Project, signal: str, name: str, task: str | None, reas
         else:
             await engine.signal_run(before.id, signal, actor=person(), reason=reason)
     except TransitionRefused as refused:
-        raise await _in_words(engine, refused, before, task_before) from None
+        raise await _in_words(project, refused, before, task_before) from None
     after = await engine.get_run(before.id)
     tasks = await engine.list_tasks(before.id)
     changed = next((each for each in tasks if task_before and each.id == task_before.id), None)
@@ -124,7 +122,7 @@ async def steer(project: Project, signal: str, name: str, task: str | None, reas
         grace = f"{project.settings.grace_seconds:g} s"
         click.echo(f"{count(len(stopped), 'task')} {were} running; {ends}, and after {grace} by force.", err=True)
     machines = {each.machine_id: await engine.get_machine(each) for each in tasks}
-    for sentence in foresee(after, tasks, machines, project.settings, attended=attended):
+    for sentence in foresee(project, after, tasks, machines, attended=attended):
         click.echo(sentence, err=True)
     skippable = task_before and machines[task_before.machine_id].moves(task_before.state, "skip")
     if signal == "cancel" and skippable and changed in find_lost(tasks, machines):
@@ -138,8 +136,9 @@ class Sentence:
     message: str
 
 
-async def _in_words(engine: Engine, refused: TransitionRefused, run: Run, task: Task | None) -> TransitionRefused:
+async def _in_words(project: Project, refused: TransitionRefused, run: Run, task: Task | None) -> TransitionRefused:
     """The same refusal without the names of machines; it may be the run that keeps its task from moving."""
+    engine = project.engine
     refusal = refused.refusal
     if not isinstance(refusal, Refusal):
         return refused
@@ -148,7 +147,7 @@ async def _in_words(engine: Engine, refused: TransitionRefused, run: Run, task: 
         about = task
     machine = await engine.get_machine(about)
     name = f"{run.name} ({short(run.id)})" if about is run else about.name
-    return TransitionRefused(Sentence(explain_refusal(refusal, name, list(_ways_on(machine, refusal, run, task)))))
+    return TransitionRefused(Sentence(explain_refusal(refusal, name, list(_ways_on(project, machine, refusal, run, task)))))
 
 
 def explain_refusal(refusal: Refusal, name: str, ways: list[str]) -> str:
@@ -161,13 +160,13 @@ def explain_refusal(refusal: Refusal, name: str, ways: list[str]) -> str:
     return f"{name} is {refusal.state}, and `{refusal.asked}` is not possible then.{needed}{on}"
 
 
-def _ways_on(machine: Machine, refusal: Refusal, run: Run, task: Task | None) -> Iterator[str]:
+def _ways_on(project: Project, machine: Machine, refusal: Refusal, run: Run, task: Task | None) -> Iterator[str]:
     """Commands that the machine takes in this state."""
     of_task = machine.kind is Kind.TASK
-    about = f"{short(run.id)} {task.name}" if task and of_task else short(run.id)
+    about = (short(run.id), task.name) if task and of_task else (short(run.id),)
     for signal in TASK_SIGNALS if of_task else RUN_SIGNALS:
         if signal != refusal.asked and machine.moves(refusal.state, signal):
-            yield f"pointsman {signal} {about}"
+            yield project.hint(signal, *about)
 
 
 def show_change(before: Run | Task, after: Run | Task) -> str:
@@ -175,9 +174,7 @@ def show_change(before: Run | Task, after: Run | Task) -> str:
     return f"{before.state} → {shown}" if after.revision != before.revision else f"still {shown}"
 
 
-def foresee(
-    run: Run, tasks: list[Task], machines: Mapping[int, Machine], settings: Settings, *, attended: bool
-) -> Iterator[str]:
+def foresee(project: Project, run: Run, tasks: list[Task], machines: Mapping[int, Machine], *, attended: bool) -> Iterator[str]:
     """What happens next, by how the run stands now."""
     active = [task for task in tasks if task.phase == Phase.ACTIVE]
     failed = [task for task in tasks if task.outcome == Outcome.FAILURE]
@@ -186,17 +183,17 @@ def foresee(
         yield f"{run.name} cannot succeed without {lost[0].name}, which is {lost[0].state}: nothing leads out of that."
     if run.phase == Phase.DONE:
         if failed and run.outcome == Outcome.FAILURE:
-            yield f"{count(len(failed), 'task')} failed in it: pointsman status {short(run.id)}"
+            yield f"{count(len(failed), 'task')} failed in it: {project.hint('status', short(run.id))}"
         return
     if run.phase == Phase.HELD:
         if active:
-            suspended = "will be suspended" if settings.on_pause == "suspend" else "may finish"
+            suspended = "will be suspended" if project.settings.on_pause == "suspend" else "may finish"
             yield f"{count(len(active), 'task')} running {suspended}; nothing more begins."
-        yield f"To go on with it: pointsman resume {short(run.id)}"
+        yield f"To go on with it: {project.hint('resume', short(run.id))}"
     elif attended:
-        yield f"Its workers go on with it: pointsman watch {short(run.id)}"
+        yield f"Its workers go on with it: {project.hint('watch', short(run.id))}"
     else:
-        yield f"No worker is at it. To go on with it: pointsman resume {short(run.id)}"
+        yield f"No worker is at it. To go on with it: {project.hint('resume', short(run.id))}"
 
 
 def person() -> str:

@@ -40,7 +40,7 @@ async def watch(project: Project, name: str | None, *, from_start: bool, as_json
     position = None if from_start else await engine.last_position()
     run = await find_run(engine, name)
     if run.phase != Phase.DONE and not await is_attended(project, run):
-        click.echo(f"No worker is at it. To go on with it: pointsman resume {short(run.id)}", err=True)
+        click.echo(f"No worker is at it. To go on with it: {project.hint('resume', short(run.id))}", err=True)
     if run.phase != Phase.DONE or from_start:
         run = await follow(engine, run, position, as_json=as_json)
     show_end(project, run)
@@ -103,4 +103,4 @@ def show_end(project: Project, run: Run) -> None:
     state = show_state(run.state, run.phase, run.outcome)
     click.echo(f"{run.name} is {state}{after}." + (f" {error}" if error else ""), err=True)
     if run.outcome == Outcome.FAILURE:
-        click.echo(f"More: pointsman status {short(run.id)}", err=True)
+        click.echo(f"More: {project.hint('status', short(run.id))}", err=True)
