@@ -425,3 +425,17 @@ def test_any_value_under_any_key_is_taken_or_reported(top: dict[str, object], ta
     text = json.dumps({**top, "tasks": tasks}) + "\n"
     with suppress(FlowError):
         load_flow(text, file="f.yaml")
+
+
+def test_no_task_may_spend_more_than_the_whole_flow() -> None:
+    head = "name: poor\nbudget_usd: 0.3\n"
+    tasks = "tasks:\n  a: {run: x}\n  b: {run: x, budget_usd: 0.5}\n  c: {run: x, budget_usd: 0.3}\n"
+    with pytest.raises(FlowInvalid) as own:
+        load_flow(head + tasks)
+    (finding,) = own.value.findings
+    assert (finding.rule, finding.place.line, finding.place.column) == ("budget", 5, 27)
+    assert finding.message == "Task b may spend 0.5 USD, more than the whole flow: it could never begin."
+    with pytest.raises(FlowInvalid) as inherited:
+        load_flow(f"{head}defaults: {{budget_usd: 1}}\n{tasks}".replace("0.5", "0.2"))
+    (finding,) = inherited.value.findings
+    assert (finding.place.line, finding.place.column) == (3, 24)

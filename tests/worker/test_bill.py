@@ -138,7 +138,8 @@ async def test_whoever_spends_more_than_it_may_is_ended_with_all_it_started(
         history = await shop.engine.list_history(tasks["dear"].id)
         ended = await shop.engine.get_run(run.id)
     assert (tasks["dear"].state, tasks["dear"].cost_usd) == ("BUDGET_EXCEEDED", Decimal("0.4"))
-    assert history[-1].reason == "it has spent 0.4 USD, more than it or its run may"
+    who = "its run" if limit == "run" else "it"
+    assert history[-1].reason == f"{who} has spent 0.4 USD of the 0.3 that it may"
     assert tasks["after"].outcome is None
     assert (ended.outcome, ended.spent_usd) == (Outcome.FAILURE, Decimal("0.4"))
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import click
 import msgspec
 
-from pointsman.cli.describe import read_error
+from pointsman.cli.describe import explain_loss, find_lost, read_error
 from pointsman.cli.output import count
 from pointsman.cli.progress import Change, Progress
 from pointsman.cli.project import Project, short
@@ -31,6 +31,7 @@ INTERRUPTED = 130
 ENDED = 143
 MOST_FAILURES_SHOWN = 10
 ENGINE = "engine"
+PATIENCE_SECONDS = 0.5
 LOOK_SECONDS = 0.05
 """Between one look at what has happened and the next: people do not see less."""
 
@@ -100,6 +101,8 @@ class Following:
     after: str | None
     """What happened up to here is known, and not shown again."""
     position: str | None = None
+    is_over: bool = False
+    """Nothing is done here any more."""
 
     async def follow(self) -> None:
         """For ever; while the database is away, nothing happens."""
@@ -113,7 +116,8 @@ class Following:
                 await self.project.world.sleep(AWAY_SECONDS)
 
     async def catch_up(self) -> None:
-        """What has happened since the last look."""
+        """What has happened since the last look, when all is over."""
+        self.is_over = True
         while page := await self.project.engine.list_transitions(after=self.position, run_id=self.run_id):
             for transition in page:
                 await self._take(transition)
@@ -136,12 +140,18 @@ class Following:
         run = await self.project.engine.get_run(self.run_id)
         if run.phase == Phase.DONE:
             self.worker.drain()
-            if self.progress.active and not is_known:
-                names = ", ".join(line.name for line in self.progress.active.values())
-                self.view.say(f"The run is {run.state}; waiting for what still runs: {names}")
+            if not is_known and not self.is_over:
+                await self._tell_of_leftovers(run)
         elif change.state.phase is Phase.HELD and not is_known:
             self.view.say(f"The run is {run.state}. See why: {self.project.hint('status', short(self.run_id))}")
             self.worker.look()
+
+    async def _tell_of_leftovers(self, run: Run) -> None:
+        """Whoever is waited for although the run has ended; mostly it is over in a moment, and not worth a word."""
+        await self.project.world.sleep(PATIENCE_SECONDS)
+        running = [task.name for task in await self.project.engine.list_tasks(run.id) if task.phase == Phase.ACTIVE]
+        if running:
+            self.view.say(f"The run is {run.state}; waiting for what still runs: {', '.join(running)}")
 
 
 async def _tick(project: Project, view: View) -> None:
@@ -201,7 +211,8 @@ async def _conclude(project: Project, run_id: str, interruption: Interruption, *
     if as_json:
         write_line(msgspec.json.encode(summarize(run, tasks)) + b"\n")
     else:
-        _show_summary(project, run, tasks)
+        machines = {task.machine_id: await project.engine.get_machine(task) for task in tasks}
+        _show_summary(project, run, tasks, find_lost(tasks, machines))
     if run.outcome is None:
         return interruption.code or 1
     return interruption.code if interruption.code and run.outcome != Outcome.SUCCESS else EXIT_CODES[Outcome(run.outcome)]
@@ -233,10 +244,10 @@ def is_given_up(task: Task) -> bool:
     return task.trigger == SKIP and task.actor == ENGINE
 
 
-def _show_summary(project: Project, run: Run, tasks: list[Task]) -> None:
+def _show_summary(project: Project, run: Run, tasks: list[Task], lost: list[Task]) -> None:
     colors = {Outcome.SUCCESS: "green", Outcome.FAILURE: "red", Outcome.CANCELED: "yellow", None: "yellow"}
     outcome = Outcome(run.outcome) if run.outcome else None
-    reason = read_error(run.error) if outcome is Outcome.FAILURE else None
+    reason = run.reason or read_error(run.error) if outcome is Outcome.FAILURE else None
     failed = [task for task in tasks if task.outcome == Outcome.FAILURE]
     given_up = [task for task in tasks if is_given_up(task)]
     click.echo(
@@ -250,11 +261,13 @@ def _show_summary(project: Project, run: Run, tasks: list[Task]) -> None:
     hints = {project.hint("logs", name): "what its tasks wrote"}
     if run.outcome is None:
         hints[project.hint("resume", name)] = "go on"
-    elif failed:
+    elif failed and not lost:
         again = f"{project.hint('retry', name)} && {project.hint('resume', name)}"
         hints[again] = "try again what failed"
     for command, what in hints.items():
         click.echo(click.style(f"  {command}  # {what}", dim=True), err=True)
+    if lost and outcome is Outcome.FAILURE:
+        click.echo(explain_loss(lost[0]), err=True)
 
 
 def _count(tasks: list[Task], given_up: int) -> str:

@@ -16,6 +16,7 @@ from pointsman.kernel.machine import Machine, Outcome, Phase
 from pointsman.store.rows import Attempt, Breaker, Entity, Run, Task, Transition, Worker
 from pointsman.worker.log import log_parts, log_path
 
+OVERSPEND = "overspend"
 Needs = tuple[str | None, tuple[str, ...]]
 """The tool of a task, and what its worker must be able to do."""
 
@@ -166,10 +167,21 @@ def find_lost(tasks: Iterable[Task], machines: Mapping[int, Machine]) -> list[Ta
     return [
         task
         for task in tasks
-        if task.critical
-        and task.outcome in (Outcome.FAILURE, Outcome.CANCELED)
-        and not any(machines[task.machine_id].moves(task.state, signal) for signal in ("retry", "resume", "reset", "skip"))
+        if task.critical and task.outcome in (Outcome.FAILURE, Outcome.CANCELED) and not _has_way_out(task, machines)
     ]
+
+
+def _has_way_out(task: Task, machines: Mapping[int, Machine]) -> bool:
+    """What has spent its money can be begun again, and has none."""
+    ways = ("skip",) if task.trigger == OVERSPEND else ("retry", "resume", "reset", "skip")
+    return any(machines[task.machine_id].moves(task.state, signal) for signal in ways)
+
+
+def explain_loss(task: Task) -> str:
+    """What is left to do when a run cannot succeed without a task that is lost."""
+    if task.trigger == OVERSPEND:
+        return f"{task.name} has no money left: raise `budget_usd` in the flow, and run it anew."
+    return f"{task.name} is {task.state}, and nothing leads out of that: run the flow anew."
 
 
 def find_log(directory: Path, task: Task, epoch: int, recorded: str | None) -> Path | None:

@@ -21,6 +21,7 @@ from pointsman.cli.describe import (
     explain_breaker,
     explain_capabilities,
     explain_delay,
+    explain_loss,
     find_log,
     find_lost,
     first_line,
@@ -136,7 +137,7 @@ async def show_run(project: Project, name: str, *, show_all: bool, as_json: bool
     if run.phase in (Phase.QUEUED, Phase.ACTIVE) and not attended:
         click.echo("\nNo worker is at it.")
     if run.outcome == Outcome.FAILURE and (lost := find_lost(tasks, machines)):
-        click.echo(f"\n{lost[0].name} is {lost[0].state}, and nothing leads out of that: run the flow anew.")
+        click.echo(f"\n{explain_loss(lost[0])}")
     if steps:
         click.echo("\nNext:")
         width = max(len(step) for step, _ in steps)
@@ -333,7 +334,8 @@ def next_steps(
         yield project.hint("logs", name, told.name), "what it wrote"
     ended_badly = [task for task in tasks if task.critical and task.outcome in (Outcome.FAILURE, Outcome.CANCELED)]
     # A run that is tried again fails at once where one of these stays as it is.
-    if machine.moves(run.state, "retry") and all(machines[task.machine_id].moves(task.state, "retry") for task in ended_badly):
+    can_retry = all(machines[task.machine_id].moves(task.state, "retry") for task in ended_badly)
+    if machine.moves(run.state, "retry") and can_retry and not lost:
         yield project.hint("retry", name), "try again what has failed"
     elif failed and machines[failed.machine_id].moves(failed.state, "retry") and run.phase != Phase.DONE:
         yield project.hint("retry", name, failed.name), "try it again"

@@ -53,11 +53,22 @@ def settle(work: Work, task: Task, cost: Decimal) -> None:
         _book(work, task, cost, reserved=ZERO_USD)
 
 
-def is_overspent(work: Work, task: Task) -> bool:
+def explain_want(run: Run, task: Task) -> str:
+    """Why a task can never begin."""
+    assert run.budget_usd is not None
+    spent = f"{show(run.spent_usd)} of {show(run.budget_usd)} USD are spent"
+    wanted = f", and it may need {show(task.budget_usd - task.cost_usd)}" if task.budget_usd is not None else ""
+    return f"the budget of its run has no room for it: {spent}{wanted}"
+
+
+def explain_overspending(work: Work, task: Task) -> str | None:
+    """Who has spent more than it may, the task or its run; None where there is room."""
     run = work.runs.rows[task.run_id]
-    return (task.budget_usd is not None and task.cost_usd > task.budget_usd) or (
-        run.budget_usd is not None and run.spent_usd > run.budget_usd
-    )
+    if task.budget_usd is not None and task.cost_usd > task.budget_usd:
+        return f"it has spent {show(task.cost_usd)} USD of the {show(task.budget_usd)} that it may"
+    if run.budget_usd is not None and run.spent_usd > run.budget_usd:
+        return f"its run has spent {show(run.spent_usd)} USD of the {show(run.budget_usd)} that it may"
+    return None
 
 
 def show(amount: Decimal) -> str:

@@ -223,10 +223,7 @@ def _claim_one(work: Work, worker: Worker, task: Task) -> bool:
         tasks.try_send(work, task, "fail", Cause(reason=str(breakers.refusal(work, breaker))), tasks.Report(error=error))
         return False
     if room is None:
-        assert run.budget_usd is not None
-        spent = f"{budgets.show(run.spent_usd)} of {budgets.show(run.budget_usd)} USD are spent"
-        reason = f"the budget of its run has no room for it: {spent}"
-        overspend(work, task, reason)
+        overspend(work, task, budgets.explain_want(run, task))
         return False
     budgets.reserve(work, run, task, room)
     if breaker:

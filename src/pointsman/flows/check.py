@@ -40,6 +40,7 @@ def find_remarks(flow: Flow, damaged: Set[Path] = frozenset()) -> Iterator[Remar
         yield Remark("no-tasks", ("tasks",), "The flow has no tasks.", "Add one: `tasks: {hello: {run: echo hello}}`.")
     for name, task in flow.tasks.items():
         yield from _check_task(name, task, damaged)
+    yield from _check_budgets(flow)
     yield from _check_needs(flow, damaged)
     yield from check_references(flow, damaged)
 
@@ -150,6 +151,16 @@ def _check_action(name: str, task: FlowTask, damaged: Set[Path]) -> Iterator[Rem
         yield Remark("action", (*path, "env"), message, advice, of_key=True)
     if task.command is not None and not task.command and task.tool is None:
         yield Remark("action", (*path, "command"), f"The command of {name} is empty.", "Name a program: `[echo, hello]`.")
+
+
+def _check_budgets(flow: Flow) -> Iterator[Remark]:
+    for name in flow.tasks:
+        budget = flow.task(name).budget_usd
+        if flow.budget_usd is not None and budget is not None and budget > flow.budget_usd:
+            own = "budget_usd" in flow.tasks[name].model_fields_set
+            path: Path = ("tasks", name, "budget_usd") if own else ("defaults", "budget_usd")
+            message = f"Task {name} may spend {budget} USD, more than the whole flow: it could never begin."
+            yield Remark("budget", path, message, f"Give it less, or the flow more than {flow.budget_usd}.")
 
 
 def _check_checks(path: Path, given: tuple[Check, ...], damaged: Set[Path]) -> Iterator[Remark]:

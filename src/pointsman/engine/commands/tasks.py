@@ -133,8 +133,8 @@ class NoteAttempt:
         task = work.task(self.tenant, self.task_id)
         check_epoch(task, self.epoch)
         tasks.note_attempt(work, task, Report(cost_usd=self.cost_usd, session_id=self.session_id, log_path=self.log_path))
-        if budgets.is_overspent(work, task):
-            claims.overspend(work, task, f"it has spent {budgets.show(task.cost_usd)} USD, more than it or its run may")
+        if reason := budgets.explain_overspending(work, task):
+            claims.overspend(work, task, reason)
         return lambda: task
 
 
