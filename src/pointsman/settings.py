@@ -26,7 +26,7 @@ PYPROJECT = "pyproject.toml"
 FOLDER = ".pointsman"
 """What Pointsman writes for a project: the database, logs, records of workers."""
 PREFIX = "POINTSMAN_"
-GIVEN_TO_TASKS = ("RUN_ID", "TASK_ID", "TASK_NAME", "ATTEMPT", "EPOCH", "OUTPUT", "LOG_DIR", "WORKER_ID", "CALL")
+GIVEN_TO_TASKS = ("RUN_ID", "TASK_ID", "TASK_NAME", "ATTEMPT", "EPOCH", "OUTPUT", "COST", "LOG_DIR", "WORKER_ID", "CALL")
 """Variables of the same prefix that tell a task what it is; settings they are not."""
 
 _KINDS_OF_STORE = ("sqlite:///", "postgresql://", "postgres://")
@@ -468,7 +468,8 @@ def find_keys(text: str) -> dict[tuple[str, ...], tuple[int, int]]:
             is_header = True
         elif piece in ("=", "]") and keys:
             path = (*(() if is_header else table), *keys)
-            places.setdefault(path, _locate(text, start))
+            for length in range(1, len(path) + 1):  # [tools.curl] is where `tools` begins, too
+                places.setdefault(path[:length], _locate(text, start))
             table = path if is_header else table
             is_value, keys = not is_header, []
         elif piece[0] not in "#.[]=":

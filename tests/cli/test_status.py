@@ -313,5 +313,5 @@ def test_a_hint_means_the_same_project(scene: Scene, command: str) -> None:
 
 def test_a_hint_does_not_repeat_a_password() -> None:
     asked = Asked("postgresql://ada:hunter2@db/work?sslmode=require", Path("elsewhere"), as_json=False)
-    assert asked.options == " --store 'postgresql://ada@db/work?sslmode=require' -C elsewhere"
+    assert asked.options == " --store 'postgresql://ada:***@db/work?sslmode=require' -C elsewhere"
     assert "hunter2" not in Asked("postgresql://ada:hunter2@db:port/work", Path(), as_json=False).options

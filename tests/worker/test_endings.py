@@ -77,7 +77,7 @@ def test_a_file_that_is_no_program_is_called_so(tmp_path: Path) -> None:
 
 def test_a_working_directory_that_is_gone_is_named(tmp_path: Path) -> None:
     ending = run(make_job(tmp_path, "true", cwd=tmp_path / "gone"))
-    assert ending.message == f"the working directory is gone: {tmp_path / 'gone'}"
+    assert ending.message == f"there is no folder {tmp_path / 'gone'} to run it in"
     assert not ending.retryable
     (tmp_path / "file").touch()
     assert "is not a directory" in run(make_job(tmp_path, "true", cwd=tmp_path / "file")).message

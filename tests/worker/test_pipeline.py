@@ -134,7 +134,7 @@ async def test_failures_are_told_apart_and_tried_again(database_url: str, tmp_pa
     assert read_tail(tasks["wrong"].error) == "no such table\n"
     assert "ended by signal SIGKILL" in error(tasks["killed"])
     assert "no such program 'no-such-program'" in error(tasks["missing"])
-    assert "working directory is gone" in error(tasks["lost"])
+    assert "there is no folder" in error(tasks["lost"])
     assert "is not JSON" in error(tasks["not_json"])
     assert "none with the number 2" in error(tasks["no_value"])
     assert {name for name, task in tasks.items() if task.trigger == "complete"} == {"flaky", "expected"}

@@ -148,7 +148,7 @@ def test_an_exception_that_cannot_be_shown_is_named(directory: Path, mode: str) 
         ("no_such_module:add", {}, "there is no module 'no_such_module'"),
         ("functions.part:add", {}, "there is no module 'functions.part'"),
         ("functions:subtract", {}, "there is no 'subtract' in the module 'functions'"),
-        ("functions:number", {}, "is not a function but a int"),
+        ("functions:number", {}, "is no function: it is of type int"),
         ("functions:add", {}, "missing a required argument: 'a'"),
         ("functions:add", {"a": 1, "c": 3}, "got an unexpected keyword argument 'c'; it takes (a, b=2)"),
     ],

@@ -17,7 +17,7 @@ import msgspec
 from pointsman.cli.describe import explain_loss, find_lost, read_error
 from pointsman.cli.output import count
 from pointsman.cli.progress import Change, Progress
-from pointsman.cli.project import Project, short
+from pointsman.cli.project import Project, person, short
 from pointsman.cli.view import FRAMES_A_SECOND, SKIP, View, choose_view, count_by_outcome, format_seconds, write_line
 from pointsman.engine.engine import Engine
 from pointsman.errors import PointsmanError, StoreError
@@ -169,7 +169,7 @@ def _signals(project: Project, run: Run, worker: Worker, view: View, interruptio
     async def cancel() -> None:
         while True:
             try:
-                await project.engine.signal_run(run.id, "cancel", reason="interrupted from the keyboard")
+                await project.engine.signal_run(run.id, "cancel", actor=person(), reason="interrupted from the keyboard")
             except StoreError as error:
                 view.say(f"It cannot be cancelled yet: {error}")
                 await project.world.sleep(AWAY_SECONDS)
@@ -186,7 +186,7 @@ def _signals(project: Project, run: Run, worker: Worker, view: View, interruptio
             view.say("Killing what runs.")
             worker.kill()
         elif code == INTERRUPTED:
-            view.say("Cancelling; once more to kill what runs.")
+            view.say("Calling the run off; once more to kill what runs.")
             cancelling.add(asyncio.ensure_future(cancel()))
         else:
             view.say("Finishing what runs; once more to kill it.")

@@ -13,7 +13,7 @@ from pointsman.cli.output import count, near, show_seconds, show_state, show_tab
 from pointsman.cli.project import LATEST, Asked, Project, find_run, find_task, in_project, names_part, project_options, short
 from pointsman.engine import budgets
 from pointsman.engine.engine import Engine
-from pointsman.errors import NotFound, NothingYet, RequestInvalid
+from pointsman.errors import NotFound, NothingYet, Problem, RequestInvalid
 from pointsman.kernel.machine import Kind
 from pointsman.store.rows import Attempt, Task, Transition
 
@@ -138,7 +138,9 @@ async def find_entity(engine: Engine, identity: str, task: str | None) -> tuple[
             for each in await engine.list_tasks(run.id):
                 if names_part(identity, each.id):
                     return Kind.TASK, each.id, each.name
-        raise unknown from None
+        if isinstance(unknown, RequestInvalid):
+            raise RequestInvalid([Problem("", f"No task, worker or tool is called '{identity}'. {unknown}")]) from None
+        raise
     return Kind.RUN, run.id, run.name
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import getpass
 import os
 import shlex
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
@@ -13,13 +14,14 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+import msgspec
 
 from pointsman import app
 from pointsman.cli.output import json_option
 from pointsman.engine.engine import Engine
 from pointsman.errors import NotFound, NothingYet, Problem, RequestInvalid, StoreUnusable, nearest
 from pointsman.kernel.machine import Phase
-from pointsman.settings import Settings, load_settings
+from pointsman.settings import Settings, hide_password, load_settings
 from pointsman.store.rows import Run, Task
 from pointsman.world import World
 
@@ -44,7 +46,7 @@ class Asked:
     @property
     def options(self) -> str:
         """What has to be said again for another command to mean the same project; passwords are not repeated."""
-        store = f" --store {shlex.quote(without_password(self.store))}" if self.store else ""
+        store = f" --store {shlex.quote(hide_password(self.store))}" if self.store else ""
         return store + (f" -C {shlex.quote(str(self.directory))}" if self.directory != Path() else "")
 
     def settings(self, **flags: object) -> Settings:
@@ -139,17 +141,6 @@ def in_project(asked: Asked, work: Callable[[Project], Awaitable[Result]]) -> Re
     return asyncio.run(do())
 
 
-def without_password(url: str) -> str:
-    if url.startswith("sqlite:"):
-        return url
-    from pointsman.store.postgres.connections import show
-
-    try:
-        return show(url)
-    except StoreUnusable:  # whoever opens it says what is wrong with it
-        return url.rpartition("@")[2]
-
-
 def database_file(settings: Settings) -> Path | None:
     path = settings.store.removeprefix("sqlite:///")
     return Path(path) if path not in (settings.store, ":memory:") else None
@@ -231,8 +222,9 @@ async def _unknown_run(engine: Engine, name: str) -> Exception:
     ids = {part: run for run in runs for part in (run.id, short(run.id))}
     meant = [f"{short(ids[part].id)} ({ids[part].name})" for part in nearest(name, ids)]
     hint = f"Did you mean {' or '.join(dict.fromkeys(meant))}?" if meant else ""
+    few = f" Write at least {SHORTEST_PART} letters of its id." if len(name) < SHORTEST_PART else ""
     latest = _few(f"{short(run.id)} ({run.name})" for run in runs[:3])
-    return _refusal(f"There is no run '{name}'. {hint or f'The latest are: {latest}.'} See: pointsman status")
+    return _refusal(f"There is no run '{name}'.{few} {hint or f'The latest are: {latest}.'} See: pointsman status")
 
 
 def _unclear(what: str, name: str, found: Iterable[Run | Task]) -> RequestInvalid:
@@ -247,3 +239,26 @@ def _few(names: Iterable[str]) -> str:
 
 def _refusal(message: str) -> RequestInvalid:
     return RequestInvalid([Problem("", message)])
+
+
+def warn_of_changes(run: Run) -> None:
+    """A run goes on with the flow as it was submitted, which surprises whoever has just mended the file."""
+    payload = msgspec.json.decode(run.payload)
+    if not isinstance(payload, dict) or not payload.get("file"):
+        return
+    file = Path(payload.get("directory") or "", payload["file"])
+    try:
+        is_changed = file.stat().st_mtime > run.created_at.timestamp()
+    except OSError:
+        return
+    if is_changed:
+        message = f"{file.name} has changed since this run was submitted, which goes on as it was. To run it as it is now:"
+        click.echo(click.style(f"{message} pointsman run {shlex.quote(payload['file'])}", fg="yellow"), err=True)
+
+
+def person() -> str:
+    """Who gives the command, for the history."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError, ImportError):
+        return "user"

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from pointsman.cli.project import Asked, find_run, open_project, project_options, short, worker_options
+from pointsman.cli.project import Asked, find_run, open_project, person, project_options, short, warn_of_changes, worker_options
 from pointsman.kernel.machine import Phase
 
 
@@ -43,6 +43,7 @@ async def _resume(name: str | None, asked: Asked, flags: dict[str, Any]) -> int:
             return 0 if run.outcome == "success" else 1
         after = await project.engine.last_position()
         if run.phase == Phase.HELD and (await project.engine.get_machine(run)).moves(run.state, "resume"):
-            run = await project.engine.signal_run(run.id, "resume")
+            run = await project.engine.signal_run(run.id, "resume", actor=person())
+        warn_of_changes(run)
         await declare_tools(project)
         return await carry(project, run, after=after, as_json=asked.as_json)

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from pointsman.cli.output import count
-from pointsman.cli.project import Asked, Project, open_project, project_options, short, worker_options
+from pointsman.cli.project import Asked, Project, open_project, person, project_options, short, worker_options
 from pointsman.errors import Problem, RequestInvalid
 from pointsman.flows import Flow
 
@@ -24,11 +24,13 @@ from pointsman.flows import Flow
 def command(flow: str, given: tuple[str, ...], *, detach: bool, flags: dict[str, Any], asked: Asked) -> int:
     """Run the flow of a file, and show how it goes.
 
-    Its state is kept in .pointsman/state.db of the project: when this is interrupted or the machine goes down,
-    `pointsman resume` goes on where it stood, without doing anything again that was done.
+    Its state is kept in .pointsman/state.db of the project: when this is killed or the machine goes down, `pointsman resume`
+    goes on where it stood, without doing anything again that was done.
 
-    Ctrl-C cancels the run, twice kills what runs. Exit code 0: succeeded, 1: failed or called off, 2: it could not be started,
-    130: interrupted.
+    Ctrl-C calls the run off, for good; twice kills what runs. SIGTERM, or `pointsman pause` from elsewhere, lets what runs
+    finish and leaves the rest for `pointsman resume`.
+
+    Exit code 0: succeeded, 1: failed or called off, 2: it could not be started, 130: called off by Ctrl-C, 143: by SIGTERM.
 
     \b
     Examples:
@@ -54,7 +56,7 @@ async def _run(flow: Flow, inputs: dict[str, str], asked: Asked, flags: dict[str
     lifecycles = [own] if own else []
     async with open_project(asked, creates=True, keeps=True, lifecycles=lifecycles, **flags) as project:
         await declare_tools(project)
-        run = await project.engine.submit_run(new)
+        run = await project.engine.submit_run(new, actor=person())
         write_plan(flow, settings.directory / ".pointsman" / "runs" / run.id)
         if detach:
             click.echo(json.dumps({"run_id": run.id}) if asked.as_json else run.id)
@@ -88,5 +90,7 @@ def _read_inputs(given: tuple[str, ...]) -> dict[str, str]:
         key, separator, value = each.partition("=")
         if not separator or not key:
             raise RequestInvalid([Problem("--input", f"'{each}' is not KEY=VALUE. Write for example: -i version=1.4.0")])
+        if key in inputs:
+            raise RequestInvalid([Problem("--input", f"'{key}' is given twice. Say it once.")])
         inputs[key] = value
     return inputs

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -11,7 +10,18 @@ import click
 
 from pointsman.cli.describe import describe_run, describe_task, find_lost
 from pointsman.cli.output import count, show_state
-from pointsman.cli.project import Asked, Project, find_run, find_task, in_project, is_attended, project_options, short
+from pointsman.cli.project import (
+    Asked,
+    Project,
+    find_run,
+    find_task,
+    in_project,
+    is_attended,
+    person,
+    project_options,
+    short,
+    warn_of_changes,
+)
 from pointsman.errors import TransitionRefused
 from pointsman.kernel.machine import Case, Kind, Machine, Outcome, Phase, Refusal
 from pointsman.store.rows import Run, Task
@@ -20,6 +30,8 @@ run_argument = click.argument("run", metavar="RUN")
 task_argument = click.argument("task", metavar="[TASK]", required=False)
 RUN_SIGNALS = ("resume", "retry", "pause", "cancel")
 TASK_SIGNALS = ("retry", "skip", "cancel")
+UNMET = {"process_ended": "its process to have ended (`pointsman cancel` ends it)"}
+"""Guards that people meet, in their words."""
 reason_option = click.option("--reason", "-r", metavar="TEXT", help="Why; it is kept in the history.")
 
 
@@ -114,6 +126,8 @@ async def steer(project: Project, signal: str, name: str, task: str | None, reas
         click.echo(f"{changed.name}: {show_change(task_before, changed)}")
     if after.state != before.state or not changed:
         click.echo(f"{after.name} ({short(after.id)}): {show_change(before, after)}")
+    if signal == "retry":
+        warn_of_changes(after)
     attended = await is_attended(project, after)
     stopped = [each for each in tasks if each.id in active and (each.phase == Phase.DONE or each.cancel_requested_at)]
     if stopped:
@@ -155,7 +169,7 @@ def explain_refusal(refusal: Refusal, name: str, ways: list[str]) -> str:
         return f"{name} is {refusal.state} already."
     if not refusal.allowed:
         return f"{name} is {refusal.state}, and nothing leads out of that."
-    needed = f" It would need: {', or '.join(refusal.unmet)}." if refusal.unmet else ""
+    needed = f" It would need: {', or '.join(UNMET.get(word, word) for word in refusal.unmet)}." if refusal.unmet else ""
     on = f" What can be done: {', '.join(ways)}." if ways else ""
     return f"{name} is {refusal.state}, and `{refusal.asked}` is not possible then.{needed}{on}"
 
@@ -194,11 +208,3 @@ def foresee(project: Project, run: Run, tasks: list[Task], machines: Mapping[int
         yield f"Its workers go on with it: {project.hint('watch', short(run.id))}"
     else:
         yield f"No worker is at it. To go on with it: {project.hint('resume', short(run.id))}"
-
-
-def person() -> str:
-    """Who gives the command, for the history."""
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError, ImportError):
-        return "user"

@@ -57,7 +57,7 @@ def check_tools(flow: Flow, tools: Collection[str]) -> Iterator[Remark]:
 def _check_tool(path: Path, tool: str, tools: Collection[str]) -> Iterator[Remark]:
     if tool not in tools:
         meant = f"{suggest(tool, tools)} " if tools else ""
-        advice = f"{meant}Describe it in pointsman.toml, under [tools.{tool}]."
+        advice = f"{meant}Describe it in the pointsman.toml of the project, under [tools.{tool}]; -C names another project."
         yield Remark("tool", path, f"There is no tool '{tool}'.", advice)
 
 

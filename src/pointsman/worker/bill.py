@@ -19,8 +19,9 @@ class Bill:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.problem: str | None = None
-        """The first line that is no amount, in a sentence."""
+        self._wrong: str | None = None
+        """The first line that is no amount."""
+        self._wrong_lines = 0
         self._total = self._told = ZERO_USD
         self._position = 0
 
@@ -53,8 +54,17 @@ class Bill:
             is_amount = False
         if is_amount:
             self._total += amount.quantize(SMALLEST_USD)
-        elif self.problem is None:
-            self.problem = f"{self.path}: {text[:80]!r} is not an amount of dollars, such as 0.25; it was not counted."
+        else:
+            self._wrong = self._wrong or text[:80]
+            self._wrong_lines += 1
+
+    @property
+    def problem(self) -> str | None:
+        """What was not counted, in a sentence."""
+        if self._wrong is None:
+            return None
+        more = f" ({self._wrong_lines - 1} more like it)" if self._wrong_lines > 1 else ""
+        return f"{self.path}: {self._wrong!r} is not an amount of dollars, such as 0.25, and was not counted{more}."
 
     def _read(self) -> bytes:
         try:

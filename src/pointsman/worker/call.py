@@ -134,13 +134,13 @@ def _find(name: str) -> Callable[..., Any] | str:
         found: Any = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name and (module_name == error.name or module_name.startswith(f"{error.name}.")):
-            return f"there is no module '{error.name}' to call '{name}' from; looked in {_few(sys.path)}"
+            return f"there is no module '{error.name}' to call '{name}' from; looked in {_few(list(dict.fromkeys(sys.path)))}"
         raise
     for part in path.split("."):
         if not hasattr(found, part):
             return f"there is no '{path}' in the module '{module_name}' ({getattr(found, '__file__', None) or 'built in'})"
         found = getattr(found, part)
-    return found if callable(found) else f"'{name}' is not a function but a {type(found).__name__}"
+    return found if callable(found) else f"'{name}' is no function: it is of type {type(found).__name__}"
 
 
 def _few(folders: list[str]) -> str:

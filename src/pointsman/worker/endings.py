@@ -85,7 +85,7 @@ def _refusal(error: OSError | ValueError, program: str, cwd: Path, env: Mapping[
     if not isinstance(error, OSError):
         return f"could not be started: {error} (a program, an argument or a variable is not well formed)"
     if not cwd.exists():
-        return f"the working directory is gone: {cwd}"
+        return f"there is no folder {cwd} to run it in"
     if not cwd.is_dir():
         return f"the working directory is not a directory: {cwd}"
     if not os.access(cwd, os.X_OK):

@@ -239,7 +239,7 @@ class Worker:
         dead = await records.end_predecessors(self._settings.directory, self._world.sleep)
         for worker_id in dead:
             with suppress(RequestError, TransitionRefused):
-                await self._engine.signal_worker(worker_id, "terminate", actor="worker", reason="its process is gone")
+                await self._engine.signal_worker(worker_id, "terminate", actor="worker", reason="its worker was killed")
         records.forget(self._settings.directory, dead)
 
     async def _leave(self, worker_id: str) -> bool:
