@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 from tests.cli.scene import Scene
 
@@ -108,3 +110,16 @@ def test_a_refusal_says_what_can_be_done_instead(scene: Scene) -> None:
         "error: transform is FAILED, and `cancel` is not possible then. "
         f"What can be done: pointsman retry {part} transform, pointsman skip {part} transform.\n"
     )
+
+
+@pytest.mark.parametrize("is_changed", [True, False])
+def test_whoever_has_mended_a_flow_hears_that_its_run_goes_on_as_it_was(scene: Scene, *, is_changed: bool) -> None:
+    file = scene.folder / "flow.yaml"
+    file.write_text("name: nightly\n")
+    run = scene.submit(payload={"file": "flow.yaml", "directory": str(scene.folder)})
+    scene.complete(run)
+    scene.fail(run)
+    instant = run.created_at.timestamp() + (60 if is_changed else -60)
+    os.utime(file, (instant, instant))
+    said = scene.call("retry latest")
+    assert ("To run it as it is now: pointsman run flow.yaml" in said.err) is is_changed

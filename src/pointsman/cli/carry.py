@@ -285,7 +285,8 @@ def _count(tasks: list[Task], given_up: int) -> str:
 
 def _show_failures(project: Project, tasks: list[Task], color: str) -> None:
     for task in tasks[:MOST_FAILURES_SHOWN]:
-        click.echo(f"  {click.style('✗ ' + task.name, fg=color)}  {read_error(task.error) or task.state}", err=True)
+        error = (read_error(task.error) or task.state).rstrip().replace("\n", "\n      ")
+        click.echo(f"  {click.style('✗ ' + task.name, fg=color)}  {error}", err=True)
         if task.attempt_log_path:
             click.echo(click.style(f"    log: {_relative(project, task.attempt_log_path)}", dim=True), err=True)
     if len(tasks) > MOST_FAILURES_SHOWN:
