@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import json
 import os
 import signal
+import subprocess
 import sys
+import termios
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -107,9 +110,7 @@ class Project:
         """A command at work, with settings from its environment; gone when the block is left."""
         self._count += 1
         said = self._said / f"said-{os.getpid()}-{self._count}.txt"
-        env = {name: value for name, value in os.environ.items() if not name.startswith("POINTSMAN_")}
-        env |= {"POINTSMAN_STORE": self.url, "POINTSMAN_SLOTS": "2", "POINTSMAN_LEASE_SECONDS": "20"}
-        env |= {f"POINTSMAN_{name.upper()}": str(value) for name, value in settings.items()}
+        env = self._environment(**settings)
         with said.open("wb") as file:
             process = await asyncio.create_subprocess_exec(
                 sys.executable, "-m", "pointsman", *arguments, cwd=self.folder, env=env, stdout=PIPE, stderr=file, limit=1 << 22
@@ -121,6 +122,28 @@ class Project:
             if process.returncode is None:
                 process.kill()
             await process.communicate()
+
+    def _environment(self, **settings: object) -> dict[str, str]:
+        env = {name: value for name, value in os.environ.items() if not name.startswith("POINTSMAN_")}
+        env |= {"POINTSMAN_STORE": self.url, "POINTSMAN_SLOTS": "2", "POINTSMAN_LEASE_SECONDS": "20"}
+        return env | {f"POINTSMAN_{name.upper()}": str(value) for name, value in settings.items()}
+
+    def start_with_stderr(self, stderr: int, *arguments: str, is_terminal: bool = False) -> subprocess.Popen[bytes]:
+        """A command that talks to that descriptor; if it is a terminal, it is the one that the command belongs to."""
+
+        def take_terminal() -> None:
+            fcntl.ioctl(stderr, termios.TIOCSCTTY, 0)
+
+        return subprocess.Popen(
+            [sys.executable, "-m", "pointsman", *arguments],
+            cwd=self.folder,
+            env=self._environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=stderr,
+            start_new_session=True,
+            preexec_fn=take_terminal if is_terminal else None,  # noqa: PLW1509 - one system call, and no lock
+        )
 
     async def call(self, *arguments: str, **settings: object) -> tuple[int, str]:
         """A command from its start to its end: its exit code, and what it said to people."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+import pty
 import signal
 from pathlib import Path
 
@@ -113,3 +116,59 @@ async def test_a_worker_that_is_paused_suspends_its_children(database_url: str, 
 
 async def _has_ended(engine: Engine, run_id: str) -> bool:
     return (await engine.get_run(run_id)).outcome is not None
+
+
+LINES = "name: f\ntasks:\n  a: {run: 'until [ -e go ]; do sleep 0.02; done'}\n  b: {run: 'true', needs: [a]}\n"
+
+
+@pytest.mark.parametrize("command", ["run", "worker"])
+async def test_whoever_reads_may_go_away_and_the_work_goes_on(sqlite_url: str, tmp_path: Path, command: str) -> None:
+    """As in `pointsman worker 2>&1 | head`: the lines that follow have no reader."""
+    project = Project(tmp_path, sqlite_url)
+    flow = project.write_flow(LINES)
+    run_id = None if command == "run" else await project.submit(flow)
+    read_end, write_end = os.pipe()
+    process = project.start_with_stderr(write_end, *((command, flow) if command == "run" else (command,)))
+    os.close(write_end)
+    try:
+        assert os.read(read_end, 1)
+        os.close(read_end)
+        (tmp_path / "go").touch()
+        await project.until(_have_ended)
+        if command == "worker":
+            process.send_signal(signal.SIGTERM)
+        assert await asyncio.to_thread(process.wait, 30) == 0
+    finally:
+        process.kill()
+        process.wait()
+    assert set((await states_of(project, run_id)).values()) == {"SUCCEEDED"}
+    await check_everything(project)
+
+
+@pytest.mark.parametrize("command", ["run", "worker"])
+async def test_a_terminal_that_is_closed_ends_it_like_sigterm(sqlite_url: str, tmp_path: Path, command: str) -> None:
+    project = Project(tmp_path, sqlite_url)
+    flow = project.write_flow(LINES)
+    run_id = None if command == "run" else await project.submit(flow)
+    ours, theirs = pty.openpty()
+    process = project.start_with_stderr(theirs, *((command, flow) if command == "run" else (command,)), is_terminal=True)
+    os.close(theirs)
+    try:
+        await project.until(_has_begun)
+        os.close(ours)  # the system sends SIGHUP, and whatever is written from now on fails
+        (tmp_path / "go").touch()
+        assert await asyncio.to_thread(process.wait, 30) == (143 if command == "run" else 0)
+    finally:
+        process.kill()
+        process.wait()
+    assert (await states_of(project, run_id))["a"] == "SUCCEEDED"
+    await check_everything(project)
+
+
+async def _has_begun(engine: Engine) -> bool:
+    return any(run.started_at for run in await engine.list_runs())
+
+
+async def _have_ended(engine: Engine) -> bool:
+    runs = await engine.list_runs()
+    return bool(runs) and all(run.completed_at for run in runs)

@@ -294,6 +294,7 @@ STANDARD_TASK = Table(
         ("WAITING_APPROVAL", "SKIPPED", "skip"),
         ("FAILED", "SKIPPED", "skip"),
         ("TIMED_OUT", "SKIPPED", "skip"),
+        ("BUDGET_EXCEEDED", "SKIPPED", "skip"),
         ("PENDING", "CANCELED", "cancel"),
         ("QUEUED", "CANCELED", "cancel"),
         ("RUNNING", "CANCELED", "cancel"),

@@ -30,14 +30,20 @@ def test_a_history_alone_tells_of_a_planted_bug(name: str) -> None:
 
 def find_broken(bug: Bug, *options: str) -> str:
     """The first promise that is broken when this bug is planted."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    command = [sys.executable, "-m", "tests.simulation", "--plant", bug.name]
-    command += ["--first", str(bug.first), "--seeds", str(MOST_SEEDS), *options]
-    result = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=300)
+    result = look_for(bug, bug.first, *options)
+    if result.returncode == 0 and bug.first > 1:  # what a seed does changes with the engine
+        result = look_for(bug, 1, *options)
     assert result.returncode == 1, f"it was not caught by {MOST_SEEDS} seeds: {result.stderr[-2000:]}"
     named = re.search(r"^broken promise: (.*)$", result.stdout, re.MULTILINE)
     assert named, result.stderr[-2000:]
     return named[1]
+
+
+def look_for(bug: Bug, first: int, *options: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-m", "tests.simulation", "--plant", bug.name]
+    command += ["--first", str(first), "--seeds", str(MOST_SEEDS), *options]
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=300)
 
 
 def test_a_bug_that_cannot_be_planted_any_more_is_an_error() -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
+from contextlib import closing
 from decimal import Decimal
 from pathlib import Path
 
+import apsw
 import pytest
-from tests.worker.shop import open_shop, until_there
+from tests.worker.shop import error, open_shop, until_there
 
 from pointsman.kernel.machine import Outcome
 from pointsman.worker.bill import LONGEST_READ, Bill
@@ -64,6 +66,8 @@ def test_what_is_finer_than_a_millionth_is_rounded(tmp_path: Path) -> None:
     bill = Bill(tmp_path / "cost")
     append(bill.path, "0.0123456789\n1e-999\n")
     assert bill.look() == Decimal("0.012346")
+    append(bill.path, "0.0000004\n" * 10)
+    assert bill.look() == Decimal("0.012350"), "all together, not each"
 
 
 def test_nobody_waits_for_something_else_in_the_place_of_the_file(tmp_path: Path) -> None:
@@ -154,3 +158,56 @@ async def test_a_run_whose_money_is_spent_begins_nothing_more(database_url: str,
             """)
     assert [task.state for task in tasks.values()] == ["SUCCEEDED", "BUDGET_EXCEEDED"]
     assert not (tmp_path / "begun").exists()
+
+
+async def test_a_budget_holds_over_all_attempts(database_url: str, tmp_path: Path) -> None:
+    async with open_shop(database_url, tmp_path) as shop:
+        run = await shop.submit("""
+            name: again and again
+            tasks:
+              dear: {budget_usd: 0.5, retries: 9, backoff: 0s, run: "echo 0.3 >> $POINTSMAN_COST; exit 1"}
+            """)
+        async with shop.working(run):
+            await shop.until_done(run)
+        (task,) = (await shop.tasks(run)).values()
+        assert (task.state, task.cost_usd, task.attempt_count) == ("BUDGET_EXCEEDED", Decimal("0.6"), 3)
+        assert len(list((tmp_path / ".pointsman/logs" / run.id / "dear").glob("*.cost"))) == 2, "the third never began"
+        await shop.engine.signal_task(task.id, "retry")
+        async with shop.working(run):
+            await shop.until_done(run)
+        assert (await shop.engine.get_task(task.id)).cost_usd == Decimal("0.6"), "another try spends nothing"
+
+
+async def test_what_spends_too_much_and_is_not_critical_is_passed_over(database_url: str, tmp_path: Path) -> None:
+    async with open_shop(database_url, tmp_path) as shop:
+        tasks = await shop.carry("""
+            name: not critical
+            tasks:
+              dear: {budget_usd: 0.1, critical: false, run: "echo 0.2 >> $POINTSMAN_COST; sleep 60"}
+              after: {needs: [dear], run: "true"}
+            """)
+    assert [task.state for task in tasks.values()] == ["SKIPPED", "SUCCEEDED"]
+    assert error(tasks["dear"]) == "it has spent 0.2 USD of the 0.1 that it may"
+
+
+async def test_limits_hold_while_nobody_can_be_told_of_costs(sqlite_url: str, tmp_path: Path) -> None:
+    """The database is locked by somebody else; the work is ended at its timeout all the same."""
+    async with open_shop(sqlite_url, tmp_path) as shop:
+        run = await shop.submit("""
+            name: locked
+            tasks:
+              slow: {budget_usd: 9, timeout: 2s, run: "echo 0.1 >> $POINTSMAN_COST; sleep 600 & echo $! > pid; wait"}
+            """)
+        async with shop.working(run):
+            await until_there(tmp_path / "pid")
+            child = read_process(int((tmp_path / "pid").read_text()))
+            assert child is not None
+            with closing(apsw.Connection(sqlite_url.removeprefix("sqlite:///"))) as other:
+                other.execute("BEGIN IMMEDIATE")
+                async with asyncio.timeout(20):
+                    while is_alive(child.pid, child.started_ticks):  # noqa: ASYNC110
+                        await asyncio.sleep(0.02)
+                other.execute("ROLLBACK")
+            await shop.until_done(run)
+        (task,) = (await shop.tasks(run)).values()
+    assert (task.state, task.cost_usd) == ("TIMED_OUT", Decimal("0.1"))

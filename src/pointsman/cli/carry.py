@@ -15,7 +15,7 @@ import click
 import msgspec
 
 from pointsman.cli.describe import explain_loss, find_lost, read_error
-from pointsman.cli.output import count
+from pointsman.cli.output import count, tell
 from pointsman.cli.progress import Change, Progress
 from pointsman.cli.project import Project, person, short
 from pointsman.cli.view import FRAMES_A_SECOND, SKIP, View, choose_view, count_by_outcome, format_seconds, write_line
@@ -66,6 +66,10 @@ async def carry(project: Project, run: Run, *, after: str | None = None, as_json
         asyncio.create_task(_tick(project, view), name="tick"),
         asyncio.create_task(journal.keep(engine, log, world.sleep), name="journal"),
     ]
+    for task in others:
+        task.add_done_callback(
+            lambda _: worker.drain()
+        )  # none of them ends by itself: something is wrong, and nobody would notice
     try:
         with _signals(project, run, worker, view, interruption):
             await worker.work()
@@ -77,6 +81,9 @@ async def carry(project: Project, run: Run, *, after: str | None = None, as_json
         with suppress(StoreError):
             await following.catch_up()
         view.close()
+    for task in others:
+        if not task.cancelled():
+            task.result()
     await finish_log(engine, log)
     return await _conclude(project, run.id, interruption, as_json=as_json)
 
@@ -86,7 +93,7 @@ async def finish_log(engine: Engine, log: Path) -> None:
     try:
         await journal.append(engine, log)
     except (OSError, PointsmanError) as error:
-        click.echo(f"{log} is not up to date: {error} Write it anew: pointsman history --rebuild", err=True)
+        tell(f"{log} is not up to date: {error} Write it anew: pointsman history --rebuild")
 
 
 @dataclass(slots=True)
@@ -183,14 +190,14 @@ def _signals(project: Project, run: Run, worker: Worker, view: View, interruptio
         interruption.count += 1
         interruption.code = code
         if interruption.count > 1:
-            view.say("Killing what runs.")
             worker.kill()
+            view.say("Killing what runs.")
         elif code == INTERRUPTED:
-            view.say("Calling the run off; once more to kill what runs.")
             cancelling.add(asyncio.ensure_future(cancel()))
+            view.say("Calling the run off; once more to kill what runs.")
         else:
-            view.say("Finishing what runs; once more to kill it.")
             worker.drain()
+            view.say("Finishing what runs; once more to kill it.")
 
     loop.add_signal_handler(signal.SIGINT, interrupted, INTERRUPTED)
     for number in (signal.SIGTERM, signal.SIGHUP):
@@ -250,10 +257,9 @@ def _show_summary(project: Project, run: Run, tasks: list[Task], lost: list[Task
     reason = run.reason or read_error(run.error) if outcome is Outcome.FAILURE else None
     failed = [task for task in tasks if task.outcome == Outcome.FAILURE]
     given_up = [task for task in tasks if is_given_up(task)]
-    click.echo(
+    tell(
         f"{click.style(run.state, fg=colors[outcome], bold=True)}  {run.name}: {_count(tasks, len(given_up))} "
-        f"of {count(len(tasks), 'task')}{_elapsed(run)}{f' – {reason}' if reason and not failed else ''}",
-        err=True,
+        f"of {count(len(tasks), 'task')}{_elapsed(run)}{f' – {reason}' if reason and not failed else ''}"
     )
     _show_failures(project, failed, "red")
     _show_failures(project, given_up, "yellow")
@@ -265,9 +271,9 @@ def _show_summary(project: Project, run: Run, tasks: list[Task], lost: list[Task
         again = f"{project.hint('retry', name)} && {project.hint('resume', name)}"
         hints[again] = "try again what failed"
     for command, what in hints.items():
-        click.echo(click.style(f"  {command}  # {what}", dim=True), err=True)
+        tell(click.style(f"  {command}  # {what}", dim=True))
     if lost and outcome is Outcome.FAILURE:
-        click.echo(explain_loss(lost[0]), err=True)
+        tell(explain_loss(lost[0]))
 
 
 def _count(tasks: list[Task], given_up: int) -> str:
@@ -286,11 +292,11 @@ def _count(tasks: list[Task], given_up: int) -> str:
 def _show_failures(project: Project, tasks: list[Task], color: str) -> None:
     for task in tasks[:MOST_FAILURES_SHOWN]:
         error = (read_error(task.error) or task.state).rstrip().replace("\n", "\n      ")
-        click.echo(f"  {click.style('✗ ' + task.name, fg=color)}  {error}", err=True)
+        tell(f"  {click.style('✗ ' + task.name, fg=color)}  {error}")
         if task.attempt_log_path:
-            click.echo(click.style(f"    log: {_relative(project, task.attempt_log_path)}", dim=True), err=True)
+            tell(click.style(f"    log: {_relative(project, task.attempt_log_path)}", dim=True))
     if len(tasks) > MOST_FAILURES_SHOWN:
-        click.echo(f"  … and {len(tasks) - MOST_FAILURES_SHOWN} more", err=True)
+        tell(f"  … and {len(tasks) - MOST_FAILURES_SHOWN} more")
 
 
 def _elapsed(run: Run) -> str:

@@ -9,7 +9,7 @@ from datetime import datetime
 import click
 
 from pointsman.cli.describe import first_line
-from pointsman.cli.output import count
+from pointsman.cli.output import count, tell
 from pointsman.cli.project import short
 from pointsman.cli.view import MARKS, SKIPPED_MARK, STYLES, format_seconds, write_line
 from pointsman.engine.claims import Claim
@@ -54,7 +54,7 @@ class Diary:
         ]
         parts += [f"(attempt {claim.attempt_count})"] if claim.attempt_count > 1 else []
         parts += [f"– {first_line(words)}"] if words else []
-        click.echo("  ".join(parts), err=True)
+        tell("  ".join(parts))
 
 
 def _describe(verdict: Verdict | None) -> tuple[str, str]:
@@ -74,8 +74,8 @@ def _describe(verdict: Verdict | None) -> tuple[str, str]:
             return "skipped", reason
         case Spread(items):
             return "done", f"spread over {count(len(items), 'item')}"
-        case Nothing():
-            return "no longer counts", ""
+        case Nothing(why):
+            return why, ""
 
 
 def _mark(verdict: Verdict | None) -> tuple[str, str]:

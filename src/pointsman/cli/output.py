@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 
@@ -18,6 +20,25 @@ PHASE_COLORS = {Phase.HELD: "yellow", Phase.QUEUED: "blue", Phase.ACTIVE: "magen
 OUTCOME_COLORS = {Outcome.SUCCESS: "green", Outcome.FAILURE: "red", Outcome.CANCELED: "bright_black"}
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
+
+
+@contextmanager
+def lasting() -> Iterator[None]:
+    """For whoever works and tells people of it on stderr: when nobody reads that any more (a terminal that was closed, a pipe
+    whose other end is gone), the work goes on in silence.
+    """
+    try:
+        yield
+    except OSError:
+        silence = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(silence, sys.stderr.fileno())
+        os.close(silence)
+
+
+def tell(message: str) -> None:
+    """A line on stderr, for whoever still reads it."""
+    with lasting():
+        click.echo(message, err=True)
 
 
 def fail(message: str) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import click
 
+from pointsman.cli.output import lasting, tell
 from pointsman.cli.progress import Change, Line, Progress
 from pointsman.kernel.machine import Outcome, Phase, State
 from pointsman.worker.journal import as_line
@@ -67,7 +68,7 @@ class _Lines:
         pass
 
     def say(self, message: str) -> None:
-        click.echo(message, err=True)
+        tell(message)
 
     def close(self) -> None:
         pass
@@ -81,7 +82,7 @@ class PlainView(_Lines):
 
     def change(self, change: Change) -> None:
         if change.line is not None and _is_worth_a_line(change):
-            click.echo(describe_change(change, self._progress), err=True)
+            tell(describe_change(change, self._progress))
 
 
 class JsonView(_Lines):
@@ -111,16 +112,20 @@ class LiveView:
         self._began = self._began or change.transition.at
         is_end = change.line is not None and change.state.phase is Phase.DONE
         if is_end and (self._progress.total <= MOST_ENDS_SHOWN or change.state.outcome is Outcome.FAILURE):
-            self._live.console.print(_from_ansi(describe_change(change, self._progress)), soft_wrap=True)
+            with lasting():
+                self._live.console.print(_from_ansi(describe_change(change, self._progress)), soft_wrap=True)
 
     def tick(self, now: datetime) -> None:
-        self._live.update(self._draw(now), refresh=True)
+        with lasting():
+            self._live.update(self._draw(now), refresh=True)
 
     def say(self, message: str) -> None:
-        self._console.print(message, highlight=False, markup=False)
+        with lasting():
+            self._console.print(message, highlight=False, markup=False)
 
     def close(self) -> None:
-        self._live.stop()
+        with lasting():
+            self._live.stop()
 
     def _draw(self, now: datetime) -> Group:
         from rich.console import Group
@@ -166,7 +171,7 @@ def write_line(line: bytes) -> None:
     try:
         sys.stdout.write(line.decode())
         sys.stdout.flush()
-    except BrokenPipeError:
+    except OSError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from pointsman.cli.output import count
+from pointsman.cli.output import count, tell
 from pointsman.cli.project import Asked, Project, open_project, project_options, worker_options
 
 
@@ -49,7 +49,7 @@ async def _attend(project: Project, name: str | None, *, as_json: bool) -> int:
         settings,
         project.world,
         name=name or worker_name(),
-        say=lambda words: click.echo(words, err=True),
+        say=tell,
         note=Diary(project.world.clock, as_json=as_json).note,
     )
     loop = asyncio.get_running_loop()
@@ -58,13 +58,13 @@ async def _attend(project: Project, name: str | None, *, as_json: bool) -> int:
     def stop() -> None:
         nonlocal stops
         stops += 1
-        click.echo("Killing what runs." if stops > 1 else "Finishing what runs; once more to kill it.", err=True)
         worker.kill() if stops > 1 else worker.drain()
+        tell("Killing what runs." if stops > 1 else "Finishing what runs; once more to kill it.")
 
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         loop.add_signal_handler(number, stop)
     able = f", able to do {', '.join(settings.capabilities)}" if settings.capabilities else ""
-    click.echo(f"{name or worker_name()} at {project.engine.url} with {count(settings.slots, 'slot')}{able}", err=True)
+    tell(f"{name or worker_name()} at {project.engine.url} with {count(settings.slots, 'slot')}{able}")
     log = settings.directory / ".state" / "transitions.jsonl"
     keeping = asyncio.create_task(journal.keep(project.engine, log, project.world.sleep))
     try:

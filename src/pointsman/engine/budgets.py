@@ -10,11 +10,18 @@ from pointsman.store.rows import ZERO_USD, Run, Task
 
 
 def claim_room(run: Run, task: Task) -> Decimal | None:
-    """What to reserve for an attempt of this task; None when the run's budget has no room for it now."""
+    """What to reserve for an attempt of this task; None when there is no money for it now."""
+    if is_used_up(task):
+        return None
     if run.budget_usd is None or task.budget_usd is None:
         return ZERO_USD if not is_spent(run) else None
     wanted = max(task.budget_usd - task.cost_usd, ZERO_USD)
     return wanted if run.spent_usd + run.reserved_usd + wanted <= run.budget_usd else None
+
+
+def is_used_up(task: Task) -> bool:
+    """Attempts before have spent all that the task may."""
+    return task.budget_usd is not None and bool(task.cost_usd) and task.cost_usd >= task.budget_usd
 
 
 def is_spent(run: Run) -> bool:
@@ -24,6 +31,8 @@ def is_spent(run: Run) -> bool:
 
 def can_never_fit(run: Run, task: Task) -> bool:
     """Not even with every reservation given back."""
+    if is_used_up(task):
+        return True
     if run.budget_usd is None:
         return False
     wanted = max(task.budget_usd - task.cost_usd, ZERO_USD) if task.budget_usd is not None else ZERO_USD
@@ -55,9 +64,12 @@ def settle(work: Work, task: Task, cost: Decimal) -> None:
 
 def explain_want(run: Run, task: Task) -> str:
     """Why a task can never begin."""
+    if is_used_up(task):
+        assert task.budget_usd is not None
+        return f"it has spent {show(task.cost_usd)} USD of the {show(task.budget_usd)} that it may"
     assert run.budget_usd is not None
     spent = f"{show(run.spent_usd)} of {show(run.budget_usd)} USD are spent"
-    wanted = f", and it may need {show(task.budget_usd - task.cost_usd)}" if task.budget_usd is not None else ""
+    wanted = f", and it may need {show(max(task.budget_usd - task.cost_usd, ZERO_USD))}" if task.budget_usd is not None else ""
     return f"the budget of its run has no room for it: {spent}{wanted}"
 
 

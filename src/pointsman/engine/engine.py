@@ -512,7 +512,7 @@ class Engine(Questions):
             ]
         )
         report = Report(
-            error=None if signal == "skip" else _as_error(error or signal, exit_code, tail),
+            error=None if signal in ("skip", "checks_passed") else _as_error(error or signal, exit_code, tail),
             retryable=retryable and signal != "cancel",
             cost_usd=cost_usd,
             exit_code=exit_code,
@@ -530,13 +530,14 @@ class Engine(Questions):
         session_id: str | None = None,
         log_path: str | None = None,
         tenant: str = DEFAULT_TENANT,
+        request_id: str | None = None,
     ) -> Task:
         """What an attempt has cost since the last report, and its session, while it goes on."""
         _check_attempt(task_id, epoch, cost_usd, session_id, log_path)
         return await self._do(
             NoteAttempt(
                 tenant=tenant,
-                request=None,
+                request=_request("note_attempt", request_id, (task_id, epoch, cost_usd, session_id, log_path)),
                 task_id=task_id,
                 epoch=epoch,
                 cost_usd=cost_usd,

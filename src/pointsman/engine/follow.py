@@ -103,7 +103,8 @@ def _tell_parents(work: Work) -> None:
     work.read_tasks(parents)
     work.load_families(parents)
     for parent_id in parents:
-        _tell_parent(work, work.tasks.rows[parent_id], work.families[parent_id])
+        if family := work.families.get(parent_id):
+            _tell_parent(work, work.tasks.rows[parent_id], family)
 
 
 def _tell_parent(work: Work, parent: Task, family: Family) -> None:

@@ -40,6 +40,7 @@ def find_remarks(flow: Flow, damaged: Set[Path] = frozenset()) -> Iterator[Remar
         yield Remark("no-tasks", ("tasks",), "The flow has no tasks.", "Add one: `tasks: {hello: {run: echo hello}}`.")
     for name, task in flow.tasks.items():
         yield from _check_task(name, task, damaged)
+    yield from _check_threads(flow)
     yield from _check_budgets(flow)
     yield from _check_needs(flow, damaged)
     yield from check_references(flow, damaged)
@@ -145,12 +146,19 @@ def _check_action(name: str, task: FlowTask, damaged: Set[Path]) -> Iterator[Rem
             if field in task.model_fields_set:
                 message = f"Task {name} has `{key}`, which belongs to `call`."
                 yield Remark("action", (*path, key), message, "Remove it, or call a Python function.", of_key=True)
-    if task.mode == "thread" and task.env:
-        message = f"Task {name} has `env`, which a function in a thread does not get to see."
-        advice = "Hand the values over in `with`, or let it run in a process: leave `mode` out."
-        yield Remark("action", (*path, "env"), message, advice, of_key=True)
     if task.command is not None and not task.command and task.tool is None:
         yield Remark("action", (*path, "command"), f"The command of {name} is empty.", "Name a program: `[echo, hello]`.")
+
+
+def _check_threads(flow: Flow) -> Iterator[Remark]:
+    """What a function in a thread has to share with its worker cannot be its own."""
+    for name, task in flow.tasks.items():
+        if task.call is not None and flow.task(name).mode == "thread":
+            for key in ("env", "cwd", "budget_usd"):
+                if key in task.model_fields_set:
+                    message = f"Task {name} has `{key}`, which has no effect on a function in a thread."
+                    advice = "Hand the value over in `with`, or let it run in a process: `mode: process`."
+                    yield Remark("action", ("tasks", name, key), message, advice, of_key=True)
 
 
 def _check_budgets(flow: Flow) -> Iterator[Remark]:

@@ -11,7 +11,7 @@ RULES = {
     "lifecycle": "the lifecycle exists and is sound",
     "input": "defaults and choices fit the type of their input",
     "env": "variables have names that a program can be given, and that are not Pointsman's own",
-    "action": "a task has one of `command`, `run` and `call`; `with` and `mode` only with `call`, and no `env` in a thread",
+    "action": "a task has one of `command`, `run` and `call`; `with` and `mode` go with `call`; threads own nothing",
     "check": "a check has exactly one kind, and `at_least` only with `glob`",
     "budget": "no task may spend more than the whole flow",
     "tool": "the tools of tasks are described in the settings of the project",

@@ -18,7 +18,7 @@ from typing import TypeVar
 
 from pointsman.engine.claims import Claim
 from pointsman.engine.engine import Completion, Engine
-from pointsman.errors import LeaseLost, OutcomeUnknown, PointsmanError, RequestError, StoreError, TransitionRefused
+from pointsman.errors import LeaseLost, PointsmanError, RequestError, StoreError, TransitionRefused
 from pointsman.kernel.machine import Phase
 from pointsman.store.rows import ZERO_USD
 from pointsman.worker.checks import run_checks
@@ -91,16 +91,16 @@ class Attempt:
         self._stopping: asyncio.Task[None] | None = None
         self._going_since: float | None = None
         """When it began, or was last resumed; None while it is suspended."""
+        self._costs_told = 0
         self._held_since = 0.0
         self._held_seconds = 0.0
         """How long it has been suspended, which does not count."""
 
     async def execute(self) -> None:
-        self._bench.note(self.claim, None)
         verdict: Verdict = Nothing()
         try:
-            verdict = await self._carry_out()
-            await self._record(verdict)
+            self._bench.note(self.claim, None)
+            verdict = await self._record(await self._carry_out())
         except LeaseLost:
             verdict = Nothing()  # somebody else has it by now, and nothing of this attempt counts
         except StoreError:
@@ -191,14 +191,18 @@ class Attempt:
         now = self._bench.world.clock.monotonic
         began = now()
         ended = asyncio.ensure_future(running.wait())
+        telling: asyncio.Future[None] | None = None
+        """Beside the watching, which must not wait for a database that is away."""
         while True:
             limits = self._limits(job, running, began)
             patience = max(min(limits.values()) - now(), 0.0) if limits else LOOK_SECONDS
             await asyncio.wait({ended}, timeout=min(patience, LOOK_SECONDS) if job.has_budget else patience)
             if ended.done():
+                if telling is not None:
+                    await telling
                 return ended.result()
-            if job.has_budget and self._stop is None:
-                await self._tell_cost(job)
+            if job.has_budget and self._stop is None and (telling is None or telling.done()):
+                telling = asyncio.ensure_future(self._tell_cost(job))
             for why, limit in self._limits(job, running, began).items():  # anew: it may have said something meanwhile
                 if now() >= limit:
                     self.stop(why)
@@ -221,18 +225,22 @@ class Attempt:
         """What it has spent since the last look. When that is too much, the engine ends the attempt, and we end its work."""
         if not (cost := job.bill.look()):
             return
+        request_id = f"{self.claim.task_id} {self.claim.epoch} cost {self._costs_told}"
         try:
-            task = await self._bench.engine.note_attempt(self.claim.task_id, self.claim.epoch, cost_usd=cost)
-        except OutcomeUnknown:
-            job.bill.tell(cost)  # it may have been counted, and is not counted twice
+            task = await self._insist(
+                lambda: self._bench.engine.note_attempt(
+                    self.claim.task_id, self.claim.epoch, cost_usd=cost, request_id=request_id
+                )
+            )
         except LeaseLost:
             self.stop("lost")
-        except StoreError as error:
-            self._bench.tell(error)  # said again with the next look
+        except StoreError:
+            pass  # it is killed, and nobody waits for the database
         else:
+            self._costs_told += 1
             job.bill.tell(cost)
             if task.phase != Phase.ACTIVE:
-                self.stop("lost")
+                self.stop("overspent")
 
     async def _check(self, job: Job, ending: Ending, completed: Completed) -> Verdict:
         """The engine is told that the work is done, and then how its checks went."""
@@ -268,7 +276,8 @@ class Attempt:
 
     # The report
 
-    async def _record(self, verdict: Verdict) -> None:
+    async def _record(self, verdict: Verdict) -> Verdict:
+        """What was recorded in the end."""
         try:
             await self._insist(lambda: self._report(verdict))
         except LeaseLost:
@@ -277,7 +286,8 @@ class Attempt:
             if verdict == UNTOLD:
                 raise
             told = Failed(f"What it came to cannot be recorded: {error}", retryable=False)
-            await self._record(UNTOLD if isinstance(verdict, Failed) else told)
+            return await self._record(UNTOLD if isinstance(verdict, Failed) else told)
+        return verdict
 
     async def _insist(self, ask: Callable[[], Awaitable[Answer]]) -> Answer:
         """Ask for as long as it takes while the database is away: nothing fails and nothing is done again for that."""

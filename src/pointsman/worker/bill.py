@@ -37,7 +37,7 @@ class Bill:
                 self._add(line)
             if is_all or not at_its_end:
                 break
-        return self._total - self._told
+        return (self._total - self._told).quantize(SMALLEST_USD)
 
     def tell(self, amount: Decimal) -> None:
         """The engine knows of so much more."""
@@ -53,7 +53,7 @@ class Bill:
         except InvalidOperation:
             is_amount = False
         if is_amount:
-            self._total += amount.quantize(SMALLEST_USD)
+            self._total += amount
         else:
             self._wrong = self._wrong or text[:80]
             self._wrong_lines += 1

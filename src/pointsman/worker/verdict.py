@@ -13,8 +13,10 @@ from pointsman.worker.runner import Ending, Job, parse_output, read_output
 LONGEST_MESSAGE = 20_000
 CLOCK_SECONDS = 1.0
 """The time of a file may be so much behind."""
-Stop = Literal["lost", "killed", "called off", "timeout", "stall", "end of its run"]
-"""Why the worker ended some work: it no longer counts, the worker ends, it was called off, it took or was silent too long."""
+Stop = Literal["lost", "killed", "overspent", "called off", "timeout", "stall", "end of its run"]
+"""Why the worker ended some work: it no longer counts, the worker ends, it spent too much (as the engine knows), it was called
+off, it took or was silent too long.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +71,9 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class Nothing:
-    """It no longer counts: there is nothing to be said about it."""
+    """There is nothing to be said about it, because it no longer counts, or the engine knows already."""
+
+    why: str = "no longer counts"
 
 
 Verdict = Completed | Checked | Failed | Expired | Canceled | Skipped | Spread | Nothing
@@ -79,8 +83,10 @@ def judge(job: Job, ending: Ending, stop: Stop | None) -> Verdict:
     """One attempt that has ended, by itself or because the worker wanted it to."""
     task = job.task
     match stop:
-        case "lost" | "killed":
+        case "lost":
             return Nothing()
+        case "killed" | "overspent":
+            return Nothing(stop)
         case "called off":
             return Canceled()
         case "timeout":

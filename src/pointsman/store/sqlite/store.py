@@ -65,7 +65,7 @@ QUERIES = read_queries(__package__)
 _DECODERS: dict[tuple[str, int], Decoder[Any]] = {}
 _ENCODERS: dict[tuple[str, type[Struct]], Encoder] = {}
 BUSY_TIMEOUT_SECONDS = 5.0
-SWITCH_PAUSE_SECONDS = 0.005
+SWITCH_TRIES = 500
 CACHE_KIB = 65_536
 CHECKPOINT_PAGES = 4_000
 Row = TypeVar("Row", bound=Struct)
@@ -175,14 +175,13 @@ class SqliteStore:
         """Switch to a write-ahead log. Where several switch a new file, SQLite refuses all but one at once, lest they wait for
         each other: so it is tried again here, for as long as SQLite waits elsewhere.
         """
-        give_up = self._clock.monotonic() + BUSY_TIMEOUT_SECONDS
-        while True:
+        for remaining in reversed(range(SWITCH_TRIES)):
             try:
                 connection.execute("PRAGMA journal_mode = WAL").fetchall()
             except apsw.BusyError:
-                if self._clock.monotonic() > give_up:
+                if not remaining:
                     raise
-                threading.Event().wait(SWITCH_PAUSE_SECONDS)
+                threading.Event().wait(BUSY_TIMEOUT_SECONDS / SWITCH_TRIES)
             else:
                 return
 
