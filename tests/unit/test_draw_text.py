@@ -65,9 +65,10 @@ def test_a_small_machine_is_drawn_with_boxes_and_arrows() -> None:
 def test_a_large_machine_becomes_an_outline_that_marks_the_ways_back() -> None:
     lines = render("standard.task").splitlines()
     at = lines.index("✘ BUDGET_EXCEEDED  done · failure · terminal")
-    assert lines[at + 1 : at + 3] == [
+    assert lines[at + 1 : at + 4] == [
         "├─ retry [not is_gate] ──────────────────────▶ ↑ QUEUED",
-        "└─ resume [not is_gate] ─────────────────────▶ ↑ QUEUED",
+        "├─ resume [not is_gate] ─────────────────────▶ ↑ QUEUED",
+        "└─ skip ─────────────────────────────────────▶   SKIPPED",
     ]
 
 

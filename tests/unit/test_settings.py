@@ -244,7 +244,9 @@ def test_keys_are_found_behind_texts_and_lists_of_many_lines() -> None:
     assert find_keys(text) == {
         ("a",): (1, 1),
         ("e.f",): (5, 1),
+        ("g",): (8, 3),
         ("g", "h"): (8, 3),
+        ("g", "h", "i"): (9, 3),
         ("g", "h", "i", "j"): (9, 3),
         ("l",): (10, 3),
         ("l", "m"): (11, 1),

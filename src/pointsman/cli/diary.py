@@ -65,9 +65,9 @@ def _describe(verdict: Verdict | None) -> tuple[str, str]:
         case Completed() | Checked(failures=()):
             return "done", ""
         case Checked(failures):
-            return "failed", "\n".join(failures)
+            return "went wrong", "\n".join(failures)
         case Failed(message) | Expired(message):
-            return "failed", message
+            return "went wrong", message
         case Canceled():
             return "called off", ""
         case Skipped(reason):
