@@ -38,7 +38,8 @@ def test_a_run_is_paused_and_says_how_to_go_on(scene: Scene) -> None:
     scene.claim()
     said = scene.call("pause latest")
     assert said.out == f"nightly ({run.id[-8:]}): RUNNING → PAUSED\n"
-    assert said.err == f"1 task running may finish; nothing more begins.\nTo go on with it: pointsman resume {run.id[-8:]}\n"
+    assert said.err.startswith("1 task running may finish, unless the worker suspends it; nothing more begins.\n")
+    assert said.err.endswith(f"\nTo go on with it: pointsman resume {run.id[-8:]}\n")
     (scene.folder / "pointsman.toml").write_text('on_pause = "suspend"\n')
     assert scene.call("pause latest").code == 2
 

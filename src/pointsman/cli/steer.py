@@ -201,8 +201,7 @@ def foresee(project: Project, run: Run, tasks: list[Task], machines: Mapping[int
         return
     if run.phase == Phase.HELD:
         if active:
-            suspended = "will be suspended" if project.settings.on_pause == "suspend" else "may finish"
-            yield f"{count(len(active), 'task')} running {suspended}; nothing more begins."
+            yield f"{count(len(active), 'task')} running may finish, unless the worker suspends it; nothing more begins."
         yield f"To go on with it: {project.hint('resume', short(run.id))}"
     elif attended:
         yield f"Its workers go on with it: {project.hint('watch', short(run.id))}"
