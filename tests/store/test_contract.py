@@ -58,12 +58,12 @@ def test_every_method_of_the_contract_is_exercised_here(protocol: type) -> None:
 
 
 def test_a_machine_is_kept_with_its_definition_and_every_version_beside_the_others(yard: Yard) -> None:
-    newer = with_fields(MACHINES["standard.run"], version=2)
+    newer = with_fields(MACHINES["standard.run"], version=99)
     with yard.transaction() as begun:
         before = begun.list_machines()
         row = begun.insert_machine(newer, fingerprint="sha-2", definition=WORDS)
     assert row == MachineRow(
-        id=row.id, name="standard.run", version=2, kind="run", fingerprint="sha-2", lifecycle="standard", definition=WORDS
+        id=row.id, name="standard.run", version=99, kind="run", fingerprint="sha-2", lifecycle="standard", definition=WORDS
     )
     with yard.transaction() as begun:
         assert begun.list_machines() == [*before, row]
@@ -233,7 +233,7 @@ def test_what_was_rolled_back_was_never_there(yard: Yard) -> None:
     begun.set_timers([timer(run)])
     begun.insert_response(response())
     begun.insert_lane(ACME, "git", "[]", fails_fast=True)
-    begun.insert_machine(with_fields(MACHINES["standard.run"], version=2), fingerprint="2", definition="2")
+    begun.insert_machine(with_fields(MACHINES["standard.run"], version=99), fingerprint="2", definition="2")
     begun.ensure_tenant(GLOBEX, AT)
     begun.rollback()
     assert find(yard.store, run) == run

@@ -333,7 +333,7 @@ def test_moves_are_measured(yard: Yard) -> None:
     for seconds in (1.0, 2.0):
         run = yard.put(yard.run())
         yard.move(run, "RUNNING", entered_at=AT + timedelta(seconds=seconds))
-    newer = with_fields(MACHINES["standard.worker"], version=2)
+    newer = with_fields(MACHINES["standard.worker"], version=99)
     with yard.transaction() as begun:
         machine_id = begun.insert_machine(newer, fingerprint="2", definition="2").id
         insert(begun, yard.worker(), yard.worker(machine_id=machine_id))

@@ -590,13 +590,13 @@ def test_a_legal_update_by_hand_is_audited_and_put_right(postgres_url: str, stor
 @pytest.mark.parametrize(
     ("statement", "message"),
     [
-        ("UPDATE task SET state = 'SUCCEEDED'", r"machine standard.task 1 lets run_1_task_0 move QUEUED -> SUCCEEDED"),
+        ("UPDATE task SET state = 'SUCCEEDED'", r"machine standard.task 2 lets run_1_task_0 move QUEUED -> SUCCEEDED"),
         ("UPDATE task SET state = 'RUNNING'", r"QUEUED -> RUNNING : by hand with this"),
         ("UPDATE task SET state = 'CANCELED', revision = 7", r"QUEUED -> CANCELED"),
         ("UPDATE task SET state = 'CANCELED', revision = 2, trigger = 'shrug'", r"QUEUED -> CANCELED : shrug \(allowed: CANC"),
         ("UPDATE task SET phase = 'held'", "the phase of a task follows from its state"),
         ("UPDATE task SET epoch = 1", "the epoch of a task grows with the attempts at it"),
-        ("UPDATE task SET revision = revision + 1, actor = 'sql'", "no rule of machine standard.task 1 lets run_1_task_0 move"),
+        ("UPDATE task SET revision = revision + 1, actor = 'sql'", "no rule of machine standard.task 2 lets run_1_task_0 move"),
         ("UPDATE attempt SET cost_usd = 0", "an attempt that has ended stays as it is"),
         ("TRUNCATE attempt", "an attempt is not deleted"),
         ("UPDATE task SET id = 'x'", "keeps its id"),
