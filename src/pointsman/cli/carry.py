@@ -67,9 +67,8 @@ async def carry(project: Project, run: Run, *, after: str | None = None, as_json
         asyncio.create_task(journal.keep(engine, log, world.sleep), name="journal"),
     ]
     for task in others:
-        task.add_done_callback(
-            lambda _: worker.drain()
-        )  # none of them ends by itself: something is wrong, and nobody would notice
+        # None of them ends by itself: if one does, something is wrong, and nobody would notice.
+        task.add_done_callback(lambda _: worker.drain())
     try:
         with _signals(project, run, worker, view, interruption):
             await worker.work()
