@@ -1098,6 +1098,30 @@ async def test_a_person_does_not_end_the_wait_for_parts(database_url: str, clock
 # money
 
 
+async def test_a_cost_that_is_told_twice_with_the_same_key_is_counted_once(database_url: str, clock: ManualClock) -> None:
+    async with proved_engine(database_url, clock) as engine:
+        worker = await register(engine)
+        run = await submit(engine, NewTask(name="a"))
+        claim = await claim_one(engine, worker)
+        for _ in range(2):
+            told = await engine.note_attempt(claim.task_id, claim.epoch, cost_usd=usd(2), request_id="first")
+            assert told.cost_usd == usd(2)
+        await engine.note_attempt(claim.task_id, claim.epoch, cost_usd=usd(2), request_id="second")
+        with pytest.raises(KeyReused):
+            await engine.note_attempt(claim.task_id, claim.epoch, cost_usd=usd(3), request_id="first")
+        assert (await engine.get_run(run.id)).spent_usd == usd(4)
+
+
+async def test_an_attempt_whose_checks_passed_has_no_error(database_url: str, clock: ManualClock) -> None:
+    async with proved_engine(database_url, clock) as engine:
+        worker = await register(engine)
+        await submit(engine, NewTask(name="a", checks=True))
+        claim = await claim_and_complete(engine, worker)
+        await engine.signal_attempt(claim.task_id, claim.epoch, "checks_passed")
+        (attempt,) = await engine.list_attempts(claim.task_id)
+        assert (attempt.ended_by, attempt.error) == ("checks_passed", None)
+
+
 async def test_who_reports_more_than_its_budget_is_stopped(database_url: str, clock: ManualClock) -> None:
     async with proved_engine(database_url, clock) as engine:
         worker = await register(engine)
