@@ -97,7 +97,7 @@ def test_work_sees_who_it_is_and_only_the_variables_that_it_may_see(tmp_path: Pa
     seen = dict(line.split("=", 1) for line in job.log.tail().splitlines())
     assert seen["POINTSMAN_TASK_ID"] == job.claim.task_id
     assert seen["POINTSMAN_EPOCH"] == "1"
-    assert seen["POINTSMAN_OUTPUT"] == str(job.output_path)
+    assert seen["POINTSMAN_OUTPUT"] == job.output_path
     assert Path(seen["POINTSMAN_LOG_DIR"]).is_dir()
     assert (seen["NAMED"], seen["LC_ALL"], seen["PATH"]) == ("by the flow", "C.UTF-8", os.environ["PATH"])
     assert "SECRET_OF_THE_WORKER" not in seen

@@ -24,7 +24,7 @@ def read_all(path: Path) -> bytes:
 
 
 def test_what_fits_is_kept_byte_by_byte(tmp_path: Path) -> None:
-    log = AttemptLog(tmp_path / "1.log", 1000)
+    log = AttemptLog(str(tmp_path / "1.log"), 1000)
     log.write(b"one\n")
     log.write(b"\xff\x00two")
     log.close()
@@ -32,7 +32,7 @@ def test_what_fits_is_kept_byte_by_byte(tmp_path: Path) -> None:
 
 
 def test_work_that_says_nothing_leaves_no_file(tmp_path: Path) -> None:
-    log = AttemptLog(tmp_path / "logs" / "1.log", 1000)
+    log = AttemptLog(str(tmp_path / "logs" / "1.log"), 1000)
     log.write(b"")
     log.close()
     assert not log.path.parent.exists()
@@ -40,7 +40,7 @@ def test_work_that_says_nothing_leaves_no_file(tmp_path: Path) -> None:
 
 
 def test_of_too_much_the_beginning_and_the_end_are_kept_and_the_gap_is_counted(tmp_path: Path) -> None:
-    log = AttemptLog(tmp_path / "1.log", 4000)
+    log = AttemptLog(str(tmp_path / "1.log"), 4000)
     everything = b"".join(b"line %06d\n" % number for number in range(2000))
     for begin in range(0, len(everything), 700):
         log.write(everything[begin : begin + 700])
@@ -59,7 +59,7 @@ def test_of_too_much_the_beginning_and_the_end_are_kept_and_the_gap_is_counted(t
 def test_no_cap_and_no_chunk_loses_more_than_is_told(
     tmp_path_factory: pytest.TempPathFactory, chunks: list[bytes], cap: int
 ) -> None:
-    log = AttemptLog(tmp_path_factory.mktemp("log") / "1.log", cap)
+    log = AttemptLog(str(tmp_path_factory.mktemp("log") / "1.log"), cap)
     for chunk in chunks:
         log.write(chunk)
     log.close()
@@ -71,7 +71,7 @@ def test_no_cap_and_no_chunk_loses_more_than_is_told(
 
 
 def test_the_tail_is_text_that_any_database_takes(tmp_path: Path) -> None:
-    log = AttemptLog(tmp_path / "1.log", 1000)
+    log = AttemptLog(str(tmp_path / "1.log"), 1000)
     log.write(b"caf\xc3\xa9 \xff\xfe\x00\n")
     assert log.tail() == "café ���\n"
     log.write("é".encode() * 3000)
@@ -79,7 +79,7 @@ def test_the_tail_is_text_that_any_database_takes(tmp_path: Path) -> None:
 
 
 def test_the_tail_is_bounded_however_much_was_written(tmp_path: Path) -> None:
-    log = AttemptLog(tmp_path / "1.log", 100_000)
+    log = AttemptLog(str(tmp_path / "1.log"), 100_000)
     for _ in range(100):
         log.write(b"x" * 10_000)
     assert len(log._end) <= 2 * TAIL_BYTES
@@ -88,13 +88,13 @@ def test_the_tail_is_bounded_however_much_was_written(tmp_path: Path) -> None:
 
 
 def test_the_last_line_is_one_with_something_in_it(tmp_path: Path) -> None:
-    log = AttemptLog(tmp_path / "1.log", 1000)
+    log = AttemptLog(str(tmp_path / "1.log"), 1000)
     log.write(b"first\n10 %\r20 %\r\n\n")
     assert log.last_line() == "20 %"
 
 
 def test_a_full_disk_ends_the_log_and_not_the_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    log = AttemptLog(tmp_path / "1.log", 1000)
+    log = AttemptLog(str(tmp_path / "1.log"), 1000)
     log.write(b"before\n")
     write = os.write
 
@@ -126,7 +126,7 @@ def test_a_real_full_disk_is_survived(tmp_path: Path) -> None:
 
 def test_a_log_that_nobody_may_write_is_survived(tmp_path: Path) -> None:
     (tmp_path / "logs").touch()
-    log = AttemptLog(tmp_path / "logs" / "1.log", 1000)
+    log = AttemptLog(str(tmp_path / "logs" / "1.log"), 1000)
     log.write(b"lost")
     log.close()
     assert log.problem
@@ -134,7 +134,7 @@ def test_a_log_that_nobody_may_write_is_survived(tmp_path: Path) -> None:
 
 def test_the_path_of_a_log_stays_below_the_project(tmp_path: Path) -> None:
     for name in ("../../etc", "a/b", "..", "", "build [3]", "ü" * 400):
-        path = log_path(tmp_path, "run_1", name, 3)
+        path = Path(log_path(tmp_path, "run_1", name, 3))
         assert path.resolve().is_relative_to(tmp_path / ".pointsman" / "logs" / "run_1")
         assert path.parent.parent == tmp_path / ".pointsman" / "logs" / "run_1"
         assert path.name == "3.log"

@@ -248,4 +248,4 @@ def test_it_is_a_program_as_well(directory: Path) -> None:
     request.write_text('{"function": "functions:add", "arguments": {"a": 5}}')
     env["POINTSMAN_CALL"] = str(request)
     subprocess.run([sys.executable, "-m", "pointsman.worker.call"], env=env, check=True, capture_output=True)
-    assert job.output_path.read_text() == '{"sum": 7}'
+    assert Path(job.output_path).read_text() == '{"sum": 7}'

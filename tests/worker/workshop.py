@@ -36,16 +36,16 @@ def make_job(
 ) -> Job:
     """A job whose task has an id of its own, so that its processes can be found among all others."""
     claim = Claim(task_id=IDS.short("task"), epoch=1, run_id="run_1", name="build", payload={}, attempt_count=1)
-    log = AttemptLog(directory / "logs" / f"{claim.task_id}.log", cap_bytes)
-    output_path = directory / f"{claim.task_id}.json"
-    bill = Bill(directory / f"{claim.task_id}.cost")
+    log = AttemptLog(f"{directory}/logs/{claim.task_id}.log", cap_bytes)
+    output_path = f"{directory}/{claim.task_id}.json"
+    bill = Bill(f"{directory}/{claim.task_id}.cost")
     environment = build_environment(
         pick_environment(os.environ, ()),
         claim,
         named=env or {},
         output_path=output_path,
         cost_path=bill.path,
-        log_dir=log.path.parent,
+        log_dir=str(log.path.parent),
         worker_id=worker_id,
     )
     task = task or FlowTask(command=argv)

@@ -190,7 +190,7 @@ def find_log(directory: Path, task: Task, epoch: int, recorded: str | None) -> P
     """
     if recorded:
         return directory / recorded
-    path = log_path(directory, task.run_id, task.name, epoch)
+    path = Path(log_path(directory, task.run_id, task.name, epoch))
     return path if log_parts(path) else None
 
 

@@ -147,7 +147,7 @@ async def show_run(project: Project, name: str, *, show_all: bool, as_json: bool
 
 def find_logs(project: Project, run: Run, tasks: Sequence[Task]) -> Path | None:
     """The folder of all logs of a run; where others have written them, the one that they have in common."""
-    folder = log_path(project.settings.directory, run.id, "any", 1).parent.parent
+    folder = Path(log_path(project.settings.directory, run.id, "any", 1)).parent.parent
     if folder.is_dir():
         return folder
     recorded = [project.settings.directory / task.attempt_log_path for task in tasks if task.attempt_log_path]

@@ -38,7 +38,7 @@ def render_task(task: FlowTask, scope: Scope) -> FlowTask:
         changes["outputs"] = task.outputs.model_copy(update={"file": render_text(task.outputs.file, scope)})
     if task.checks:
         changes["checks"] = tuple(_render_check(check, scope) for check in task.checks)
-    return task.model_copy(update=changes)
+    return task.model_copy(update=changes) if changes else task
 
 
 def render_text(text: str, scope: Scope) -> str:

@@ -22,6 +22,7 @@ from pointsman.errors import LeaseLost, PointsmanError, RequestError, StoreError
 from pointsman.kernel.machine import Phase
 from pointsman.store.rows import ZERO_USD
 from pointsman.worker.checks import run_checks
+from pointsman.worker.pace import Pace
 from pointsman.worker.prepare import Preparation
 from pointsman.worker.records import Record
 from pointsman.worker.reports import Reports
@@ -75,6 +76,7 @@ class Bench:
     note: Note
     tell: Callable[[StoreError | None], None]
     """What is wrong with the database, or that it answers."""
+    pace: Pace
 
 
 class Attempt:
@@ -100,7 +102,9 @@ class Attempt:
         verdict: Verdict = Nothing()
         try:
             self._bench.note(self.claim, None)
-            verdict = await self._record(await self._carry_out())
+            verdict = await self._carry_out()
+            self._bench.pace.end((self.claim.task_id, self.claim.epoch))
+            verdict = await self._record(verdict)
         except LeaseLost:
             verdict = Nothing()  # somebody else has it by now, and nothing of this attempt counts
         except StoreError:
@@ -179,7 +183,8 @@ class Attempt:
             self._running = None
             self._bench.record.remove(self.claim.task_id, self.claim.epoch)
             job.log.close()
-            job.bill.look(at_its_end=True)
+            if running.pid is not None:  # a thread has no environment of its own that could name the bill
+                job.bill.look(at_its_end=True)
             for problem in (job.log.problem, job.bill.problem):
                 if problem:
                     self._bench.say(problem)
@@ -265,6 +270,7 @@ class Attempt:
             return Checked((f"The checks could not be made. {_defect(error)}",), retryable=False)
         finally:
             self._running = None
+            job.bill.look(at_its_end=True)
         if self._stop:
             return judge(job, ending, self._stop)
         return Checked(tuple(map(str, failures)), retryable=is_retried(job, "checks"))
@@ -398,7 +404,7 @@ class Attempt:
     @property
     def _cost(self) -> Decimal:
         """What it has spent that the engine does not know of yet."""
-        return self._job.bill.look(at_its_end=True) if self._job else ZERO_USD
+        return self._job.bill.untold if self._job else ZERO_USD
 
     @property
     def _tail(self) -> str | None:

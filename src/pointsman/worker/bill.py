@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import stat
 from decimal import Decimal, InvalidOperation
-from pathlib import Path
 
 from pointsman.engine.checks import MAX_USD, SMALLEST_USD
 from pointsman.store.rows import ZERO_USD
@@ -17,7 +16,7 @@ LONGEST_READ = 65_536
 class Bill:
     """Read as it grows, and never twice."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: str) -> None:
         self.path = path
         self._wrong: str | None = None
         """The first line that is no amount."""
@@ -37,6 +36,11 @@ class Bill:
                 self._add(line)
             if is_all or not at_its_end:
                 break
+        return self.untold
+
+    @property
+    def untold(self) -> Decimal:
+        """What the engine does not know of yet, as of the last look."""
         return (self._total - self._told).quantize(SMALLEST_USD)
 
     def tell(self, amount: Decimal) -> None:

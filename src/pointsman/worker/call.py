@@ -18,11 +18,13 @@ import signal
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
-from types import FrameType
+from types import FrameType, FunctionType
 from typing import Any, Literal
 
 MESSAGE_LENGTH = 2000
+_encode = json.JSONEncoder(allow_nan=False).encode
 
 
 class Cancel:
@@ -119,10 +121,19 @@ def takes_cancel(name: str) -> bool:
 
 
 def _parameters(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
+    signature = _signature(function)
+    return signature.parameters if signature else {}
+
+
+def _signature(function: Callable[..., Any]) -> inspect.Signature | None:
     try:
-        return inspect.signature(function).parameters
+        # Other callables may be of a kind that cannot be looked up.
+        return _signature_of_function(function) if isinstance(function, FunctionType) else inspect.signature(function)
     except ValueError:  # some built-in functions have none to show
-        return {}
+        return None
+
+
+_signature_of_function = lru_cache(maxsize=1000)(inspect.signature)
 
 
 def _find(name: str) -> Callable[..., Any] | str:
@@ -151,9 +162,8 @@ def _few(folders: list[str]) -> str:
 def _fit(
     name: str, function: Callable[..., Any], arguments: Mapping[str, Any], offered: Mapping[str, Any]
 ) -> tuple[dict[str, Any], str]:
-    try:
-        signature = inspect.signature(function)
-    except ValueError:  # some built-in functions have none to show
+    signature = _signature(function)
+    if signature is None:
         return dict(arguments), ""
     given = {key: value for key, value in offered.items() if key in signature.parameters} | dict(arguments)
     try:
@@ -180,7 +190,7 @@ def _describe(error: BaseException) -> Called:
 
 def _as_json(name: str, value: Any) -> Called:
     try:
-        return Called("returned", result=json.dumps(value, allow_nan=False))
+        return Called("returned", result=_encode(value))
     except (TypeError, ValueError, RecursionError) as error:
         message = f"'{name}' returned a {type(value).__name__} that cannot be written as JSON: {error}"
         return Called("raised", message=message, retryable=False)

@@ -235,9 +235,9 @@ async def _check_call(checking: _Checking, task: FlowTask) -> str:
 def _job_of_check(checking: _Checking, task: FlowTask) -> Job:
     """Like the attempt that it looks at, with a log and an output of its own."""
     job, suffix = checking.job, f"check-{checking.number}"
-    output_path = job.output_path.with_name(f"{job.output_path.name}.{suffix}")
-    log = AttemptLog(job.log.path.with_suffix(f".{suffix}.log"), LOG_BYTES)
-    env = {**job.env, "POINTSMAN_OUTPUT": str(output_path)}
+    output_path = f"{job.output_path}.{suffix}"
+    log = AttemptLog(str(job.log.path.with_suffix(f".{suffix}.log")), LOG_BYTES)
+    env = {**job.env, "POINTSMAN_OUTPUT": output_path}
     return replace(job, task=task, argv=None, env=env, output_path=output_path, log=log, stdout_wanted=False)
 
 

@@ -17,10 +17,10 @@ TAIL_BYTES = 65_536
 UNSAFE = re.compile(r"[^A-Za-z0-9_.\[\]-]+")
 
 
-def log_path(directory: Path, run_id: str, task_name: str, epoch: int) -> Path:
-    """Where the log of an attempt stands below the project directory."""
+def log_path(directory: Path, run_id: str, task_name: str, epoch: int) -> str:
+    """Where the log of an attempt stands below the project directory; as text, which is quickly made."""
     safe = UNSAFE.sub("_", task_name).strip(".")[:120] or "_"
-    return directory.joinpath(".pointsman", "logs", run_id, safe, f"{epoch}.log")
+    return f"{directory}/.pointsman/logs/{run_id}/{safe}/{epoch}.log"
 
 
 def log_parts(path: Path) -> list[Path]:
@@ -35,8 +35,8 @@ def _part(path: Path, number: int) -> Path:
 class AttemptLog:
     """Made at the first byte; safe to use from several threads. A full disk ends the log, not the work."""
 
-    def __init__(self, path: Path, cap_bytes: int) -> None:
-        self.path = path
+    def __init__(self, path: str, cap_bytes: int) -> None:
+        self._path = path
         self.problem: str | None = None
         """What kept it from being written, in a sentence."""
         self.bytes_seen = 0
@@ -50,6 +50,10 @@ class AttemptLog:
         self._end = bytearray()
         self._closed = False
         self._lock = threading.Lock()
+
+    @property
+    def path(self) -> Path:
+        return Path(self._path)
 
     def write(self, data: bytes) -> None:
         if not data:

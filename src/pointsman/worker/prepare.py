@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -72,8 +73,9 @@ class Preparation:
         settings = self.settings
         project = run.directory or settings.directory
         path = log_path(settings.directory, claim.run_id, claim.name, claim.epoch)
-        output_path = path.with_name(f"{claim.epoch}.output.json")
-        bill = Bill(path.with_name(f"{claim.epoch}.cost"))
+        stem = path.removesuffix(".log")
+        output_path = f"{stem}.output.json"
+        bill = Bill(f"{stem}.cost")
         tool = settings.tools.get(claim.tool) if claim.tool else None
         flow_env = {name: render_text(value, scope) for name, value in run.payload.get("env", {}).items()}
         named = {**flow_env, **(tool.env if tool else {}), **task.env}
@@ -83,7 +85,7 @@ class Preparation:
             named=named,
             output_path=output_path,
             cost_path=bill.path,
-            log_dir=path.parent,
+            log_dir=os.path.dirname(stem),  # noqa: PTH120 - of text, many times a second
             worker_id=self.worker_id,
         )
         if tool and "expected_exit_codes" not in task.model_fields_set:

@@ -37,7 +37,7 @@ class Job:
     argv: tuple[str, ...] | None
     env: Mapping[str, str]
     cwd: Path
-    output_path: Path
+    output_path: str
     log: AttemptLog
     bill: Bill
     has_budget: bool = False
@@ -102,9 +102,9 @@ def build_environment(
     claim: Claim,
     *,
     named: Mapping[str, str],
-    output_path: Path,
-    cost_path: Path,
-    log_dir: Path,
+    output_path: str,
+    cost_path: str,
+    log_dir: str,
     worker_id: str,
 ) -> dict[str, str]:
     """The environment of an attempt: what was picked for all, what flow and task name, and who it is."""
@@ -116,14 +116,14 @@ def build_environment(
         "POINTSMAN_TASK_NAME": claim.name,
         "POINTSMAN_ATTEMPT": str(claim.attempt_count),
         "POINTSMAN_EPOCH": str(claim.epoch),
-        "POINTSMAN_OUTPUT": str(output_path),
-        "POINTSMAN_COST": str(cost_path),
-        "POINTSMAN_LOG_DIR": str(log_dir),
+        "POINTSMAN_OUTPUT": output_path,
+        "POINTSMAN_COST": cost_path,
+        "POINTSMAN_LOG_DIR": log_dir,
         "POINTSMAN_WORKER_ID": worker_id,
     }
 
 
-def read_output(path: Path) -> tuple[Any, str | None]:
+def read_output(path: str | Path) -> tuple[Any, str | None]:
     """The JSON that work has written there (None when nothing), and what is wrong with it."""
     try:
         # Nobody waits for the other end of a pipe that stands in the place of a file.

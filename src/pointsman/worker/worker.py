@@ -21,6 +21,7 @@ from pointsman.settings import Settings
 from pointsman.worker import processes, records
 from pointsman.worker.attempt import Attempt, Bench, Note
 from pointsman.worker.heart import Heart
+from pointsman.worker.pace import Pace
 from pointsman.worker.prepare import Preparation
 from pointsman.worker.reports import Reports
 from pointsman.worker.runner import pick_environment
@@ -65,6 +66,7 @@ class Worker:
         self._changed = asyncio.Event()
         self._has_news = True
         """Whether there may be something to claim."""
+        self._pace = Pace(world.clock)
         self._heart: Heart | None = None
 
     async def work(self) -> None:
@@ -92,6 +94,7 @@ class Worker:
             say=self._say,
             note=self._note,
             tell=self._tell,
+            pace=self._pace,
         )
         self._heart = self._start_heart(row.id)
         stop_listening = self._engine.listen_for_tasks(self._hear_of_tasks)
@@ -136,19 +139,30 @@ class Worker:
         """
         pause = 0.0
         while self._wish == "work" or self._tasks:
+            await self._wait_for_neighbours()
             self._changed.clear()
+            handed_over = self._pace.hand_over()
             has_reported = bench.reports.hand_over()
             room = self._settings.slots - self._used_slots if self._wish == "work" else 0
             if room and (has_reported or self._has_news):
                 self._has_news = False
                 # A task of its own, so that its command is queued right behind those of the reports.
                 claims = await asyncio.create_task(self._claim(worker_id, room))
+                self._pace.committed(handed_over)
                 for claim in claims or ():
                     self._begin(claim, bench)
                 self._has_news |= len(claims or ()) == room
                 pause = AWAY_SECONDS if claims is None else self._settings.lease_seconds / LOOKS_IN_A_LEASE
             else:
                 await self._wait_for_change(pause if room else None)
+
+    async def _wait_for_neighbours(self) -> None:
+        """Until what is about to end has ended, too."""
+        while self._wish == "work" and (seconds := self._pace.patience()):
+            self._changed.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await self._changed.wait()
 
     async def _wait_for_change(self, seconds: float | None) -> None:
         """Until something has ended or is to be claimed; news may get lost, so after a while a look is worth it anyway."""
@@ -194,10 +208,12 @@ class Worker:
 
         def ended(task: asyncio.Task[None]) -> None:
             self._tasks.discard(task)
+            self._pace.end(key)
             del self._attempts[key]
             self._changed.set()
 
         self._used_slots += 1
+        self._pace.begin(key)
         attempt = self._attempts[key] = Attempt(claim, bench, free)
         task = asyncio.create_task(attempt.execute(), name=claim.name)
         self._tasks.add(task)

@@ -10,6 +10,7 @@ import json
 import queue
 import sys
 import threading
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -47,7 +48,7 @@ def start_call(job: Job, paths: list[str], offered: Mapping[str, Any], world: Wo
     """By the path of the file: it is found whatever the user's PYTHONPATH is, and -P keeps our directory out of theirs."""
     assert job.task.call is not None, "a function to call"
     request = {"function": job.task.call, "arguments": dict(job.task.with_), "offered": dict(offered), "paths": paths}
-    request_path = job.output_path.with_name(f"{job.output_path.name}.call")
+    request_path = Path(f"{job.output_path}.call")
     try:
         request_path.parent.mkdir(parents=True, exist_ok=True)
         request_path.write_text(json.dumps(request), "utf-8")  # an environment variable holds only so much
@@ -63,7 +64,7 @@ class RunningCall:
 
     def __init__(self, running: RunningCommand, job: Job) -> None:
         self._running = running
-        self._problem_path = job.output_path.with_name(f"{job.output_path.name}.problem")
+        self._problem_path = Path(f"{job.output_path}.problem")
         self.pid = running.pid
         self.started_ticks = running.started_ticks
         self.stop, self.kill, self.suspend, self.resume = running.stop, running.kill, running.suspend, running.resume
@@ -93,13 +94,12 @@ class RunningThread:
         self._job = job
         self._cancel = call.Cancel()
         self._stopped = False
-        loop = asyncio.get_running_loop()
-        self._called: asyncio.Future[call.Called | None] = loop.create_future()
+        self._called: asyncio.Future[call.Called | None] = asyncio.get_running_loop().create_future()
         """What came of it; None when it was abandoned."""
-        threads.run(lambda: self._run(loop))
+        threads.run(self._run)
 
     async def wait(self) -> Ending:
-        called = await asyncio.shield(self._called)
+        called = await self._called
         if called is None:
             message = "was stopped, but its thread does not end: it still runs in the worker, and what it does is not counted"
             return Ending("stopped", message=f"{message}; give it a parameter `cancel`, or let it run in a process")
@@ -130,8 +130,8 @@ class RunningThread:
         if not self._called.done():
             self._called.set_result(None)
 
-    def _run(self, loop: asyncio.AbstractEventLoop) -> Callable[[], None]:
-        """In the thread; what is returned is done when the thread is free for other work."""
+    def _run(self) -> Report:
+        """In the thread; what is returned is done in the event loop."""
         assert self._job.task.call is not None, "a function to call"
         DividedStream.install()
         token = _writer.set(self._write)
@@ -143,11 +143,7 @@ class RunningThread:
             _writer.reset(token)
         if called.traceback:
             self._write(called.traceback)
-        return partial(self._report, loop, called)
-
-    def _report(self, loop: asyncio.AbstractEventLoop, called: call.Called) -> None:
-        with contextlib.suppress(RuntimeError):  # the worker has gone meanwhile
-            loop.call_soon_threadsafe(self._finish, called)
+        return partial(self._finish, called)
 
     def _finish(self, called: call.Called) -> None:
         if not self._called.done():
@@ -201,25 +197,41 @@ Report = Callable[[], None]
 
 
 class Threads:
-    """Threads that are used again. They never hold up the end of the worker, as those of an executor would."""
+    """Threads that are used again: there are always as many as calls. They never hold up the end of the worker, as those of an
+    executor would.
+    """
 
     def __init__(self) -> None:
-        self._idle: list[queue.SimpleQueue[Callable[[], Report] | None]] = []
+        self._inbox: queue.SimpleQueue[Callable[[], Report] | None] = queue.SimpleQueue()
+        self._reports: deque[Report] = deque()
+        self._threads = 0
+        self._calls = 0
+        """Those that have not been reported."""
+        self._is_woken = False
 
     def run(self, work: Callable[[], Report]) -> None:
-        try:
-            inbox = self._idle.pop()
-        except IndexError:
-            inbox = queue.SimpleQueue()
-            threading.Thread(target=self._work_off, args=(inbox,), name="pointsman call", daemon=True).start()
-        inbox.put(work)
+        """Do it in a thread, and what it returns here, in the event loop."""
+        self._calls += 1
+        if self._calls > self._threads:
+            self._threads += 1
+            loop = asyncio.get_running_loop()
+            threading.Thread(target=self._work_off, args=(loop,), name="pointsman call", daemon=True).start()
+        self._inbox.put(work)
 
     def close(self) -> None:
-        while self._idle:
-            self._idle.pop().put(None)
+        for _ in range(self._threads):
+            self._inbox.put(None)
 
-    def _work_off(self, inbox: queue.SimpleQueue[Callable[[], Report] | None]) -> None:
-        while work := inbox.get():
-            report = work()
-            self._idle.append(inbox)
-            report()
+    def _work_off(self, loop: asyncio.AbstractEventLoop) -> None:
+        while work := self._inbox.get():
+            self._reports.append(work())
+            if not self._is_woken:  # the event loop is woken once for all that come until it is awake
+                self._is_woken = True
+                with contextlib.suppress(RuntimeError):  # the worker has gone meanwhile
+                    loop.call_soon_threadsafe(self._report)
+
+    def _report(self) -> None:
+        self._is_woken = False
+        while self._reports:
+            self._calls -= 1
+            self._reports.popleft()()
