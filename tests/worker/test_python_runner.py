@@ -78,6 +78,11 @@ def ignore_cancel():
     released.wait()
     print("too late")
 
+meeting = threading.Barrier(20)
+
+def meet():
+    return meeting.wait(timeout=30)
+
 def run_a_program():
     return subprocess.run(["sh", "-c", "exit 5"], start_new_session=True).returncode
 
@@ -227,6 +232,20 @@ def test_a_function_that_does_not_listen_is_ended_with_its_process(directory: Pa
             assert (await running.wait()).signal == 15
 
     asyncio.run(stop_it())
+
+
+def test_each_call_has_a_thread_of_its_own(directory: Path) -> None:
+    async def let_all_meet_twice() -> None:
+        runner = PythonRunner(WORLD)
+        before = threading.active_count()
+        for _ in range(2):
+            calls = [await runner.start(make_call(directory, "functions:meet", "thread")) for _ in range(20)]
+            endings = await asyncio.gather(*(call.wait() for call in calls))
+            assert sorted(ending.output for ending in endings) == list(range(20)), "each waits for the others"
+        assert threading.active_count() == before + 20
+        runner.close()
+
+    asyncio.run(let_all_meet_twice())
 
 
 def test_threads_are_used_again(directory: Path) -> None:

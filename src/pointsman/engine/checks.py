@@ -173,6 +173,8 @@ def _find_odd(value: object) -> str | None:
         below: list[Any] = []
         for each in level:
             match each:
+                case str() | None:
+                    pass
                 case float() if not math.isfinite(each):
                     return "It contains a number that JSON cannot hold (NaN or infinity). Replace it."
                 case int() if not -(2**63) <= each < 2**64:

@@ -7,9 +7,11 @@ import glob
 import json
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from msgspec import structs
 
 from pointsman.flows.model import Check, FlowTask
 from pointsman.worker.endings import Ending
@@ -238,7 +240,7 @@ def _job_of_check(checking: _Checking, task: FlowTask) -> Job:
     output_path = f"{job.output_path}.{suffix}"
     log = AttemptLog(str(job.log.path.with_suffix(f".{suffix}.log")), LOG_BYTES)
     env = {**job.env, "POINTSMAN_OUTPUT": output_path}
-    return replace(job, task=task, argv=None, env=env, output_path=output_path, log=log, stdout_wanted=False)
+    return structs.replace(job, task=task, argv=None, env=env, output_path=output_path, log=log, stdout_wanted=False)
 
 
 async def _run_to_the_end(running: Running, job: Job, checking: _Checking) -> Ending:

@@ -66,6 +66,8 @@ class AttemptLog:
 
     def tail(self, limit: int = 4096) -> str:
         """The end as text that any database takes: what is no UTF-8 is replaced, and so is NUL."""
+        if not self.bytes_seen:
+            return ""
         with self._lock:
             end = bytes(self._end[-limit:])
         # Cut in the middle of a character: leave it out, rather than showing a replacement for what was sound.

@@ -7,10 +7,11 @@ import json
 import os
 import stat
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Protocol
+
+from msgspec import Struct
 
 from pointsman.engine.claims import Claim
 from pointsman.flows.model import FlowTask
@@ -28,8 +29,7 @@ PASSED_ON = (
 """The variables of the worker that work gets to see; what else it needs, flow or settings name."""
 
 
-@dataclass(frozen=True)
-class Job:
+class Job(Struct, frozen=True, kw_only=True):
     """One attempt, ready to start: no expression is left in it."""
 
     claim: Claim

@@ -17,6 +17,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
+from msgspec import structs
+
 from pointsman.worker import call
 from pointsman.worker.endings import Ending
 from pointsman.worker.runner import Job, Running
@@ -31,13 +33,20 @@ class PythonRunner:
         self._world = world
         self._paths = paths
         self._threads = Threads()
+        self._searched: set[Path] = set()
+        """By calls in threads: the working directories that are in the search path of the worker."""
 
     async def start(self, job: Job) -> Running:
-        paths = [str(path) for path in (*self._paths, job.cwd)]
         if job.task.mode == "thread":
-            sys.path[:0] = [path for path in dict.fromkeys(paths) if path not in sys.path]
+            self._search(job.cwd)
             return RunningThread(job, self._threads, self._world)
-        return start_call(job, paths, {}, self._world)
+        return start_call(job, [str(path) for path in (*self._paths, job.cwd)], {}, self._world)
+
+    def _search(self, cwd: Path) -> None:
+        if cwd not in self._searched:
+            paths = dict.fromkeys(map(str, (*self._paths, cwd)))
+            sys.path[:0] = [path for path in paths if path not in sys.path]
+            self._searched.add(cwd)
 
     def close(self) -> None:
         """Let go of the threads that have nothing to do."""
@@ -55,7 +64,7 @@ def start_call(job: Job, paths: list[str], offered: Mapping[str, Any], world: Wo
     except OSError as error:
         return NotStarted(Ending("not_started", message=f"could not be started: {error}"), world.clock.monotonic())
     env = {"PYTHONUNBUFFERED": "1", **job.env, "POINTSMAN_CALL": str(request_path)}
-    running = start_command(replace(job, env=env), (sys.executable, "-P", str(call.__file__)), world)
+    running = start_command(structs.replace(job, env=env), (sys.executable, "-P", str(call.__file__)), world)
     return running if isinstance(running, NotStarted) else RunningCall(running, job)
 
 
@@ -199,33 +208,44 @@ Report = Callable[[], None]
 class Threads:
     """Threads that are used again: there are always as many as calls. They never hold up the end of the worker, as those of an
     executor would.
+
+    Calls go out, and reports come back, as many at once as there are: threads take turns at the interpreter, and each change
+    costs more than a short call.
     """
 
     def __init__(self) -> None:
-        self._inbox: queue.SimpleQueue[Callable[[], Report] | None] = queue.SimpleQueue()
-        self._reports: deque[Report] = deque()
         self._threads = 0
         self._calls = 0
         """Those that have not been reported."""
+        self._begun: list[Callable[[], Report]] = []
+        self._inbox: queue.SimpleQueue[Callable[[], Report] | None] = queue.SimpleQueue()
+        self._reports: deque[Report] = deque()
         self._is_woken = False
 
     def run(self, work: Callable[[], Report]) -> None:
         """Do it in a thread, and what it returns here, in the event loop."""
+        loop = asyncio.get_running_loop()
         self._calls += 1
         if self._calls > self._threads:
             self._threads += 1
-            loop = asyncio.get_running_loop()
             threading.Thread(target=self._work_off, args=(loop,), name="pointsman call", daemon=True).start()
-        self._inbox.put(work)
+        if not self._begun:
+            loop.call_soon(self._hand_out)
+        self._begun.append(work)
 
     def close(self) -> None:
         for _ in range(self._threads):
             self._inbox.put(None)
 
+    def _hand_out(self) -> None:
+        begun, self._begun = self._begun, []
+        for work in begun:
+            self._inbox.put(work)
+
     def _work_off(self, loop: asyncio.AbstractEventLoop) -> None:
         while work := self._inbox.get():
             self._reports.append(work())
-            if not self._is_woken:  # the event loop is woken once for all that come until it is awake
+            if not self._is_woken:  # once for all that come until the event loop is awake
                 self._is_woken = True
                 with contextlib.suppress(RuntimeError):  # the worker has gone meanwhile
                     loop.call_soon_threadsafe(self._report)
