@@ -37,8 +37,8 @@ BEGIN, END = "<!-- bench/run.py -->", "<!-- end of bench/run.py -->"
 PREFECT_PYTHON = ROOT / ".venv-prefect" / "bin" / "python"
 PARTS = ("commands", "calls", "memory", "screen")
 
-FULL = Scale("full", rounds=3, tasks=1_000, prefect_tasks=100, call_rounds=15, frames=15)
-QUICK = Scale("quick", rounds=3, tasks=200, prefect_tasks=50, call_rounds=7, frames=5)
+FULL = Scale("full", rounds=3, tasks=1_000, call_rounds=15, frames=15)
+QUICK = Scale("quick", rounds=3, tasks=200, call_rounds=7, frames=5)
 
 
 def measure(scale: Scale, parts: set[str], prefect_python: str | None, versions: dict[str, str]) -> list[Table]:

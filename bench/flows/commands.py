@@ -11,9 +11,9 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from bench.contenders import Answer, Contender, Entry, Pace, rates, take_turns
+from bench.contenders import Answer, Contender, Entry, Pace, take_turns
 from bench.flows.scene import Scale, many_tasks, new_project, one_fan_out, run_flow, tell
-from bench.report import Row, Table, Target, rate_row, ratio_of
+from bench.report import Row, Table, Target, ratio_of
 
 SLOTS = 2
 SPAWN = Path(__file__).with_name("spawn.py")
@@ -38,16 +38,16 @@ def measure(scale: Scale, prefect_python: str | None, versions: dict[str, str]) 
         if prefect:
             versions.update(prefect.ask("versions"))
             measure_prefect = ask_prefect(prefect)
-            entries.append(Entry(PREFECT, measure_prefect, fixed=scale.prefect_tasks))
+            entries.append(Entry(PREFECT, measure_prefect, fixed=count))
         answers = take_turns(entries, Pace(scale.rounds, seconds=0, most=0), tell)
     finally:
         if prefect:
             prefect.close()
     title = f"{count:,} × `true`, {SLOTS} at a time, from the start of the program to its exit"
-    return [Table(title, list(rows_of(answers, count, scale.prefect_tasks)))]
+    return [Table(title, list(rows_of(answers, count)))]
 
 
-def rows_of(answers: dict[str, list[Answer]], count: int, prefect_count: int) -> list[Row]:
+def rows_of(answers: dict[str, list[Answer]], count: int) -> list[Row]:
     own, fan_out, bare = (seconds_of(answers[name]) for name in (OWN, FAN_OUT, BARE))
     rows = [
         seconds_row("bare spawn by two threads in Python, nothing kept", bare),
@@ -63,11 +63,27 @@ def rows_of(answers: dict[str, list[Answer]], count: int, prefect_count: int) ->
             note = "how many times as long Pointsman took; its log is written, but not synced to the disk"
             rows.append(seconds_row(name, others, ratio=ratio, target=target, note=note if what is OWN else ""))
     if PREFECT in answers:
-        note = f"{prefect_count} task runs on a local server; only the flow run is timed, not the start of program and server"
-        rows.append(
-            rate_row("Prefect, 2 threads", rates(answers[PREFECT]), own=rates(answers[OWN]), target=Target(10), note=note)
-        )
+        rows += rows_of_prefect(answers[PREFECT], own)
     return rows
+
+
+def rows_of_prefect(answers: Sequence[Answer], own: Sequence[float]) -> list[Row]:
+    """Until all is recorded, which is when Pointsman exits; and until the flow returns, when most of it is not."""
+    returned = [answer["returned_seconds"] for answer in answers]
+    by_then = round(statistics.median(answer["recorded_by_then"] for answer in answers))
+    recorded = seconds_of(answers)
+    note = "how many times as long it took; on a local server, neither its start nor that of the program counted"
+    return [
+        seconds_row(
+            "Prefect, 2 threads, until all are recorded", recorded, ratio=ratio_of(recorded, own), target=Target(10), note=note
+        ),
+        seconds_row(
+            "the same, until its flow returns",
+            returned,
+            ratio=ratio_of(returned, own),
+            note=f"{by_then:,} of {answers[0]['tasks']:,} are recorded by then",
+        ),
+    ]
 
 
 def seconds_row(

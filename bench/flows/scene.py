@@ -20,7 +20,6 @@ class Scale:
     rounds: int
     tasks: int
     """How many commands one round has done."""
-    prefect_tasks: int
     call_rounds: int
     frames: int
 
