@@ -60,8 +60,9 @@ class Server:
 
 
 @contextmanager
-def own_server() -> Iterator[Server]:
-    folder = Path(tempfile.mkdtemp(prefix="pointsman-own-", dir=databases._home()))
+def own_server(home: Path | None = None) -> Iterator[Server]:
+    """Below `home`, or where the others are."""
+    folder = Path(tempfile.mkdtemp(prefix="pointsman-own-", dir=home or databases._home()))
     try:
         server = Server(folder)
         yield server

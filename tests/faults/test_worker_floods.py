@@ -26,8 +26,10 @@ def peak_memory_kb(pid: int) -> int:
     return int(found[1])
 
 
-async def test_any_amount_of_output_is_taken_with_flat_memory_and_the_log_stays_within_its_cap(tmp_path: Path) -> None:
-    project = Project(tmp_path)
+async def test_any_amount_of_output_is_taken_with_flat_memory_and_the_log_stays_within_its_cap(
+    database_url: str, tmp_path: Path
+) -> None:
+    project = Project(tmp_path, database_url)
     project.write_flow(
         "name: flood\n"
         f"tasks:\n  flood: {{run: 'echo the beginning; yes | head -c {OUTPUT_BYTES}; echo the end'}}\n"
@@ -111,8 +113,8 @@ BASE_SECONDS = 100.0
 JITTER = 0.2
 
 
-async def test_a_thousand_tasks_that_fail_at_once_do_not_return_at_once(tmp_path: Path) -> None:
-    project = Project(tmp_path)
+async def test_a_thousand_tasks_that_fail_at_once_do_not_return_at_once(database_url: str, tmp_path: Path) -> None:
+    project = Project(tmp_path, database_url)
     project.write_flow(
         "name: herd\ntasks:\n  herd:\n"
         f"    command: ['false']\n    foreach: range({TASKS})\n    retries: 1\n"

@@ -87,9 +87,11 @@ tasks:
 
 
 @pytest.mark.parametrize("command", ["run", "worker"])
-async def test_a_full_disk_is_said_and_work_goes_on_when_there_is_room(tmp_path: Path, command: str) -> None:
+async def test_a_full_disk_is_said_and_work_goes_on_when_there_is_room(database_url: str, tmp_path: Path, command: str) -> None:
+    """With a database on it, or one elsewhere, which goes on."""
+    is_elsewhere = database_url.startswith("postgresql")
     with mounted(tmp_path / "disk", "size=12m") as disk:
-        project = Project(disk, said=tmp_path)
+        project = Project(disk, database_url if is_elsewhere else None, said=tmp_path)
         flow = project.write_flow(FULL)
         if command == "worker":
             await project.submit(flow)
@@ -97,7 +99,7 @@ async def test_a_full_disk_is_said_and_work_goes_on_when_there_is_room(tmp_path:
             await started.until((tmp_path / "began").exists)
             ballast = fill(disk)
             (tmp_path / "go").touch()
-            await started.until(lambda: "no room" in started.said)
+            await started.until(lambda: ("stopped: No space left" if is_elsewhere else "no room") in started.said)
             for each in ballast:
                 each.unlink()
             await project.until(_all_ended)
@@ -111,6 +113,39 @@ async def test_a_full_disk_is_said_and_work_goes_on_when_there_is_room(tmp_path:
             tasks = await tasks_of(engine, run.id)
             assert run.state == "SUCCEEDED"
             assert {name: task.epoch for name, task in tasks.items()} == {"first": 1, "next": 1}, "nothing was done again"
+        await check_everything(project)
+
+
+LARGE = """
+name: large
+tasks:
+  first:
+    run: |
+      touch began; until [ -e go ]; do sleep 0.02; done
+      head -c 600000 /dev/urandom | base64 -w0 | sed 's/.*/"&"/' > $POINTSMAN_OUTPUT
+  next: {run: "echo next", needs: [first]}
+"""
+"""What it hands on is more than the pages that a table has to spare."""
+
+
+async def test_a_server_whose_disk_is_full_is_said_and_work_goes_on_when_there_is_room(tmp_path: Path) -> None:
+    with mounted(tmp_path / "disk", "size=200m,mode=0777") as disk, own_server(disk) as server:
+        project = Project(tmp_path, server.url)
+        project.write_flow(LARGE)
+        async with project.start("run", "flow.yaml", lease_seconds=60) as run:
+            await run.until((tmp_path / "began").exists)
+            ballast = fill(disk)
+            (tmp_path / "go").touch()
+            await run.until(lambda: "no room" in run.said)
+            for each in ballast:
+                each.unlink()
+            assert await run.wait() == 0, run.said
+        assert "Traceback" not in run.said
+        async with project.engine() as engine:
+            (only,) = await engine.list_runs()
+            tasks = await tasks_of(engine, only.id)
+            assert {name: task.epoch for name, task in tasks.items()} == {"first": 1, "next": 1}, "nothing was done again"
+            assert len(str(tasks["first"].output)) > 800_000
         await check_everything(project)
 
 
