@@ -142,8 +142,9 @@ class Writer:
                 return self._commit(commands)
             except OutcomeUnknown:
                 raise  # to try again could do it twice
-            except (StoreBusy, StoreUnavailable, Conflict):
-                if not remaining:
+            except (StoreBusy, StoreUnavailable, Conflict) as error:
+                is_given_up = self._closing.is_set() and isinstance(error, StoreUnavailable)
+                if not remaining or is_given_up:
                     raise
             self.metrics.retries += 1
             self._closing.wait(pause * self.chance.uniform(0.5, 1.5))

@@ -107,13 +107,18 @@ class Attempt:
             verdict = await self._record(verdict)
         except LeaseLost:
             verdict = Nothing()  # somebody else has it by now, and nothing of this attempt counts
-        except StoreError:
+        except (StoreError, asyncio.CancelledError):
             if self._stop != "killed":
                 raise
             verdict = Nothing()
         finally:
             self._free()
             self._bench.note(self.claim, verdict)
+
+    @property
+    def is_at_work(self) -> bool:
+        """Whether something runs that it is to wait for."""
+        return self._running is not None
 
     @property
     def last_line(self) -> str:

@@ -44,8 +44,12 @@ class Heart:
         self._wanted.set()
 
     def stop(self) -> None:
+        """Send no more."""
         self._is_over = True
         self._wanted.set()
+
+    def join(self) -> None:
+        """Wait until the last beat is answered."""
         self._thread.join()
 
     async def _beat(self) -> None:

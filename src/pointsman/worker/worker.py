@@ -60,7 +60,7 @@ class Worker:
         self._note = note
         self._trouble: str | None = None
         self._attempts: dict[tuple[str, int], Attempt] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[tuple[str, int], asyncio.Task[None]] = {}
         self._used_slots = 0
         self._wish: Literal["work", "drain", "kill"] = "work"
         self._changed = asyncio.Event()
@@ -103,9 +103,11 @@ class Worker:
         finally:
             if self._tasks:  # something went wrong here: nothing runs on without anybody to report it
                 self.kill()
-                await asyncio.wait(self._tasks)
+                await asyncio.wait(self._tasks.values())
             stop_listening()
-            await asyncio.to_thread(self._heart.stop)
+            self._heart.stop()
+            if not self._is_given_up:
+                await asyncio.to_thread(self._heart.join)
             functions.close()
             if await self._leave(row.id):
                 record.close()
@@ -119,8 +121,10 @@ class Worker:
     def kill(self) -> None:
         """End what runs at once; others take it up."""
         self._wish = "kill"
-        for attempt in list(self._attempts.values()):
+        for key, attempt in list(self._attempts.items()):
             attempt.stop("killed")
+            if self._is_given_up and not attempt.is_at_work:
+                self._tasks[key].cancel()  # it waits for the database
         self._changed.set()
 
     def look(self) -> None:
@@ -191,6 +195,11 @@ class Worker:
             self._say(trouble or "The database answers again.")
         self._trouble = trouble
 
+    @property
+    def _is_given_up(self) -> bool:
+        """It is to end at once, and whatever it still had to say, nobody would hear: the database is away."""
+        return self._wish == "kill" and self._trouble is not None
+
     def _hear_of_tasks(self) -> None:
         self._has_news = True
         self._changed.set()
@@ -206,17 +215,16 @@ class Worker:
                 self._used_slots -= 1
                 self._changed.set()
 
-        def ended(task: asyncio.Task[None]) -> None:
-            self._tasks.discard(task)
+        def ended(_: asyncio.Task[None]) -> None:
             self._pace.end(key)
+            del self._tasks[key]
             del self._attempts[key]
             self._changed.set()
 
         self._used_slots += 1
         self._pace.begin(key)
         attempt = self._attempts[key] = Attempt(claim, bench, free)
-        task = asyncio.create_task(attempt.execute(), name=claim.name)
-        self._tasks.add(task)
+        task = self._tasks[key] = asyncio.create_task(attempt.execute(), name=claim.name)
         task.add_done_callback(ended)
         if self._wish == "kill":
             attempt.stop("killed")
@@ -263,7 +271,7 @@ class Worker:
 
         Whether it was heard: when the database is away, a successor that finds the record says it for this one.
         """
-        if self._trouble and self._wish == "kill":
+        if self._is_given_up:
             return False
         try:
             row = await self._engine.get_worker(worker_id)
