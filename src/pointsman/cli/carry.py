@@ -9,12 +9,13 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 
 import click
 import msgspec
 
-from pointsman.cli.describe import explain_loss, find_lost, read_error
+from pointsman.cli.describe import explain_breaker, explain_loss, find_lost, read_error, read_lanes
 from pointsman.cli.output import count, tell
 from pointsman.cli.progress import Change, Progress
 from pointsman.cli.project import Project, person, short
@@ -34,6 +35,8 @@ ENGINE = "engine"
 PATIENCE_SECONDS = 0.5
 LOOK_SECONDS = 0.05
 """Between one look at what has happened and the next: people do not see less."""
+CIRCUIT_SECONDS = 0.5
+"""Between one look at the circuits of tools and the next."""
 
 
 def worker_name() -> str:
@@ -65,6 +68,7 @@ async def carry(project: Project, run: Run, *, after: str | None = None, as_json
         asyncio.create_task(following.follow(), name="follow"),
         asyncio.create_task(_tick(project, view), name="tick"),
         asyncio.create_task(journal.keep(engine, log, world.sleep), name="journal"),
+        asyncio.create_task(_tell_of_circuits(project, run, view), name="circuits"),
     ]
     for task in others:
         # None of them ends by itself: if one does, something is wrong, and nobody would notice.
@@ -158,6 +162,23 @@ class Following:
         running = [task.name for task in await self.project.engine.list_tasks(run.id) if task.phase == Phase.ACTIVE]
         if running:
             self.view.say(f"The run is {run.state}; waiting for what still runs: {', '.join(running)}")
+
+
+async def _tell_of_circuits(project: Project, run: Run, view: View) -> None:
+    """Whenever the circuit of one of its tools opens: then nothing happens for a while, and people would wonder why."""
+    engine = project.engine
+    told: set[tuple[str, datetime | None]] = set()
+    while True:
+        with suppress(StoreError):
+            breakers = await engine.list_breakers() if project.settings.tools else ()
+            for breaker in breakers:
+                key = (breaker.tool, breaker.retry_at)
+                if breaker.phase == Phase.HELD and key not in told:
+                    told.add(key)
+                    needs = read_lanes(await engine.list_tasks(run.id))
+                    if breaker.tool in {tool for tool, _ in needs.values()}:
+                        view.say(f"{explain_breaker(breaker, 0, project.world.clock.now())}; its tasks wait for that.")
+        await project.world.sleep(CIRCUIT_SECONDS)
 
 
 async def _tick(project: Project, view: View) -> None:

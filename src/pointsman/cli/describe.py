@@ -130,6 +130,12 @@ def read_needs(task: Task) -> Needs:
     return payload.get("tool"), tuple(payload.get("needs_capabilities", ()))
 
 
+def read_lanes(tasks: Iterable[Task]) -> dict[int, Needs]:
+    """By lane: tasks of one lane ask for the same tool and the same abilities."""
+    lanes = {task.lane_id: task for task in tasks}
+    return {lane: read_needs(task) for lane, task in lanes.items()}
+
+
 def read_capabilities(worker: Worker) -> list[str]:
     return msgspec.json.decode(worker.capabilities, type=list[str])
 

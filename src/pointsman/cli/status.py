@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -27,7 +27,7 @@ from pointsman.cli.describe import (
     first_line,
     read_capabilities,
     read_error,
-    read_needs,
+    read_lanes,
     show_instant,
 )
 from pointsman.cli.output import count, cut, near, show_seconds, show_state, show_table
@@ -221,11 +221,6 @@ async def list_tools_at_work(project: Project) -> list[str]:
     tasks = [task for task in await list_tasks_at_work(project) if not task.lease_expired]
     needs = read_lanes(tasks)
     return [tool for task in tasks if (tool := needs[task.lane_id][0])]
-
-
-def read_lanes(tasks: Iterable[Task]) -> dict[int, Needs]:
-    lanes = {task.lane_id: task for task in tasks}
-    return {lane: read_needs(task) for lane, task in lanes.items()}
 
 
 async def find_blockers(project: Project, run: Run, tasks: Sequence[Task]) -> dict[str, list[str]]:

@@ -28,7 +28,8 @@ class RunScope:
     directory: Path | None = None
     """Where its flow was submitted from."""
     ends_at: datetime | None = None
-    """When it will have taken as long as it may."""
+    """When it will have taken as long as it may, which is `most_seconds`."""
+    most_seconds: float | None = None
     has_budget: bool = False
     results: dict[str, dict[str, Any]] = field(default_factory=dict)
 
@@ -60,7 +61,7 @@ class Scopes:
         timeout = payload.get("timeout")
         ends_at = run.created_at + timedelta(seconds=timeout) if timeout is not None else None
         scope = self._runs[run_id] = RunScope(
-            run_id, run.name, payload, directory, ends_at, has_budget=run.budget_usd is not None
+            run_id, run.name, payload, directory, ends_at, timeout, has_budget=run.budget_usd is not None
         )
         if len(self._runs) > MOST_RUNS:
             self._runs.popitem(last=False)

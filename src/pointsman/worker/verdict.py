@@ -95,7 +95,8 @@ def judge(job: Job, ending: Ending, stop: Stop | None) -> Verdict:
             message = f"It was ended after {format_duration(task.stall_timeout or 0)} without any output."
             return Expired(message, is_retried(job, stop))
         case "end of its run":
-            return Expired("It was ended when its run had taken as long as it may.", retryable=False)
+            limit = format_duration(job.run_seconds or 0)
+            return Expired(f"It was ended when its run had taken {limit}, the timeout of the run.", retryable=False)
         case None:
             return _judge_end(job, ending)
 
