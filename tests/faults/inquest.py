@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 from tests.faults.project import Project, find_work
 
 from pointsman.engine.engine import Engine
 from pointsman.store.rows import Attempt, Entity, Task
+from pointsman.worker.process_table import list_processes
 
 
 async def check_everything(project: Project) -> None:
@@ -19,6 +21,17 @@ async def check_everything(project: Project) -> None:
     assert code == 0, said
     for run in runs:
         assert not find_work(run), "a process of it is left"
+    assert not find_inhabitants(project.folder), "somebody is left who has thrown away who it is"
+
+
+def find_inhabitants(folder: Path) -> list[int]:
+    """Every process whose working directory is in a folder: what a flow starts begins there, whatever it forgets."""
+    found = []
+    for process in list_processes():
+        with suppress(OSError):  # it has gone meanwhile
+            if not process.is_over and Path(f"/proc/{process.pid}/cwd").readlink().is_relative_to(folder.resolve()):
+                found.append(process.pid)
+    return found
 
 
 async def check_folding(engine: Engine) -> None:

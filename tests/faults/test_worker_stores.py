@@ -6,6 +6,7 @@ import asyncio
 import resource
 import signal
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from tests.faults.disk import fill, mounted
@@ -129,7 +130,12 @@ tasks:
 
 
 async def test_a_server_whose_disk_is_full_is_said_and_work_goes_on_when_there_is_room(tmp_path: Path) -> None:
-    with mounted(tmp_path / "disk", "size=200m,mode=0777") as disk, own_server(disk) as server:
+    # The names of sockets must be short.
+    with (
+        TemporaryDirectory(prefix="pointsman-") as short,
+        mounted(Path(short, "disk"), "size=200m,mode=0755") as disk,
+        own_server(disk) as server,
+    ):
         project = Project(tmp_path, server.url)
         project.write_flow(LARGE)
         async with project.start("run", "flow.yaml", lease_seconds=60) as run:
