@@ -793,6 +793,34 @@ async def test_a_part_that_failed_before_the_whole_was_done_is_tried_again_alone
         assert await state_of(engine, run) == "SUCCEEDED"
 
 
+async def test_a_task_at_work_gets_its_parts_although_its_run_has_failed(database_url: str, clock: ManualClock) -> None:
+    async with proved_engine(database_url, clock) as engine:
+        worker = await register(engine, slots=2)
+        run = await submit(engine, NewTask(name="whole"), NewTask(name="bad"), NewTask(name="after", depends_on=("whole",)))
+        whole, bad = await engine.claim_tasks(worker.id, 2)
+        await engine.fail_task(bad.task_id, bad.epoch, "it broke")
+        for name, parent in (("stray", None), ("odd", "after"), ("part of what failed", "bad")):
+            with pytest.raises(RequestInvalid, match=r"has ended \(FAILED\)"):
+                await engine.add_tasks(run.id, [NewTask(name="part", parent="whole"), NewTask(name=name, parent=parent)])
+        await engine.add_tasks(run.id, [NewTask(name="part", parent="whole")])
+        await engine.complete_task(whole.task_id, whole.epoch)
+        assert await states_of(engine, run) == {"whole": "BLOCKED", "bad": "FAILED", "after": "PENDING", "part": "QUEUED"}
+        assert await engine.claim_tasks(worker.id, 2) == [], "nothing begins in it"
+        await engine.signal_run(run.id, "retry")
+        assert set(await complete_all(engine, worker)) == {"bad", "part", "after"}
+        assert await state_of(engine, run) == "SUCCEEDED"
+
+
+async def test_no_part_is_added_to_a_run_that_was_called_off(database_url: str, clock: ManualClock) -> None:
+    async with proved_engine(database_url, clock) as engine:
+        worker = await register(engine)
+        run = await submit(engine, NewTask(name="whole"))
+        await claim_one(engine, worker)
+        await engine.signal_run(run.id, "cancel", actor="ada")
+        with pytest.raises(RequestInvalid, match=r"has ended \(CANCELED\)"):
+            await engine.add_tasks(run.id, [NewTask(name="part", parent="whole")])
+
+
 async def test_a_part_that_does_not_matter_may_fail(database_url: str, clock: ManualClock) -> None:
     async with proved_engine(database_url, clock) as engine:
         worker = await register(engine)

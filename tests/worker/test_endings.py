@@ -10,6 +10,7 @@ import pytest
 from tests.worker.workshop import make_job, make_python_job, make_shell_job, nobody_left, run, start, written
 
 from pointsman.flows.model import FlowTask
+from pointsman.worker.runner import parse_output
 
 
 def test_a_program_that_exits_as_expected_has_nothing_to_explain(tmp_path: Path) -> None:
@@ -129,6 +130,16 @@ def test_output_that_is_no_json_is_shown(tmp_path: Path, written: str) -> None:
 def test_output_that_is_too_large_is_not_read(tmp_path: Path) -> None:
     ending = run(make_shell_job(tmp_path, 'head -c 2000000 /dev/zero > "$POINTSMAN_OUTPUT"'))
     assert "is larger than 1,000,000 bytes" in str(ending.output_problem)
+
+
+def test_stdout_that_is_too_large_is_no_output(tmp_path: Path) -> None:
+    job = make_shell_job(tmp_path, "head -c 2000000 /dev/zero | tr '\\0' 1", stdout_wanted=True)
+    ending = run(job)
+    assert ending.stdout is not None
+    assert parse_output(ending.stdout, "stdout") == (
+        None,
+        "its output (stdout) is larger than 1,000,000 bytes; write large results to a file, and hand on the path",
+    )
 
 
 def test_stdout_is_told_from_stderr_when_it_is_wanted(tmp_path: Path) -> None:

@@ -54,6 +54,9 @@ def unserialisable():
 def not_a_number():
     return float("nan")
 
+def much():
+    return "x" * 2_000_000
+
 def leave(code):
     sys.exit(code)
 
@@ -181,6 +184,12 @@ def test_a_result_that_is_no_json_is_not_tried_again(directory: Path, mode: str,
 def test_a_function_in_a_process_may_exit_and_crash(directory: Path) -> None:
     assert run_call(make_call(directory, "functions:leave", "process", code=3)).exit_code == 3
     assert "SIGSEGV" in run_call(make_call(directory, "functions:crash", "process")).message
+
+
+def test_a_result_that_is_too_large_is_refused(directory: Path, mode: str) -> None:
+    ending = run_call(make_call(directory, "functions:much", mode))
+    assert ending.output is None
+    assert "is larger than 1,000,000 bytes" in str(ending.output_problem)
 
 
 def test_a_function_in_a_thread_that_exits_does_not_end_the_worker(directory: Path) -> None:

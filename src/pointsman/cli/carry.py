@@ -7,7 +7,7 @@ import os
 import signal
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -15,11 +15,11 @@ from pathlib import Path
 import click
 import msgspec
 
-from pointsman.cli.describe import explain_breaker, explain_loss, find_lost, read_error, read_lanes
-from pointsman.cli.output import count, tell
+from pointsman.cli.describe import explain_breaker, explain_exhaustion, explain_loss, find_lost, read_error, read_lanes
+from pointsman.cli.output import count, data_apart, tell, write_line
 from pointsman.cli.progress import Change, Progress
 from pointsman.cli.project import Project, person, short
-from pointsman.cli.view import FRAMES_A_SECOND, SKIP, View, choose_view, count_by_outcome, format_seconds, write_line
+from pointsman.cli.view import FRAMES_A_SECOND, SKIP, View, choose_view, count_by_outcome, format_seconds
 from pointsman.engine.engine import Engine
 from pointsman.errors import PointsmanError, StoreError
 from pointsman.kernel.machine import Outcome, Phase
@@ -53,6 +53,11 @@ class Interruption:
 
 async def carry(project: Project, run: Run, *, after: str | None = None, as_json: bool) -> int:
     """Work on a run until it has ended; the exit code says how. What happened up to `after` is known, and not shown again."""
+    with data_apart() if as_json else nullcontext():
+        return await _carry(project, run, after, as_json=as_json)
+
+
+async def _carry(project: Project, run: Run, after: str | None, *, as_json: bool) -> int:
     engine, world = project.engine, project.world
     progress = Progress(engine, run.id)
 
@@ -153,7 +158,8 @@ class Following:
             if not is_known and not self.is_over:
                 await self._tell_of_leftovers(run)
         elif change.state.phase is Phase.HELD and not is_known:
-            self.view.say(f"The run is {run.state}. See why: {self.project.hint('status', short(self.run_id))}")
+            see = f"See what can be done: {self.project.hint('status', short(self.run_id))}"
+            self.view.say(f"The run is {run.state}, and this waits until it goes on. {see}")
             self.worker.look()
 
     async def _tell_of_leftovers(self, run: Run) -> None:
@@ -284,16 +290,17 @@ def _show_summary(project: Project, run: Run, tasks: list[Task], lost: list[Task
     _show_failures(project, failed, "red")
     _show_failures(project, given_up, "yellow")
     name = short(run.id)
+    exhausted = explain_exhaustion(run, project.world.clock.now())
     hints = {project.hint("logs", name): "what its tasks wrote"}
     if run.outcome is None:
         hints[project.hint("resume", name)] = "go on"
-    elif failed and not lost:
+    elif failed and not lost and not exhausted:
         again = f"{project.hint('retry', name)} && {project.hint('resume', name)}"
         hints[again] = "try again what failed"
     for command, what in hints.items():
         tell(click.style(f"  {command}  # {what}", dim=True))
-    if lost and outcome is Outcome.FAILURE:
-        tell(explain_loss(lost[0]))
+    if outcome is Outcome.FAILURE and (lost or exhausted):
+        tell(explain_loss(lost[0]) if lost else exhausted)
 
 
 def _count(tasks: list[Task], given_up: int) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import msgspec
 from pointsman.cli.output import show_seconds
 from pointsman.engine.limits import is_full
 from pointsman.errors import CircuitOpen
+from pointsman.kernel.grammar import format_duration
 from pointsman.kernel.machine import Machine, Outcome, Phase
 from pointsman.store.rows import Attempt, Breaker, Entity, Run, Task, Transition, Worker
 from pointsman.worker.log import log_parts, log_path
@@ -188,6 +189,17 @@ def explain_loss(task: Task) -> str:
     if task.trigger == OVERSPEND:
         return f"{task.name} has no money left: raise `budget_usd` in the flow, and run it anew."
     return f"{task.name} is {task.state}, and nothing leads out of that: run the flow anew."
+
+
+def explain_exhaustion(run: Run, now: datetime) -> str:
+    """Why nothing can be done in a run any more, whatever is tried again: its time is over, or its money. Or nothing."""
+    payload = msgspec.json.decode(run.payload)
+    timeout = payload.get("timeout") if isinstance(payload, dict) else None
+    if timeout is not None and now >= run.created_at + timedelta(seconds=timeout):
+        return f"{run.name} has had {format_duration(timeout)}, its timeout: raise `timeout` in the flow, and run it anew."
+    if run.budget_usd is not None and run.spent_usd >= run.budget_usd:
+        return f"{run.name} has no money left: raise `budget_usd` in the flow, and run it anew."
+    return ""
 
 
 def find_log(directory: Path, task: Task, epoch: int, recorded: str | None) -> Path | None:

@@ -9,9 +9,9 @@ from datetime import datetime
 import click
 
 from pointsman.cli.describe import first_line
-from pointsman.cli.output import count, tell
+from pointsman.cli.output import count, tell, write_line
 from pointsman.cli.project import short
-from pointsman.cli.view import MARKS, SKIPPED_MARK, STYLES, format_seconds, write_line
+from pointsman.cli.view import MARKS, SKIPPED_MARK, STYLES, format_seconds
 from pointsman.engine.claims import Claim
 from pointsman.kernel.machine import Outcome, Phase
 from pointsman.worker.verdict import Canceled, Checked, Completed, Expired, Failed, Nothing, Skipped, Spread, Verdict

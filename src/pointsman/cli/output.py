@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
+from typing import TextIO
 
 import click
 
@@ -39,6 +40,38 @@ def tell(message: str) -> None:
     """A line on stderr, for whoever still reads it."""
     with lasting():
         click.echo(message, err=True)
+
+
+STDOUT, STDERR = 1, 2
+_data: list[TextIO] = []
+"""Where data goes that is not to be mixed with anything, while there is such a place."""
+
+
+@contextmanager
+def data_apart() -> Iterator[None]:
+    """While functions of others are called in this process, only `write_line` reaches stdout; what else goes there, be it from
+    threads and programs that they start, goes to stderr instead.
+    """
+    sys.stdout.flush()
+    kept = os.dup(STDOUT)
+    os.dup2(STDERR, STDOUT)
+    with os.fdopen(kept, "w") as stream:
+        _data.append(stream)
+        try:
+            yield
+        finally:
+            _data.pop()
+            os.dup2(kept, STDOUT)
+
+
+def write_line(line: bytes) -> None:
+    """To stdout, for programs. Whoever read it may have seen enough; the work goes on."""
+    stream = _data[-1] if _data else sys.stdout
+    try:
+        stream.write(line.decode())
+        stream.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def fail(message: str) -> None:

@@ -31,19 +31,23 @@ def command(run: str | None, *, flags: dict[str, Any], asked: Asked) -> int:
 
 async def _resume(name: str | None, asked: Asked, flags: dict[str, Any]) -> int:
     from pointsman.cli.carry import carry
-    from pointsman.cli.run import declare_tools
+    from pointsman.cli.describe import read_lanes
+    from pointsman.cli.run import declare_tools, warn_of_needs
+    from pointsman.cli.steer import can_retry
 
     async with open_project(asked, keeps=True, **flags) as project:
         run = await find_run(project.engine, name)
         if run.phase == Phase.DONE:
             name = short(run.id)
-            can_retry = (await project.engine.get_machine(run)).moves(run.state, "retry")
-            again = f"Try what failed again: {project.hint('retry', name)}" if can_retry else "Start a new one: pointsman run"
-            click.echo(f"{run.name} ({name}) has ended: {run.state}. {again}", err=True)
+            again = f"Try what failed again: {project.hint('retry', name)}"
+            words = again if await can_retry(project, run) else "Start a new one: pointsman run"
+            click.echo(f"{run.name} ({name}) has ended: {run.state}. {words}", err=True)
             return 0 if run.outcome == "success" else 1
         after = await project.engine.last_position()
         if run.phase == Phase.HELD and (await project.engine.get_machine(run)).moves(run.state, "resume"):
             run = await project.engine.signal_run(run.id, "resume", actor=person())
         warn_of_changes(run)
         await declare_tools(project)
+        unfinished = [task for task in await project.engine.list_tasks(run.id) if task.phase != Phase.DONE]
+        warn_of_needs(project.settings, {word for _, words in read_lanes(unfinished).values() for word in words})
         return await carry(project, run, after=after, as_json=asked.as_json)

@@ -13,6 +13,7 @@ from pointsman.cli.output import count
 from pointsman.cli.project import Asked, Project, open_project, person, project_options, short, worker_options
 from pointsman.errors import Problem, RequestInvalid
 from pointsman.flows import Flow
+from pointsman.settings import Settings
 
 
 @click.command()
@@ -27,8 +28,8 @@ def command(flow: str, given: tuple[str, ...], *, detach: bool, flags: dict[str,
     Its state is kept in .pointsman/state.db of the project: when this is killed or the machine goes down, `pointsman resume`
     goes on where it stood, without doing anything again that was done.
 
-    Ctrl-C calls the run off, for good; twice kills what runs. SIGTERM, or `pointsman pause` from elsewhere, lets what runs
-    finish and leaves the rest for `pointsman resume`.
+    Ctrl-C calls the run off, for good; twice kills what runs. SIGTERM lets what runs finish and leaves the rest for `pointsman
+    resume`. After `pointsman pause` from elsewhere this waits for `pointsman resume`.
 
     Exit code 0: succeeded, 1: failed or called off, 2: it could not be started, 130: called off by Ctrl-C, 143: by SIGTERM.
 
@@ -64,10 +65,15 @@ async def _run(flow: Flow, inputs: dict[str, str], asked: Asked, flags: dict[str
         if not asked.as_json:
             tasks = count(len(new.tasks), "task")
             click.echo(f"{click.style(run.name, bold=True)}  {tasks}, run {short(run.id)}", err=True)
-        if missing := {word for task in new.tasks for word in task.capabilities} - set(settings.capabilities):
-            message = f"Some tasks wait for a worker that can do: {', '.join(sorted(missing))} (see --capability)."
-            click.echo(click.style(message, fg="yellow"), err=True)
+        warn_of_needs(settings, {word for task in new.tasks for word in task.capabilities})
         return await carry(project, run, as_json=asked.as_json)
+
+
+def warn_of_needs(settings: Settings, needed: set[str]) -> None:
+    """What this process cannot do, and others have to."""
+    if missing := needed - set(settings.capabilities):
+        message = f"Some tasks wait for a worker that can do: {', '.join(sorted(missing))} (see --capability)."
+        click.echo(click.style(message, fg="yellow"), err=True)
 
 
 async def declare_tools(project: Project) -> None:

@@ -21,6 +21,7 @@ from pointsman.cli.describe import (
     explain_breaker,
     explain_capabilities,
     explain_delay,
+    explain_exhaustion,
     explain_loss,
     find_log,
     find_lost,
@@ -136,8 +137,9 @@ async def show_run(project: Project, name: str, *, show_all: bool, as_json: bool
         click.echo(f"\nLogs: {near(folder)}")
     if run.phase in (Phase.QUEUED, Phase.ACTIVE) and not attended:
         click.echo("\nNo worker is at it.")
-    if run.outcome == Outcome.FAILURE and (lost := find_lost(tasks, machines)):
-        click.echo(f"\n{explain_loss(lost[0])}")
+    lost, exhausted = find_lost(tasks, machines), explain_exhaustion(run, now)
+    if run.outcome == Outcome.FAILURE and (lost or exhausted):
+        click.echo(f"\n{explain_loss(lost[0]) if lost else exhausted}")
     if steps:
         click.echo("\nNext:")
         width = max(len(step) for step, _ in steps)
@@ -249,7 +251,7 @@ def arrange(tasks: Sequence[Task]) -> Iterator[Task]:
 def show_tasks(tasks: Sequence[Task], surroundings: Surroundings, now: datetime, *, show_all: bool) -> None:
     shown = list(arrange(tasks))
     if len(tasks) > MOST_TASKS and not show_all:
-        shown = [task for task in shown if task.outcome != Outcome.SUCCESS][:MOST_TASKS]
+        shown = pick(shown)
     rows = [
         (
             cut("  " * task.depth + task.name, LONGEST_NAME),
@@ -266,7 +268,20 @@ def show_tasks(tasks: Sequence[Task], surroundings: Surroundings, now: datetime,
         (task.state, task.phase, task.outcome) for task in shown
     ):
         words = ", ".join(f"{number:,} {show_state(*state)}" for state, number in left_out.items())
-        click.echo(f"and {words} (-a shows all)")
+        click.echo(f"{'and ' if rows else ''}{words} (-a shows all)")
+
+
+def pick(tasks: Sequence[Task]) -> list[Task]:
+    """Those that people want to see of many: what failed, what goes on, and what all the others are parts of."""
+
+    def rank(task: Task) -> int:
+        if task.outcome == Outcome.FAILURE or task.phase == Phase.ACTIVE or (task.trigger == "skip" and task.error):
+            return 0
+        return 1 if task.has_children else 2 if task.outcome != Outcome.SUCCESS else 3 if task.depth == 0 else 4
+
+    wanted = [task for task in sorted(tasks, key=rank) if rank(task) < 4][:MOST_TASKS]
+    chosen = {task.id for task in wanted}
+    return [task for task in tasks if task.id in chosen]
 
 
 def explain(task: Task, surroundings: Surroundings, now: datetime) -> str:
@@ -320,7 +335,7 @@ def next_steps(
     """Commands that make sense now: only what the machines take, and what can still lead to success."""
     name = short(run.id)
     attended = bool(surroundings.workers)
-    lost = find_lost(tasks, machines)
+    is_over = bool(find_lost(tasks, machines) or explain_exhaustion(run, project.world.clock.now()))
     failed = next((task for task in tasks if task.outcome == Outcome.FAILURE), None)
     machine = machines[run.machine_id]
     # One that only waited for its subtasks has written nothing.
@@ -330,11 +345,11 @@ def next_steps(
     ended_badly = [task for task in tasks if task.critical and task.outcome in (Outcome.FAILURE, Outcome.CANCELED)]
     # A run that is tried again fails at once where one of these stays as it is.
     can_retry = all(machines[task.machine_id].moves(task.state, "retry") for task in ended_badly)
-    if machine.moves(run.state, "retry") and can_retry and not lost:
+    if machine.moves(run.state, "retry") and can_retry and not is_over:
         yield project.hint("retry", name), "try again what has failed"
     elif failed and machines[failed.machine_id].moves(failed.state, "retry") and run.phase != Phase.DONE:
         yield project.hint("retry", name, failed.name), "try it again"
-    if failed and machines[failed.machine_id].moves(failed.state, "skip") and run.outcome != Outcome.CANCELED and not lost:
+    if failed and machines[failed.machine_id].moves(failed.state, "skip") and run.outcome != Outcome.CANCELED and not is_over:
         yield project.hint("skip", name, failed.name), "go on without it"
     missing = find_missing(tasks, surroundings)
     abilities = [word for each in missing for word in ("--capability", each)]

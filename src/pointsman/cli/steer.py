@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import click
 
-from pointsman.cli.describe import describe_run, describe_task, find_lost
+from pointsman.cli.describe import describe_run, describe_task, explain_exhaustion, find_lost
 from pointsman.cli.output import count, show_state
 from pointsman.cli.project import (
     Asked,
@@ -30,7 +30,8 @@ run_argument = click.argument("run", metavar="RUN")
 task_argument = click.argument("task", metavar="[TASK]", required=False)
 RUN_SIGNALS = ("resume", "retry", "pause", "cancel")
 TASK_SIGNALS = ("retry", "skip", "cancel")
-UNMET = {"process_ended": "its process to have ended (`pointsman cancel` ends it)"}
+MOST_WAYS = 3
+UNMET = {"process_ended": "its process to have ended"}
 """Guards that people meet, in their words."""
 reason_option = click.option("--reason", "-r", metavar="TEXT", help="Why; it is kept in the history.")
 
@@ -143,6 +144,15 @@ async def steer(project: Project, signal: str, name: str, task: str | None, reas
         click.echo("(`pointsman skip` instead of `cancel` lets the others go on without a task.)", err=True)
 
 
+async def can_retry(project: Project, run: Run) -> bool:
+    """Whether a run that has ended can be tried again, and succeed."""
+    engine = project.engine
+    if not (await engine.get_machine(run)).moves(run.state, "retry") or explain_exhaustion(run, project.world.clock.now()):
+        return False
+    tasks = await engine.list_tasks(run.id)
+    return not find_lost(tasks, {task.machine_id: await engine.get_machine(task) for task in tasks})
+
+
 @dataclass(frozen=True, slots=True)
 class Sentence:
     """A refusal in words of the run or task that it is about."""
@@ -161,7 +171,11 @@ async def _in_words(project: Project, refused: TransitionRefused, run: Run, task
         about = task
     machine = await engine.get_machine(about)
     name = f"{run.name} ({short(run.id)})" if about is run else about.name
-    return TransitionRefused(Sentence(explain_refusal(refusal, name, list(_ways_on(project, machine, refusal, run, task)))))
+    ways = list(_ways_on(project, machine, refusal, run, task, can_retry=await can_retry(project, run)))
+    if about is run and refusal.asked == "cancel":
+        active = [each for each in await engine.list_tasks(run.id) if each.phase == Phase.ACTIVE]
+        ways += [project.hint("cancel", short(run.id), each.name) for each in active[:MOST_WAYS]]
+    return TransitionRefused(Sentence(explain_refusal(refusal, name, ways)))
 
 
 def explain_refusal(refusal: Refusal, name: str, ways: list[str]) -> str:
@@ -174,12 +188,18 @@ def explain_refusal(refusal: Refusal, name: str, ways: list[str]) -> str:
     return f"{name} is {refusal.state}, and `{refusal.asked}` is not possible then.{needed}{on}"
 
 
-def _ways_on(project: Project, machine: Machine, refusal: Refusal, run: Run, task: Task | None) -> Iterator[str]:
-    """Commands that the machine takes in this state."""
+def _ways_on(
+    project: Project, machine: Machine, refusal: Refusal, run: Run, task: Task | None, *, can_retry: bool
+) -> Iterator[str]:
+    """Commands that the machine takes in this state, and that lead somewhere."""
     of_task = machine.kind is Kind.TASK
     about = (short(run.id), task.name) if task and of_task else (short(run.id),)
     for signal in TASK_SIGNALS if of_task else RUN_SIGNALS:
-        if signal != refusal.asked and machine.moves(refusal.state, signal):
+        if signal == refusal.asked or not machine.moves(refusal.state, signal):
+            continue
+        if of_task and signal == "cancel" and task and task.critical:
+            yield f"{project.hint(signal, *about)} (but {run.name} cannot succeed without it)"
+        elif of_task or signal != "retry" or can_retry:
             yield project.hint(signal, *about)
 
 
@@ -201,7 +221,8 @@ def foresee(project: Project, run: Run, tasks: list[Task], machines: Mapping[int
         return
     if run.phase == Phase.HELD:
         if active:
-            yield f"{count(len(active), 'task')} running may finish, unless the worker suspends it; nothing more begins."
+            what = "it" if len(active) == 1 else "them"
+            yield f"{count(len(active), 'task')} running may finish, unless the worker suspends {what}; nothing more begins."
         yield f"To go on with it: {project.hint('resume', short(run.id))}"
     elif attended:
         yield f"Its workers go on with it: {project.hint('watch', short(run.id))}"

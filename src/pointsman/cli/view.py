@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Mapping
 from datetime import datetime
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import click
 
-from pointsman.cli.output import lasting, tell
+from pointsman.cli.output import lasting, tell, write_line
 from pointsman.cli.progress import Change, Line, Progress
 from pointsman.kernel.machine import Outcome, Phase, State
 from pointsman.worker.journal import as_line
@@ -164,15 +163,6 @@ class LiveView:
         text.truncate(self._console.width - 1, overflow="ellipsis")
         text.no_wrap = True
         return text
-
-
-def write_line(line: bytes) -> None:
-    """To stdout. Whoever read it may have seen enough; the work goes on."""
-    try:
-        sys.stdout.write(line.decode())
-        sys.stdout.flush()
-    except OSError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def describe_change(change: Change, progress: Progress) -> str:

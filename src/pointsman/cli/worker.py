@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import signal
+from contextlib import nullcontext
 from typing import Any
 
 import click
 
-from pointsman.cli.output import count, tell
+from pointsman.cli.output import count, data_apart, tell
 from pointsman.cli.project import Asked, Project, open_project, project_options, worker_options
 
 
@@ -32,7 +33,8 @@ def command(name: str | None, *, flags: dict[str, Any], asked: Asked) -> int:
 
 async def _work(asked: Asked, flags: dict[str, Any], name: str | None) -> int:
     async with open_project(asked, creates=True, keeps=True, **flags) as project:
-        return await _attend(project, name, as_json=asked.as_json)
+        with data_apart() if asked.as_json else nullcontext():
+            return await _attend(project, name, as_json=asked.as_json)
 
 
 async def _attend(project: Project, name: str | None, *, as_json: bool) -> int:

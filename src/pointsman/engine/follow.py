@@ -115,4 +115,4 @@ def _tell_parent(work: Work, parent: Task, family: Family) -> None:
         reason = "one of its subtasks failed for good"
         tasks.try_send(work, parent, "child_failed", Cause(reason=reason), tasks.Report(error=tasks.as_error(reason)))
     elif family.is_done and work.takes(parent, "children_done"):
-        tasks.try_send(work, parent, "children_done", Cause(reason="every subtask succeeded"))
+        tasks.try_send(work, parent, "children_done", Cause(reason="all its subtasks are done"))

@@ -124,7 +124,7 @@ def _settle_one(work: Work, run: Run, situation: Situation) -> None:
         _fail(work, run, facts, situation.last_failure)
     elif not situation.unfinished:
         _begin(work, run, facts)
-        try_send(work, run, "complete", Cause(reason="every task succeeded"), facts=facts)
+        try_send(work, run, "complete", Cause(reason="all its tasks are done"), facts=facts)
     elif not situation.moving:
         _begin(work, run, facts)
         try_send(work, run, "wait", Cause(reason="only a person can move it on"), facts=facts)

@@ -374,8 +374,10 @@ class Attempt:
             case Skipped(reason):
                 await self._skip(clean(reason))
             case Spread(items):
-                await self._spread(verdict)
-                await self._complete({"outputs": None, "items": len(items)}, None)
+                if await self._spread(verdict):
+                    await self._complete({"outputs": None, "items": len(items)}, None)
+                else:
+                    await self._report(Canceled())
             case Nothing():
                 free()
 
@@ -398,13 +400,21 @@ class Attempt:
         except TransitionRefused:
             await self._complete({"outputs": None, "skipped": True}, None)
 
-    async def _spread(self, spread: Spread) -> None:
-        """Add one part for each item, once: an attempt before this one may have done so already."""
-        results = await self._bench.engine.list_results(self.claim.run_id, [self.claim.name])
-        known = {result.name for result in results}
+    async def _spread(self, spread: Spread) -> bool:
+        """Add one part for each item, once: an attempt before this one may have done so already. False when its run has been
+        called off meanwhile.
+        """
+        engine, run_id, name = self._bench.engine, self.claim.run_id, self.claim.name
+        known = {result.name for result in await engine.list_results(run_id, [name])}
         missing = [item for item in spread.items if item.name not in known]
-        if missing:
-            await self._bench.engine.add_tasks(self.claim.run_id, missing, actor="worker", reason=f"items of {self.claim.name}")
+        try:
+            if missing:
+                await engine.add_tasks(run_id, missing, actor="worker", reason=f"items of {name}")
+        except RequestError:
+            if (await engine.get_run(run_id)).phase != Phase.DONE:
+                raise
+            return False
+        return True
 
     @property
     def _cost(self) -> Decimal:

@@ -136,17 +136,16 @@ def read_output(path: str | Path) -> tuple[Any, str | None]:
         return None, None
     except OSError as error:
         return None, f"its output {path} cannot be read: {error.strerror}"
-    if len(content) > OUTPUT_BYTES:
-        return (
-            None,
-            f"its output {path} is larger than {OUTPUT_BYTES:,} bytes; write large results to a file and hand on the path",
-        )
     if not content.strip():
         return None, None
     return parse_output(content, str(path))
 
 
 def parse_output(content: bytes, origin: str) -> tuple[Any, str | None]:
+    """The value of what may be JSON, and what is wrong with it."""
+    if len(content) > OUTPUT_BYTES:
+        size = f"larger than {OUTPUT_BYTES:,} bytes"
+        return None, f"its output ({origin}) is {size}; write large results to a file, and hand on the path"
     try:
         return json.loads(content.decode("utf-8"), parse_constant=_refuse), None
     except (ValueError, RecursionError) as error:

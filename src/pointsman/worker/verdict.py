@@ -90,15 +90,28 @@ def judge(job: Job, ending: Ending, stop: Stop | None) -> Verdict:
         case "called off":
             return Canceled()
         case "timeout":
-            return Expired(f"It was ended after {format_duration(task.timeout or 0)}, its timeout.", is_retried(job, stop))
-        case "stall":
-            message = f"It was ended after {format_duration(task.stall_timeout or 0)} without any output."
+            message = f"It was {_ended(job)} after {format_duration(task.timeout or 0)}, its timeout{_and_then(job, ending)}."
             return Expired(message, is_retried(job, stop))
+        case "stall":
+            limit = format_duration(task.stall_timeout or 0)
+            return Expired(
+                f"It was {_ended(job)} after {limit} without any output{_and_then(job, ending)}.", is_retried(job, stop)
+            )
         case "end of its run":
             limit = format_duration(job.run_seconds or 0)
-            return Expired(f"It was ended when its run had taken {limit}, the timeout of the run.", retryable=False)
+            message = f"It was {_ended(job)} when its run had taken {limit}, the timeout of the run{_and_then(job, ending)}."
+            return Expired(message, retryable=False)
         case None:
             return _judge_end(job, ending)
+
+
+def _ended(job: Job) -> str:
+    """Nobody can end a thread from outside."""
+    return "asked to end" if job.task.mode == "thread" else "ended"
+
+
+def _and_then(job: Job, ending: Ending) -> str:
+    return f", and {ending.message}" if job.task.mode == "thread" else ""
 
 
 def clean(message: str) -> str:

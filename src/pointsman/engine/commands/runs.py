@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, ClassVar
@@ -58,14 +58,14 @@ class AddTasks:
 
     def decide(self, work: Work) -> Callable[[], list[Task]]:
         run = work.run(self.tenant, self.run_id)
-        if run.phase == Phase.DONE:
+        work.flush()  # others may have added some in this transaction
+        known = work.transaction.find_task_names(run.id)
+        work.load(task_ids=known.values())
+        if run.phase == Phase.DONE and not self._are_parts(work, run, known):
             raise RequestInvalid([Problem("run_id", f"{run.name} has ended ({run.state}). Submit a new run.")])
         if run.phase == Phase.ACTIVE and not work.takes(run, "complete"):
             message = f"{run.name} is {run.state}: its tasks are done, and only its checks are left. Submit a new run."
             raise RequestInvalid([Problem("run_id", message)])
-        work.flush()  # others may have added some in this transaction
-        known = work.transaction.find_task_names(run.id)
-        work.load(task_ids=known.values())
         problems = submit.check_tasks(self.new, {name: work.tasks.rows[task_id].depth for name, task_id in known.items()})
         if problems:
             raise RequestInvalid(problems)
@@ -80,6 +80,13 @@ class AddTasks:
             runs.make_ready(work, run)
             runs.tell_tasks(work, run)
         return lambda: rows
+
+    def _are_parts(self, work: Work, run: Run, known: Mapping[str, str]) -> bool:
+        """Whether all belong to tasks that are at work: these go on to their end when their run has failed, which may be tried
+        again.
+        """
+        parents = [work.tasks.rows.get(known.get(task.parent or "", "")) for task in self.new]
+        return work.takes(run, "retry") and all(parent and parent.phase == Phase.ACTIVE for parent in parents)
 
     def _find_machine(self, work: Work, run: Run, known: Iterable[str]) -> Machine:
         """The one that the other tasks of the run follow, which may be unknown here but for what the database has of it."""

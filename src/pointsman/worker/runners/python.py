@@ -21,7 +21,7 @@ from msgspec import structs
 
 from pointsman.worker import call
 from pointsman.worker.endings import Ending
-from pointsman.worker.runner import Job, Running
+from pointsman.worker.runner import Job, Running, parse_output
 from pointsman.worker.runners.command import NotStarted, RunningCommand, start_command
 from pointsman.world import World
 
@@ -110,13 +110,14 @@ class RunningThread:
     async def wait(self) -> Ending:
         called = await self._called
         if called is None:
-            message = "was stopped, but its thread does not end: it still runs in the worker, and what it does is not counted"
+            message = "its thread does not end: it still runs in the worker, and what it does is not counted"
             return Ending("stopped", message=f"{message}; give it a parameter `cancel`, or let it run in a process")
         if self._stopped:
-            return Ending("stopped", message=f"was stopped, and {called.message or 'returned'}")
+            return Ending("stopped", message=called.message or "returned")
         if called.kind != "returned":
             return Ending(called.kind, message=called.message, retryable=called.retryable)
-        return Ending("exited", exit_code=0, output=json.loads(called.result))
+        output, problem = parse_output(called.result.encode(), "what it returned")
+        return Ending("exited", exit_code=0, output=output, output_problem=problem)
 
     async def stop(self, grace_seconds: float) -> None:
         self._stopped = True
