@@ -15,8 +15,6 @@ command = ["sh"]
 [tools.shaky.breaker]
 failure_threshold = 1
 cooldown = "4s"
-[tools.other]
-command = ["sh"]
 """
 SHAKY = "[ -e well ] || { touch well; exit 1; }"
 
@@ -34,6 +32,17 @@ async def test_an_open_circuit_is_said_once_each_time(project: Project) -> None:
     assert code == 0, said
     assert said.count("shaky circuit is open, retry in ") == 1
     assert " seconds; its tasks wait for that." in said
+
+
+async def test_a_circuit_that_was_open_before_is_said_and_one_of_what_is_done_is_not(project: Project) -> None:
+    project.write_flow("{name: f, tasks: {a: {tool: shaky, command: [shaky.sh], critical: false}, b: {run: sleep 2}}}")
+    code, said = await project.call("run", "flow.yaml")
+    assert code == 0, said
+    assert "circuit" not in said, "nothing waits for it"
+    project.write_flow("{name: f, tasks: {each: {tool: shaky, foreach: [1, 2], command: [shaky.sh]}}}")
+    code, said = await project.call("run", "flow.yaml")
+    assert code == 0, said
+    assert said.count("shaky circuit is open, retry in ") == 1
 
 
 async def test_the_circuit_of_a_tool_that_the_run_does_not_use_is_not_said(project: Project) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import resource
 import signal
+import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -56,23 +57,35 @@ async def test_workers_go_on_when_postgres_was_killed_under_load(tmp_path: Path)
         await check_everything(project)
 
 
-async def test_a_worker_can_be_ended_while_its_database_is_away(tmp_path: Path) -> None:
-    """It says what is wrong, and does not wait for ever to report what nobody can hear."""
+AWAY = """
+name: f
+tasks:
+  a: {run: "touch began; until [ -e go ]; do sleep 0.02; done; test $POINTSMAN_EPOCH -gt 1", retries: 1, backoff: 0.1s}
+"""
+
+
+@pytest.mark.parametrize("slots", [1, 2])
+async def test_a_worker_can_be_ended_while_its_database_is_away(tmp_path: Path, slots: int) -> None:
+    """It says what is wrong, and does not wait to report, or to claim, what nobody can hear."""
     with own_server() as server:
         project = Project(tmp_path, server.url)
-        run_id = await project.submit(
-            project.write_flow("name: f\ntasks:\n  a: {run: 'touch began; until [ -e go ]; do sleep 0.02; done'}\n")
-        )
-        async with project.start("worker", slots=1) as worker:
+        run_id = await project.submit(project.write_flow(AWAY))
+        async with project.start("worker", slots=slots) as worker:
             await worker.until((tmp_path / "began").exists)
             await asyncio.to_thread(server.kill)
+            away = time.monotonic()
             (tmp_path / "go").touch()
             await worker.until(lambda: "does not answer" in worker.said)
+            noticed = time.monotonic()
             worker.send(signal.SIGTERM)
             await worker.until(lambda: "once more to kill" in worker.said)
+            killed = time.monotonic()
             worker.send(signal.SIGTERM)
             await worker.wait()
+            assert time.monotonic() - killed < noticed - away, "sooner than it takes to find out that nobody answers"
             assert "Traceback" not in worker.said
+            assert "never awaited" not in worker.said
+            assert "answers again" not in worker.said
         await asyncio.to_thread(server.start)
         code, said = await project.call("resume", run_id)
         assert code == 0, said

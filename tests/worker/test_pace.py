@@ -86,7 +86,7 @@ def test_nobody_waits_for_what_takes_much_longer_than_usual(rehearsal: Rehearsal
     assert rehearsal.pace.patience() == 0
 
 
-def test_a_wait_is_over_when_a_commit_would_have_been(rehearsal: Rehearsal) -> None:
+def test_a_wait_is_over_when_its_time_is(rehearsal: Rehearsal) -> None:
     rehearsal.get_used_to(0.8 * COMMIT)
     first = rehearsal.begin()
     rehearsal.begin()
@@ -117,8 +117,21 @@ def test_a_long_one_is_soon_forgotten(rehearsal: Rehearsal) -> None:
 
 
 def test_an_end_counts_once(rehearsal: Rehearsal) -> None:
+    rehearsal.get_used_to(SHORT)
     key = rehearsal.begin()
     rehearsal.pace.end(key)
     rehearsal.commit()
+    rehearsal.begin()
     rehearsal.pace.end(key)
+    assert rehearsal.pace.patience() == 0, "there is nothing to report"
+
+
+def test_long_work_waits_for_nobody_however_long_a_commit_takes(rehearsal: Rehearsal) -> None:
+    rehearsal.get_used_to(100 * LONGEST_SECONDS)
+    handed_over = rehearsal.pace.hand_over()
+    rehearsal.pass_seconds(100 * LONGEST_SECONDS)
+    rehearsal.pace.committed(handed_over)
+    first = rehearsal.begin()
+    rehearsal.begin()
+    rehearsal.pace.end(first)
     assert rehearsal.pace.patience() == 0

@@ -415,3 +415,18 @@ async def test_a_fan_out_that_failed_goes_on_as_a_person_wants(
     if told is not None:
         assert output(tasks["after"])["tail"] == f"{told}\n"
     assert tasks["each[0]"].epoch == 1, "what was done is not done again"
+
+
+async def test_short_work_shares_commits(sqlite_url: str, tmp_path: Path) -> None:
+    """Two at a time: what ends at about the same time is reported, and the next two are claimed, in one commit."""
+    count = 100
+    (tmp_path / "short.py").write_text("def nothing():\n    pass\n")
+    tasks = "".join(f"  t{number}: {{call: 'short:nothing', mode: thread}}\n" for number in range(count))
+    async with open_shop(sqlite_url, tmp_path, slots=2) as shop:
+        run = await shop.submit(f"name: short\ntasks:\n{tasks}")
+        before = shop.engine.commit_metrics.batches
+        async with shop.working(run):
+            await shop.until_done(run)
+        assert {task.state for task in (await shop.tasks(run)).values()} == {"SUCCEEDED"}
+        commits = shop.engine.commit_metrics.batches - before
+    assert commits < 0.8 * count, "one for each of them, if none waited for its neighbour"

@@ -15,7 +15,7 @@ from pathlib import Path
 import click
 import msgspec
 
-from pointsman.cli.describe import explain_breaker, explain_exhaustion, explain_loss, find_lost, read_error, read_lanes
+from pointsman.cli.describe import explain_breaker, explain_exhaustion, explain_loss, find_lost, read_error, read_tool
 from pointsman.cli.output import count, data_apart, tell, write_line
 from pointsman.cli.progress import Change, Progress
 from pointsman.cli.project import Project, person, short
@@ -176,14 +176,14 @@ async def _tell_of_circuits(project: Project, run: Run, view: View) -> None:
     told: set[tuple[str, datetime | None]] = set()
     while True:
         with suppress(StoreError):
-            breakers = await engine.list_breakers() if project.settings.tools else ()
-            for breaker in breakers:
-                key = (breaker.tool, breaker.retry_at)
-                if breaker.phase == Phase.HELD and key not in told:
-                    told.add(key)
-                    needs = read_lanes(await engine.list_tasks(run.id))
-                    if breaker.tool in {tool for tool, _ in needs.values()}:
-                        view.say(f"{explain_breaker(breaker, 0, project.world.clock.now())}; its tasks wait for that.")
+            breakers = await engine.list_breakers() if project.settings.tools else []
+            untold = [each for each in breakers if each.phase == Phase.HELD and (each.tool, each.retry_at) not in told]
+            tasks = await engine.list_tasks(run.id) if untold else []
+            wanted = {read_tool(task) for task in tasks if task.phase != Phase.DONE}
+            for breaker in untold:
+                if breaker.tool in wanted:
+                    told.add((breaker.tool, breaker.retry_at))
+                    view.say(f"{explain_breaker(breaker, 0, project.world.clock.now())}; its tasks wait for that.")
         await project.world.sleep(CIRCUIT_SECONDS)
 
 

@@ -131,6 +131,13 @@ def read_needs(task: Task) -> Needs:
     return payload.get("tool"), tuple(payload.get("needs_capabilities", ()))
 
 
+def read_tool(task: Task) -> str | None:
+    """What a task is done with, or the parts of one that spreads out."""
+    payload = msgspec.json.decode(task.payload) if isinstance(task.payload, str) else None
+    tool = payload.get("tool") if isinstance(payload, dict) else None
+    return tool if isinstance(tool, str) else None
+
+
 def read_lanes(tasks: Iterable[Task]) -> dict[int, Needs]:
     """By lane: tasks of one lane ask for the same tool and the same abilities."""
     lanes = {task.lane_id: task for task in tasks}

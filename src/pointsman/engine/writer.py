@@ -143,8 +143,9 @@ class Writer:
             except OutcomeUnknown:
                 raise  # to try again could do it twice
             except (StoreBusy, StoreUnavailable, Conflict) as error:
-                is_given_up = self._closing.is_set() and isinstance(error, StoreUnavailable)
-                if not remaining or is_given_up:
+                # Whoever closes does not wait for a database that is away; a connection that was lost is tried once more.
+                is_away = isinstance(error, StoreUnavailable) and self._closing.is_set() and remaining < TRIES - 1
+                if not remaining or is_away:
                     raise
             self.metrics.retries += 1
             self._closing.wait(pause * self.chance.uniform(0.5, 1.5))

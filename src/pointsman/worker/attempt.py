@@ -91,6 +91,8 @@ class Attempt:
         self._running: Running | None = None
         self._stop: Stop | None = None
         self._stopping: asyncio.Task[None] | None = None
+        self._telling: asyncio.Future[None] | None = None
+        """Of its costs, beside the watching, which must not wait for a database that is away."""
         self._going_since: float | None = None
         """When it began, or was last resumed; None while it is suspended."""
         self._costs_told = 0
@@ -110,7 +112,7 @@ class Attempt:
         except (StoreError, asyncio.CancelledError):
             if self._stop != "killed":
                 raise
-            verdict = Nothing()
+            verdict = Nothing("killed")
         finally:
             self._free()
             self._bench.note(self.claim, verdict)
@@ -132,6 +134,8 @@ class Attempt:
             self._stop = why
             if self._running:
                 self._running.kill()
+            if self._telling:
+                self._telling.cancel()
         elif self._stop is None:
             self._stop = why
             if self._running:
@@ -201,18 +205,16 @@ class Attempt:
         now = self._bench.world.clock.monotonic
         began = now()
         ended = asyncio.ensure_future(running.wait())
-        telling: asyncio.Future[None] | None = None
-        """Beside the watching, which must not wait for a database that is away."""
         while True:
             limits = self._limits(job, running, began)
             patience = max(min(limits.values()) - now(), 0.0) if limits else LOOK_SECONDS
             await asyncio.wait({ended}, timeout=min(patience, LOOK_SECONDS) if job.has_budget else patience)
             if ended.done():
-                if telling is not None:
-                    await telling
+                if self._telling:
+                    await asyncio.wait({self._telling})
                 return ended.result()
-            if job.has_budget and self._stop is None and (telling is None or telling.done()):
-                telling = asyncio.ensure_future(self._tell_cost(job))
+            if job.has_budget and self._stop is None and (self._telling is None or self._telling.done()):
+                self._telling = asyncio.ensure_future(self._tell_cost(job))
             for why, limit in self._limits(job, running, began).items():  # anew: it may have said something meanwhile
                 if now() >= limit:
                     self.stop(why)
@@ -302,16 +304,19 @@ class Attempt:
 
     async def _insist(self, ask: Callable[[], Awaitable[Answer]]) -> Answer:
         """Ask for as long as it takes while the database is away: nothing fails and nothing is done again for that."""
+        was_away = False
         for pause in chain(PAUSES_SECONDS, repeat(PAUSES_SECONDS[-1])):
             try:
                 answer = await ask()
             except StoreError as error:
+                was_away = True
                 self._bench.tell(error)
                 if self._stop == "killed":
                     raise
                 await self._bench.world.sleep(pause)
             else:
-                self._bench.tell(None)
+                if was_away:
+                    self._bench.tell(None)
                 return answer
         raise AssertionError("it is tried for ever")
 

@@ -15,7 +15,7 @@ SLACK = 1.5
 MEMORY = 4
 """The usual time is an average, in which the last one counts for one of so many."""
 LONGEST_SECONDS = 1.0
-"""All that takes longer is alike: nobody waits for it, and it is soon forgotten when short work comes again."""
+"""All that takes longer is alike: it is soon forgotten when short work comes again. Where half of it is usual, nobody waits."""
 
 
 class Pace:
@@ -57,5 +57,7 @@ class Pace:
             return 0.0
         until = self._first_end + self._commit_seconds
         usual = self._usual_seconds
-        latest = max((began for began in self._began.values() if began + usual < until), default=0.0)
-        return max(min(until, latest + SLACK * usual) - self._clock.monotonic(), 0.0)
+        awaited = [began for began in self._began.values() if began + usual < until]
+        if not awaited or usual > LONGEST_SECONDS / 2:
+            return 0.0
+        return max(min(until, max(awaited) + SLACK * usual) - self._clock.monotonic(), 0.0)

@@ -101,7 +101,7 @@ class Preparation:
             bill=bill,
             has_budget=claim.budget_usd is not None or run.has_budget,
             ends_at=run.ends_at,
-            run_seconds=run.most_seconds,
+            run_timeout=run.timeout,
             prepared_at=self.clock.now().timestamp() if task.outputs else 0.0,
             stdout_wanted=task.outputs is not None and task.outputs.from_ == "stdout",
             grace_seconds=settings.grace_seconds,

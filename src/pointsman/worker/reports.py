@@ -58,6 +58,11 @@ class Reports:
             sent()
         return bool(completions or others)
 
+    def close(self) -> None:
+        """Nobody hands anything over any more."""
+        for report, _, _ in self._others:
+            report.close()
+
     def _begin(self, sending: Coroutine[Any, Any, None]) -> None:
         task = asyncio.ensure_future(sending)
         self._sending.add(task)

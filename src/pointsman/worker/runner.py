@@ -43,8 +43,8 @@ class Job(Struct, frozen=True, kw_only=True):
     has_budget: bool = False
     """Whether there is an end to what it may spend, or its run."""
     ends_at: datetime | None = None
-    """When its run will have taken as long as it may, which is `run_seconds`."""
-    run_seconds: float | None = None
+    """When its run will have taken as long as it may, which is `run_timeout`."""
+    run_timeout: float | None = None
     prepared_at: float = 0.0
     """Seconds since the epoch: what is older was not written by it."""
     stdout_wanted: bool = False

@@ -28,8 +28,8 @@ class RunScope:
     directory: Path | None = None
     """Where its flow was submitted from."""
     ends_at: datetime | None = None
-    """When it will have taken as long as it may, which is `most_seconds`."""
-    most_seconds: float | None = None
+    """When it will have taken as long as it may, which is `timeout`."""
+    timeout: float | None = None
     has_budget: bool = False
     results: dict[str, dict[str, Any]] = field(default_factory=dict)
 

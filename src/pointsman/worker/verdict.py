@@ -98,7 +98,7 @@ def judge(job: Job, ending: Ending, stop: Stop | None) -> Verdict:
                 f"It was {_ended(job)} after {limit} without any output{_and_then(job, ending)}.", is_retried(job, stop)
             )
         case "end of its run":
-            limit = format_duration(job.run_seconds or 0)
+            limit = format_duration(job.run_timeout or 0)
             message = f"It was {_ended(job)} when its run had taken {limit}, the timeout of the run{_and_then(job, ending)}."
             return Expired(message, retryable=False)
         case None:

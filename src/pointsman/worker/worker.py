@@ -15,7 +15,7 @@ from typing import Literal
 from pointsman.engine.claims import Claim
 from pointsman.engine.commands.workers import Beat
 from pointsman.engine.engine import Engine
-from pointsman.errors import PointsmanError, RequestError, StoreError, TransitionRefused, WorkerUnavailable
+from pointsman.errors import PointsmanError, RequestError, StoreError, StoreUnavailable, TransitionRefused, WorkerUnavailable
 from pointsman.kernel.machine import Phase
 from pointsman.settings import Settings
 from pointsman.worker import processes, records
@@ -58,7 +58,8 @@ class Worker:
         self._run_id = run_id
         self._say = say
         self._note = note
-        self._trouble: str | None = None
+        self._trouble: StoreError | None = None
+        self._claiming: asyncio.Task[list[Claim] | None] | None = None
         self._attempts: dict[tuple[str, int], Attempt] = {}
         self._tasks: dict[tuple[str, int], asyncio.Task[None]] = {}
         self._used_slots = 0
@@ -108,6 +109,7 @@ class Worker:
             self._heart.stop()
             if not self._is_given_up:
                 await asyncio.to_thread(self._heart.join)
+            bench.reports.close()
             functions.close()
             if await self._leave(row.id):
                 record.close()
@@ -125,6 +127,8 @@ class Worker:
             attempt.stop("killed")
             if self._is_given_up and not attempt.is_at_work:
                 self._tasks[key].cancel()  # it waits for the database
+        if self._is_given_up and self._claiming:
+            self._claiming.cancel()
         self._changed.set()
 
     def look(self) -> None:
@@ -151,8 +155,11 @@ class Worker:
             if room and (has_reported or self._has_news):
                 self._has_news = False
                 # A task of its own, so that its command is queued right behind those of the reports.
-                claims = await asyncio.create_task(self._claim(worker_id, room))
-                self._pace.committed(handed_over)
+                self._claiming = asyncio.create_task(self._claim(worker_id, room))
+                await asyncio.wait({self._claiming})
+                claims = None if self._claiming.cancelled() else self._claiming.result()
+                if claims is not None:
+                    self._pace.committed(handed_over)
                 for claim in claims or ():
                     self._begin(claim, bench)
                 self._has_news |= len(claims or ()) == room
@@ -190,15 +197,14 @@ class Worker:
 
     def _tell(self, error: StoreError | None) -> None:
         """Once when something is wrong with the database, and once when it is over."""
-        trouble = str(error) if error else None
-        if trouble != self._trouble:
-            self._say(trouble or "The database answers again.")
-        self._trouble = trouble
+        if str(error) != str(self._trouble):
+            self._say(str(error) if error else "The database answers again.")
+        self._trouble = error
 
     @property
     def _is_given_up(self) -> bool:
         """It is to end at once, and whatever it still had to say, nobody would hear: the database is away."""
-        return self._wish == "kill" and self._trouble is not None
+        return self._wish == "kill" and isinstance(self._trouble, StoreUnavailable)
 
     def _hear_of_tasks(self) -> None:
         self._has_news = True

@@ -33,8 +33,6 @@ class PythonRunner:
         self._world = world
         self._paths = paths
         self._threads = Threads()
-        self._searched: set[Path] = set()
-        """By calls in threads: the working directories that are in the search path of the worker."""
 
     async def start(self, job: Job) -> Running:
         if job.task.mode == "thread":
@@ -43,13 +41,13 @@ class PythonRunner:
         return start_call(job, [str(path) for path in (*self._paths, job.cwd)], {}, self._world)
 
     def _search(self, cwd: Path) -> None:
-        if cwd not in self._searched:
+        """For modules of functions that are called in threads; a function may have changed the path of the worker."""
+        if str(cwd) not in sys.path:
             paths = dict.fromkeys(map(str, (*self._paths, cwd)))
             sys.path[:0] = [path for path in paths if path not in sys.path]
-            self._searched.add(cwd)
 
     def close(self) -> None:
-        """Let go of the threads that have nothing to do."""
+        """Let go of the threads."""
         self._threads.close()
 
 
@@ -143,6 +141,8 @@ class RunningThread:
     def _run(self) -> Report:
         """In the thread; what is returned is done in the event loop."""
         assert self._job.task.call is not None, "a function to call"
+        if self._called.done():
+            return _do_nothing  # it was killed before it began
         DividedStream.install()
         token = _writer.set(self._write)
         try:
@@ -206,9 +206,12 @@ class DividedStream(io.TextIOBase):
 Report = Callable[[], None]
 
 
+def _do_nothing() -> None: ...
+
+
 class Threads:
-    """Threads that are used again: there are always as many as calls. They never hold up the end of the worker, as those of an
-    executor would.
+    """Threads that are used again, of one event loop: there are always as many as calls. They never hold up the end of the
+    worker, as those of an executor would; after `close`, nothing is run.
 
     Calls go out, and reports come back, as many at once as there are: threads take turns at the interpreter, and each change
     costs more than a short call.
@@ -218,7 +221,7 @@ class Threads:
         self._threads = 0
         self._calls = 0
         """Those that have not been reported."""
-        self._begun: list[Callable[[], Report]] = []
+        self._outgoing: list[Callable[[], Report]] = []
         self._inbox: queue.SimpleQueue[Callable[[], Report] | None] = queue.SimpleQueue()
         self._reports: deque[Report] = deque()
         self._is_woken = False
@@ -230,17 +233,17 @@ class Threads:
         if self._calls > self._threads:
             self._threads += 1
             threading.Thread(target=self._work_off, args=(loop,), name="pointsman call", daemon=True).start()
-        if not self._begun:
+        if not self._outgoing:
             loop.call_soon(self._hand_out)
-        self._begun.append(work)
+        self._outgoing.append(work)
 
     def close(self) -> None:
         for _ in range(self._threads):
             self._inbox.put(None)
 
     def _hand_out(self) -> None:
-        begun, self._begun = self._begun, []
-        for work in begun:
+        outgoing, self._outgoing = self._outgoing, []
+        for work in outgoing:
             self._inbox.put(work)
 
     def _work_off(self, loop: asyncio.AbstractEventLoop) -> None:
