@@ -18,7 +18,9 @@ from bench.report import Row, Table, Target, ratio_of
 SLOTS = 2
 SPAWN = Path(__file__).with_name("spawn.py")
 OWN, FAN_OUT, PARALLEL, BARE = "`pointsman run`, a flow of so many tasks", "`pointsman run`, one `foreach`", "parallel", "bare"
-PREFECT = "Prefect"
+PREFECT, PREFECT_TUNED = "Prefect", "Prefect, tuned"
+RECORDED_AT_ONCE = 100
+"""How many states the server of the tuned one records at once; by default it is one."""
 
 
 def measure(scale: Scale, prefect_python: str | None, versions: dict[str, str]) -> list[Table]:
@@ -37,8 +39,8 @@ def measure(scale: Scale, prefect_python: str | None, versions: dict[str, str]) 
     try:
         if prefect:
             versions.update(prefect.ask("versions"))
-            measure_prefect = ask_prefect(prefect)
-            entries.append(Entry(PREFECT, measure_prefect, fixed=count))
+            entries.append(Entry(PREFECT, ask_prefect(prefect, None), fixed=count))
+            entries.append(Entry(PREFECT_TUNED, ask_prefect(prefect, RECORDED_AT_ONCE), fixed=count))
         answers = take_turns(entries, Pace(scale.rounds, seconds=0, most=0), tell)
     finally:
         if prefect:
@@ -63,25 +65,31 @@ def rows_of(answers: dict[str, list[Answer]], count: int) -> list[Row]:
             note = "how many times as long Pointsman took; its log is written, but not synced to the disk"
             rows.append(seconds_row(name, others, ratio=ratio, target=target, note=note if what is OWN else ""))
     if PREFECT in answers:
-        rows += rows_of_prefect(answers[PREFECT], own)
+        rows += rows_of_prefect(answers[PREFECT], answers[PREFECT_TUNED], own)
     return rows
 
 
-def rows_of_prefect(answers: Sequence[Answer], own: Sequence[float]) -> list[Row]:
-    """Until all is recorded, which is when Pointsman exits; and until the flow returns, when most of it is not."""
-    returned = [answer["returned_seconds"] for answer in answers]
+def rows_of_prefect(answers: Sequence[Answer], tuned: Sequence[Answer], own: Sequence[float]) -> list[Row]:
+    """Until all is recorded, which is when Pointsman exits; and until its program exits, when some of it may not be."""
+    recorded, recorded_tuned = seconds_of(answers), seconds_of(tuned)
+    exited = [answer["exited_seconds"] for answer in answers]
     by_then = round(statistics.median(answer["recorded_by_then"] for answer in answers))
-    recorded = seconds_of(answers)
-    note = "how many times as long it took; on a local server, neither its start nor that of the program counted"
+    note = "how many times as long it took; default settings, a local server whose start is not counted"
     return [
         seconds_row(
             "Prefect, 2 threads, until all are recorded", recorded, ratio=ratio_of(recorded, own), target=Target(10), note=note
         ),
         seconds_row(
-            "the same, until its flow returns",
-            returned,
-            ratio=ratio_of(returned, own),
+            "the same, until its program exits",
+            exited,
+            ratio=ratio_of(exited, own),
             note=f"{by_then:,} of {answers[0]['tasks']:,} are recorded by then",
+        ),
+        seconds_row(
+            f"Prefect whose server records {RECORDED_AT_ONCE} states at once, until all are recorded",
+            recorded_tuned,
+            ratio=ratio_of(recorded_tuned, own),
+            note="not its default",
         ),
     ]
 
@@ -137,5 +145,5 @@ def version_of(parallel: str) -> str:
     return first.removeprefix("GNU parallel ")
 
 
-def ask_prefect(prefect: Contender) -> Callable[[int], Answer]:
-    return lambda count: prefect.ask("run_flow", count=count, slots=SLOTS)
+def ask_prefect(prefect: Contender, recorded_at_once: int | None) -> Callable[[int], Answer]:
+    return lambda count: prefect.ask("run_flow", count=count, slots=SLOTS, recorded_at_once=recorded_at_once)
