@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections.abc import Callable, Mapping
 from datetime import datetime
@@ -74,14 +75,29 @@ class _Lines:
 
 
 class PlainView(_Lines):
-    """One line for each thing that happens."""
+    """One line for each thing that happens; what was seen with one look is written at once."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
+        self._lines: list[str] = []
 
     def change(self, change: Change) -> None:
         if change.line is not None and _is_worth_a_line(change):
-            tell(describe_change(change, self._progress))
+            if not self._lines:
+                asyncio.get_running_loop().call_soon(self._write)
+            self._lines.append(describe_change(change, self._progress))
+
+    def say(self, message: str) -> None:
+        self._write()
+        tell(message)
+
+    def close(self) -> None:
+        self._write()
+
+    def _write(self) -> None:
+        if self._lines:
+            lines, self._lines = self._lines, []
+            tell("\n".join(lines))
 
 
 class JsonView(_Lines):

@@ -55,6 +55,16 @@ class AttemptLog:
     def path(self) -> Path:
         return Path(self._path)
 
+    def make_folder(self) -> None:
+        """Mostly only the folder itself is missing."""
+        folder = os.path.dirname(self._path)  # noqa: PTH120 - of text, many times a second
+        try:
+            os.mkdir(folder)  # noqa: PTH102
+        except FileExistsError:
+            pass
+        except FileNotFoundError:
+            os.makedirs(folder, exist_ok=True)  # noqa: PTH103
+
     def write(self, data: bytes) -> None:
         if not data:
             return
@@ -128,8 +138,8 @@ class AttemptLog:
         return True
 
     def _open(self) -> int:
+        self.make_folder()
         path = self.path if self._in_head else _part(self.path, 1)
-        path.parent.mkdir(parents=True, exist_ok=True)
         return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o644)
 
     def _turn_over(self) -> None:

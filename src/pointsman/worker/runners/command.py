@@ -30,7 +30,7 @@ class CommandRunner:
 
 def start_command(job: Job, argv: tuple[str, ...], world: World) -> RunningCommand | NotStarted:
     with contextlib.suppress(OSError):  # it is there for what the work may write; work that writes nothing does not need it
-        job.log.path.parent.mkdir(parents=True, exist_ok=True)
+        job.log.make_folder()
     try:
         spawned = processes.spawn(argv, cwd=job.cwd, env=job.env, separate_stderr=job.stdout_wanted)
     except (OSError, ValueError) as error:
