@@ -92,7 +92,8 @@ class Contest:
     async def drain(self, count: int) -> Answer:
         await self._engine.submit_run(layered_run([count]))
         began = time.perf_counter()
-        await drain(self._engine, self._worker_id, self._slots, count)
+        # Like the worker, it does not know when there is nothing more to claim.
+        await drain(self._engine, self._worker_id, self._slots, count + self._slots)
         return {"tasks": count, "seconds": time.perf_counter() - began}
 
 

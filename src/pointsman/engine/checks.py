@@ -125,17 +125,22 @@ def instant(path: str, value: object) -> Iterator[Problem]:
 
 def json(path: str, value: object) -> Iterator[Problem]:
     """What can be written as JSON, read again, and found whole."""
-    problem = _find_odd(value)
+    _, problem = write_json(value)
     if problem:
         yield Problem(path, problem)
-        return
+
+
+def write_json(value: object) -> tuple[str, str | None]:
+    """A value as JSON, or what is wrong with it."""
+    if problem := _find_odd(value):
+        return "", problem
     try:
-        size = len(msgspec.json.encode(value))
+        written = msgspec.json.encode(value)
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
-        yield Problem(path, f"It cannot be written as JSON: {str(error).rstrip('.')}. Pass only what JSON knows.")
-        return
-    if size > MAX_TEXT_BYTES:
-        yield Problem(path, _too_large(size, MAX_TEXT_BYTES))
+        return "", f"It cannot be written as JSON: {str(error).rstrip('.')}. Pass only what JSON knows."
+    if len(written) > MAX_TEXT_BYTES:
+        return "", _too_large(len(written), MAX_TEXT_BYTES)
+    return written.decode(), None
 
 
 def fields(path: str, value: object, expected: type[Struct]) -> Iterator[Problem]:

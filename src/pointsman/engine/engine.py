@@ -771,5 +771,7 @@ def _request(endpoint: str, key: str | None, arguments: object) -> Request | Non
 def _json(path: str, value: Any) -> str | None:
     if value is None:
         return None
-    checks.refuse(checks.json(path, value))
-    return msgspec.json.encode(value).decode()
+    written, problem = checks.write_json(value)
+    if problem:
+        checks.refuse([Problem(path, problem)])
+    return written

@@ -304,21 +304,26 @@ class Attempt:
 
     async def _insist(self, ask: Callable[[], Awaitable[Answer]]) -> Answer:
         """Ask for as long as it takes while the database is away: nothing fails and nothing is done again for that."""
-        was_away = False
+        try:
+            return await ask()
+        except StoreError as error:
+            self._meet(error)
         for pause in chain(PAUSES_SECONDS, repeat(PAUSES_SECONDS[-1])):
+            await self._bench.world.sleep(pause)
             try:
                 answer = await ask()
             except StoreError as error:
-                was_away = True
-                self._bench.tell(error)
-                if self._stop == "killed":
-                    raise
-                await self._bench.world.sleep(pause)
+                self._meet(error)
             else:
-                if was_away:
-                    self._bench.tell(None)
+                self._bench.tell(None)
                 return answer
         raise AssertionError("it is tried for ever")
+
+    def _meet(self, error: StoreError) -> None:
+        """The database is away: it is said, and waited for, unless the attempt is to end at once."""
+        self._bench.tell(error)
+        if self._stop == "killed":
+            raise error
 
     async def _report(self, verdict: Verdict) -> None:
         """What each verdict is to the engine."""

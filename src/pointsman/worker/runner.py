@@ -147,7 +147,7 @@ def parse_output(content: bytes, origin: str) -> tuple[Any, str | None]:
         size = f"larger than {OUTPUT_BYTES:,} bytes"
         return None, f"its output ({origin}) is {size}; write large results to a file, and hand on the path"
     try:
-        return json.loads(content.decode("utf-8"), parse_constant=_refuse), None
+        return _decode(content.decode("utf-8")), None
     except (ValueError, RecursionError) as error:
         beginning = content[:80].decode("utf-8", "replace")
         return None, f"its output ({origin}) is not JSON: {error}; it begins with {beginning!r}"
@@ -155,3 +155,6 @@ def parse_output(content: bytes, origin: str) -> tuple[Any, str | None]:
 
 def _refuse(constant: str) -> Any:
     raise ValueError(f"{constant} is not a value of JSON")
+
+
+_decode = json.JSONDecoder(parse_constant=_refuse).decode
