@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from decimal import Decimal
 from itertools import chain, repeat
@@ -211,7 +212,8 @@ class Attempt:
             await asyncio.wait({ended}, timeout=min(patience, LOOK_SECONDS) if job.has_budget else patience)
             if ended.done():
                 if self._telling:
-                    await asyncio.wait({self._telling})
+                    with suppress(asyncio.CancelledError):  # it was killed, and nobody waits for the database
+                        await self._telling
                 return ended.result()
             if job.has_budget and self._stop is None and (self._telling is None or self._telling.done()):
                 self._telling = asyncio.ensure_future(self._tell_cost(job))
