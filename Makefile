@@ -38,7 +38,7 @@ lint: $(VENV)/test.stamp
 	$(BIN)/lint-imports --no-cache
 
 simulate: $(VENV)/test.stamp
-	$(BIN)/python -m tests.simulation --seeds $(SEEDS)
+	$(BIN)/python -m tests.system.simulation --seeds $(SEEDS)
 
 docs: $(VENV)/run.stamp
 	$(BIN)/python docs/generate.py

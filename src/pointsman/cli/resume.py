@@ -30,9 +30,9 @@ def command(run: str | None, *, flags: dict[str, Any], asked: Asked) -> int:
 
 
 async def _resume(name: str | None, asked: Asked, flags: dict[str, Any]) -> int:
-    from pointsman.cli.carry import carry
     from pointsman.cli.describe import read_lanes
     from pointsman.cli.run import declare_tools, warn_of_needs
+    from pointsman.cli.run_to_end import run_to_end
     from pointsman.cli.steer import can_retry
 
     async with open_project(asked, keeps=True, **flags) as project:
@@ -50,4 +50,4 @@ async def _resume(name: str | None, asked: Asked, flags: dict[str, Any]) -> int:
         await declare_tools(project)
         unfinished = [task for task in await project.engine.list_tasks(run.id) if task.phase != Phase.DONE]
         warn_of_needs(project.settings, {word for _, words in read_lanes(unfinished).values() for word in words})
-        return await carry(project, run, after=after, as_json=asked.as_json)
+        return await run_to_end(project, run, after=after, as_json=asked.as_json)

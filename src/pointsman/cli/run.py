@@ -46,7 +46,7 @@ def command(flow: str, given: tuple[str, ...], *, detach: bool, flags: dict[str,
 
 
 async def _run(flow: Flow, inputs: dict[str, str], asked: Asked, flags: dict[str, Any], *, detach: bool) -> int:
-    from pointsman.cli.carry import carry
+    from pointsman.cli.run_to_end import run_to_end
     from pointsman.flows import build_run
     from pointsman.flows.lifecycle import find_lifecycle_file
     from pointsman.flows.plan import write_plan
@@ -66,7 +66,7 @@ async def _run(flow: Flow, inputs: dict[str, str], asked: Asked, flags: dict[str
             tasks = count(len(new.tasks), "task")
             click.echo(f"{click.style(run.name, bold=True)}  {tasks}, run {short(run.id)}", err=True)
         warn_of_needs(settings, {word for task in new.tasks for word in task.capabilities})
-        return await carry(project, run, as_json=asked.as_json)
+        return await run_to_end(project, run, as_json=asked.as_json)
 
 
 def warn_of_needs(settings: Settings, needed: set[str]) -> None:

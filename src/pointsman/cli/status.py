@@ -277,7 +277,7 @@ def pick(tasks: Sequence[Task]) -> list[Task]:
     def rank(task: Task) -> int:
         if task.outcome == Outcome.FAILURE or task.phase == Phase.ACTIVE or (task.trigger == "skip" and task.error):
             return 0
-        return 1 if task.has_children else 2 if task.outcome != Outcome.SUCCESS else 3 if task.depth == 0 else 4
+        return 1 if task.has_subtasks else 2 if task.outcome != Outcome.SUCCESS else 3 if task.depth == 0 else 4
 
     wanted = [task for task in sorted(tasks, key=rank) if rank(task) < 4][:MOST_TASKS]
     chosen = {task.id for task in wanted}
@@ -339,7 +339,7 @@ def next_steps(
     failed = next((task for task in tasks if task.outcome == Outcome.FAILURE), None)
     machine = machines[run.machine_id]
     # One that only waited for its subtasks has written nothing.
-    told = next((task for task in tasks if task.outcome == Outcome.FAILURE and not task.has_children), failed)
+    told = next((task for task in tasks if task.outcome == Outcome.FAILURE and not task.has_subtasks), failed)
     if told:
         yield project.hint("logs", name, told.name), "what it wrote"
     ended_badly = [task for task in tasks if task.critical and task.outcome in (Outcome.FAILURE, Outcome.CANCELED)]

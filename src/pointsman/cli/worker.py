@@ -38,9 +38,9 @@ async def _work(asked: Asked, flags: dict[str, Any], name: str | None) -> int:
 
 
 async def _attend(project: Project, name: str | None, *, as_json: bool) -> int:
-    from pointsman.cli.carry import finish_log, worker_name
-    from pointsman.cli.diary import Diary
+    from pointsman.cli.attempt_printer import AttemptPrinter
     from pointsman.cli.run import declare_tools
+    from pointsman.cli.run_to_end import finish_log, worker_name
     from pointsman.worker import journal, processes
     from pointsman.worker.worker import Worker
 
@@ -52,7 +52,7 @@ async def _attend(project: Project, name: str | None, *, as_json: bool) -> int:
         project.world,
         name=name or worker_name(),
         say=tell,
-        note=Diary(project.world.clock, as_json=as_json).note,
+        note=AttemptPrinter(project.world.clock, as_json=as_json).note,
     )
     loop = asyncio.get_running_loop()
     stops = 0

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from pointsman.engine import alike
+from pointsman.engine import bulk
 from pointsman.engine.command import Command, Needs, Request
 from pointsman.engine.commands.workers import ClaimTasks
 from pointsman.engine.follow import settle
@@ -19,7 +19,7 @@ from pointsman.engine.machines import Machines
 from pointsman.engine.work import Work
 from pointsman.errors import Conflict, KeyReused, PointsmanError, StoreError
 from pointsman.store.contract import Transaction
-from pointsman.store.rows import Entity, Glance, Lane, StoredResponse
+from pointsman.store.rows import Entity, Lane, StoredResponse, TaskKey
 from pointsman.world import World
 
 Answer = Callable[[], Any]
@@ -39,7 +39,7 @@ class Decider:
         work = Work(transaction, self.machines, self.world, self.lanes, self.tenants)
         _load(work, commands)
         outcomes = _decide_all(work, commands)
-        transaction.commit(work.news)
+        transaction.commit(work.wakeups)
         self.lanes.update(work.new_lanes)
         self.tenants |= work.new_tenants
         return outcomes
@@ -58,15 +58,15 @@ def _load(work: Work, commands: Sequence[Command[Any]]) -> None:
     work.lock_runs(run_ids, of_tasks=task_ids)
     if together := _find_together(needs):
         work.groups = _find_groups(work, together)
-        followers = {glance.id for group in work.groups for glance in group[1:]}
+        followers = {key.id for group in work.groups for key in group[1:]}
         task_ids = [task_id for task_id in task_ids if task_id not in followers]
     work.read_tasks(task_ids)
     work.load_workers(sorted({worker_id for each in needs for worker_id in each.worker_ids}))
     for tenant in sorted({task.tenant for task in work.tasks.rows.values()}):
         tools = {work.tool_of(task) for task in work.tasks.rows.values() if task.tenant == tenant}
         work.load_breakers(tenant, sorted(tool for tool in tools if tool))
-    with_children = {task_id for each in needs for task_id in each.families if _has_children(work, task_id)}
-    work.load_families(sorted(with_children))
+    with_subtasks = {task_id for each in needs for task_id in each.subtasks_of if _has_subtasks(work, task_id)}
+    work.load_subtasks(sorted(with_subtasks))
 
 
 def _find_together(needs: Sequence[Needs]) -> dict[str, int]:
@@ -75,21 +75,19 @@ def _find_together(needs: Sequence[Needs]) -> dict[str, int]:
     if others or any(each.held_by for each in needs):
         return {}
     asked = Counter(task_id for each in needs for task_id in each.task_ids)
-    asked.update(task_id for each in needs if each is not first for task_id in each.families)
+    asked.update(task_id for each in needs if each is not first for task_id in each.subtasks_of)
     together = {task_id: epoch for task_id, epoch in first.together if asked[task_id] == 1}
-    return together if len(together) >= alike.FEWEST else {}
+    return together if len(together) >= bulk.FEWEST else {}
 
 
-def _find_groups(work: Work, together: Mapping[str, int]) -> list[list[Glance]]:
-    glances = [
-        glance for glance in work.transaction.glance_at_tasks(list(together)) if glance.current_attempt == together[glance.id]
-    ]
-    return [group for group in alike.sort(work, glances) if len(group) > 1]
+def _find_groups(work: Work, together: Mapping[str, int]) -> list[list[TaskKey]]:
+    keys = [key for key in work.transaction.select_task_keys(list(together)) if key.current_attempt == together[key.id]]
+    return [group for group in bulk.sort(work, keys) if len(group) > 1]
 
 
-def _has_children(work: Work, task_id: str) -> bool:
+def _has_subtasks(work: Work, task_id: str) -> bool:
     task = work.tasks.rows.get(task_id)
-    return task is not None and task.has_children
+    return task is not None and task.has_subtasks
 
 
 def _decide_all(work: Work, commands: Sequence[Command[Any]]) -> list[Any]:

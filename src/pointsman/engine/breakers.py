@@ -8,7 +8,7 @@ from pointsman.engine import limits
 from pointsman.engine.work import Cause, Work
 from pointsman.errors import CircuitOpen, TransitionRefused
 from pointsman.kernel.machine import Kind, Phase, Refusal
-from pointsman.store.contract import News
+from pointsman.store.contract import Wakeup
 from pointsman.store.rows import Breaker, Task
 
 
@@ -93,7 +93,7 @@ def failed(work: Work, task: Task) -> None:
 def _free(work: Work, breaker: Breaker) -> None:
     breaker.probe_task_id = None
     work.breakers.change(breaker)
-    work.news |= News.TASKS
+    work.wakeups |= Wakeup.TASKS
 
 
 def send(work: Work, breaker: Breaker, signal: str, cause: Cause) -> None:
@@ -120,5 +120,5 @@ def try_send(work: Work, breaker: Breaker, signal: str, cause: Cause) -> Refusal
                 breaker.failure_count = breaker.success_count = 0
         limits.watch(work, breaker)
         if state.phase is not Phase.HELD:
-            work.news |= News.TASKS
+            work.wakeups |= Wakeup.TASKS
     return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from decimal import Decimal
 
 from pointsman.engine.work import Work
-from pointsman.store.contract import News
+from pointsman.store.contract import Wakeup
 from pointsman.store.rows import ZERO_USD, Run, Task
 
 
@@ -92,7 +92,7 @@ def _book(work: Work, task: Task, cost: Decimal, *, reserved: Decimal) -> None:
     run = work.runs.rows[task.run_id]
     run.spent_usd += cost
     if reserved < task.reserved_usd:
-        work.news |= News.TASKS  # there may be room for another one
+        work.wakeups |= Wakeup.TASKS  # there may be room for another one
     run.promised_usd += reserved - task.reserved_usd
     task.reserved_usd = reserved
     cover(run)

@@ -11,15 +11,15 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from pointsman.engine import alike, breakers, budgets, limits, runs, tasks, workers
+from pointsman.engine import breakers, budgets, bulk, limits, runs, tasks, workers
 from pointsman.engine.policy import read_policy
 from pointsman.engine.work import Cause, Work
 from pointsman.errors import WorkerUnavailable
 from pointsman.kernel.machine import Phase
-from pointsman.store.contract import News
-from pointsman.store.rows import ZERO_USD, Breaker, Glance, Lane, Task, Worker
+from pointsman.store.contract import Wakeup
+from pointsman.store.rows import ZERO_USD, Breaker, Lane, Task, TaskKey, Worker
 
-Found = TypeVar("Found", Task, Glance)
+Found = TypeVar("Found", Task, TaskKey)
 MOST_PASSED = 1000
 """How many tasks one claim passes by before it gives up."""
 OPEN, FULL, SHUT = "open", "full", "shut"
@@ -53,7 +53,7 @@ class Claimed(NamedTuple):
     """A task, and those that are like it and go with it."""
 
     task: Task
-    followers: Sequence[Glance] = ()
+    followers: Sequence[TaskKey] = ()
 
 
 def claim(work: Work, worker: Worker, limit: int, run_id: str | None = None) -> list[Claimed]:
@@ -91,8 +91,8 @@ def describe(work: Work, claimed: list[Claimed]) -> list[Claim]:
 def _describe_each(work: Work, claimed: Claimed) -> Iterator[Claim]:
     claim = _describe_one(work, claimed.task)
     yield claim
-    for glance in claimed.followers:
-        yield replace(claim, task_id=glance.id, name=glance.name, payload=msgspec.json.decode(glance.payload))
+    for key in claimed.followers:
+        yield replace(claim, task_id=key.id, name=key.name, payload=msgspec.json.decode(key.payload))
 
 
 def _find_candidates(work: Work, worker: Worker, room: int, passed: Set[str], run_id: str | None) -> list[Claimed]:
@@ -109,10 +109,10 @@ def _find_candidates(work: Work, worker: Worker, room: int, passed: Set[str], ru
     candidates = _take_in_hand(work, lost)
     if len(lost) < room:
         if run_id is None:
-            glances = _find_claimable(work, worker.tenant, lane_ids, room, limit)
+            keys = _find_claimable(work, worker.tenant, lane_ids, room, limit)
         else:
-            glances = work.transaction.select_claimable_of_run(run_id, lane_ids, limit)
-        candidates += _take_in_groups(work, worker, _without(glances, passed, room - len(lost)))
+            keys = work.transaction.select_claimable_of_run(run_id, lane_ids, limit)
+        candidates += _take_in_groups(work, worker, _without(keys, passed, room - len(lost)))
     return candidates
 
 
@@ -120,22 +120,22 @@ def _find_allocated(work: Work, run_id: str, lane_ids: Sequence[int], limit: int
     if not work.runs.rows:
         work.lock_runs([run_id])
     elif run_id not in work.runs.rows:
-        work.news |= News.TASKS  # a colleague may hold it: whoever waits comes back alone, and waits for the lock
+        work.wakeups |= Wakeup.TASKS  # a colleague may hold it: whoever waits comes back alone, and waits for the lock
     return work.transaction.select_allocated(run_id, lane_ids, limit)
 
 
-def _find_claimable(work: Work, tenant: str, lane_ids: Sequence[int], room: int, limit: int) -> Sequence[Glance]:
+def _find_claimable(work: Work, tenant: str, lane_ids: Sequence[int], room: int, limit: int) -> Sequence[TaskKey]:
     """Whoever holds no run may wait for those that others hold; docs/decisions/0004 says what can come of that. Another one is
     told to come back without it.
     """
-    glances = work.transaction.select_claimable(tenant, lane_ids, limit)
-    waiting = [] if glances else work.transaction.find_claimable_runs(tenant, lane_ids, room)
+    keys = work.transaction.select_claimable(tenant, lane_ids, limit)
+    waiting = [] if keys else work.transaction.find_claimable_runs(tenant, lane_ids, room)
     if waiting and work.runs.rows:
-        work.news |= News.TASKS
+        work.wakeups |= Wakeup.TASKS
     elif waiting:
         work.load(run_ids=waiting)
-        glances = work.transaction.select_claimable(tenant, lane_ids, limit)
-    return glances
+        keys = work.transaction.select_claimable(tenant, lane_ids, limit)
+    return keys
 
 
 def _without(found: Sequence[Found], passed: Set[str], room: int) -> list[Found]:
@@ -150,23 +150,23 @@ def _take_in_hand(work: Work, found: Sequence[Task]) -> list[Claimed]:
     return [Claimed(work.tasks.rows[task.id]) for task in found]
 
 
-def _take_in_groups(work: Work, worker: Worker, glances: Sequence[Glance]) -> list[Claimed]:
+def _take_in_groups(work: Work, worker: Worker, keys: Sequence[TaskKey]) -> list[Claimed]:
     """What is claimable, in the order in which it was found; those that are alike behind the first of them."""
-    if not glances:
+    if not keys:
         return []
-    work.load(run_ids={glance.run_id for glance in glances})
-    groups = {group[0].id: group for group in alike.sort(work, glances)}
-    firsts = [glance.id for glance in glances if glance.id in groups]
+    work.load(run_ids={key.run_id for key in keys})
+    groups = {group[0].id: group for group in bulk.sort(work, keys)}
+    firsts = [key.id for key in keys if key.id in groups]
     rows = {task.id: task for task in work.transaction.select_to_claim(firsts)}
     candidates: list[Claimed] = []
     for candidate in _take_in_hand(work, [rows[task_id] for task_id in firsts]):
         group = groups[candidate.task.id]
         if len(group) == 1:
             candidates.append(candidate)
-        elif alike.lead(work, candidate.task, group, "claim", tasks.Report(worker=worker)):
+        elif bulk.lead(work, candidate.task, group, "claim", tasks.Report(worker=worker)):
             candidates.append(Claimed(candidate.task, group[1:]))
         else:
-            others = work.transaction.select_to_claim([glance.id for glance in group[1:]])
+            others = work.transaction.select_to_claim([key.id for key in group[1:]])
             candidates += [candidate, *_take_in_hand(work, others)]
     return candidates
 

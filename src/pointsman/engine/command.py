@@ -32,7 +32,7 @@ class Needs:
     task_ids: tuple[str, ...] = ()
     run_ids: tuple[str, ...] = ()
     worker_ids: tuple[str, ...] = ()
-    families: tuple[str, ...] = ()
+    subtasks_of: tuple[str, ...] = ()
     """Tasks whose subtasks matter."""
     held_by: tuple[str, ...] = ()
     """Workers whose tasks may be taken from them."""

@@ -13,7 +13,7 @@ from pointsman.engine.policy import read_policy
 from pointsman.engine.work import Cause, Work
 from pointsman.kernel.grammar import format_duration
 from pointsman.kernel.machine import Kind, Phase
-from pointsman.store.contract import News, Reader
+from pointsman.store.contract import Reader, Wakeup
 from pointsman.store.rows import ZERO_USD, Breaker, Run, Task
 
 MOST_FAILED_TASKS = 1000
@@ -72,7 +72,7 @@ def _repair_tasks(work: Work, task_ids: Sequence[str]) -> None:
             tasks.grant_attempt(task)
             work.tasks.change(task)
             work.waiting.append(task_id)
-            work.news |= News.TASKS
+            work.wakeups |= Wakeup.TASKS
 
 
 def _repair_run(work: Work, run: Run) -> None:
@@ -81,7 +81,7 @@ def _repair_run(work: Work, run: Run) -> None:
     run.promised_usd = sum((task.reserved_usd for task in active), ZERO_USD)
     budgets.cover(run)
     work.runs.change(run)
-    work.news |= News.TASKS
+    work.wakeups |= Wakeup.TASKS
     if run.phase == Phase.DONE:
         workers.release_from_run(work, run)
 

@@ -23,10 +23,10 @@ from pointsman.engine.commands.tasks import NoteAttempt, SignalAttempt, SignalAt
 from pointsman.engine.commands.tend import Repair, Tend
 from pointsman.engine.commands.tools import DeclareTool, ResetBreaker
 from pointsman.engine.commands.transition import RequestTransition, TransitionResult
-from pointsman.engine.commands.workers import Beat, ClaimTasks, GiveUpTasks, Heartbeat, RegisterWorker, SignalWorker
+from pointsman.engine.commands.workers import ClaimTasks, GiveUpTasks, Heartbeat, HeartbeatReply, RegisterWorker, SignalWorker
 from pointsman.engine.doctor import Diagnosis
 from pointsman.engine.machines import Machines
-from pointsman.engine.questions import DEFAULT_TENANT, LONGEST_PAUSE_SECONDS, Answer, Questions
+from pointsman.engine.queries import DEFAULT_TENANT, LONGEST_PAUSE_SECONDS, Answer, Queries
 from pointsman.engine.submit import NewRun, NewTask, check_each_task, check_run
 from pointsman.engine.tasks import Report, as_error
 from pointsman.engine.timers import BATCH
@@ -34,7 +34,7 @@ from pointsman.engine.work import Cause
 from pointsman.engine.writer import CommitMetrics, Writer
 from pointsman.errors import EngineClosed, PointsmanError, Problem, RequestError, StoreBusy, StoreFull, StoreUnavailable
 from pointsman.kernel.machine import Kind
-from pointsman.store.contract import News, Reader, Store
+from pointsman.store.contract import Reader, Store, Wakeup
 from pointsman.store.rows import ZERO_USD, Breaker, Run, Task, Worker
 from pointsman.world import World
 
@@ -58,7 +58,7 @@ class Completion(Struct, frozen=True, kw_only=True):
     log_path: str | None = None
 
 
-class Engine(Questions):
+class Engine(Queries):
     """Carries runs through their life cycles; open one with `pointsman.app.open`."""
 
     def __init__(self, store: Store, machines: Machines, world: World) -> None:
@@ -81,7 +81,7 @@ class Engine(Questions):
             self._keeper.cancel()
             await asyncio.wait({self._keeper})
         await asyncio.to_thread(self._writer.close)
-        self._news.close()
+        self._wakeups.close()
         self._store.close()
 
     async def __aenter__(self) -> Engine:
@@ -319,7 +319,7 @@ class Engine(Questions):
 
     async def heartbeat(
         self, worker_id: str, attempts: Iterable[tuple[str, int]] = (), *, tenant: str = DEFAULT_TENANT
-    ) -> Beat:
+    ) -> HeartbeatReply:
         """A sign of life, with the attempts (task, epoch) that the worker knows to hold; the answer says which to end."""
         checks.identity("worker", worker_id)
         known = tuple(attempts)
@@ -350,32 +350,32 @@ class Engine(Questions):
         if run_id is not None:
             checks.identity("run", run_id)
         command = ClaimTasks(tenant=tenant, request=None, worker_id=worker_id, limit=limit, run_id=run_id)
-        over = self._news.pause(wait_seconds)
+        over = self._wakeups.pause(wait_seconds)
         try:
             while True:
-                expected = self._news.expect(News.TASKS)
+                expected = self._wakeups.expect(Wakeup.TASKS)
                 claimed, lease_seconds = await self._do(command)
                 if claimed or not wait_seconds or over.done():
                     return claimed
                 await self._wait_in_turns(expected, over, lease_seconds / TURNS_IN_A_LEASE)
         finally:
             over.cancel()
-            self._news.forget(expected)
+            self._wakeups.forget(expected)
 
     def listen_for_tasks(self, heard: Callable[[], None]) -> Callable[[], None]:
         """Call `heard` whenever there may be something new to claim, until what is returned is called: for whoever would
         rather claim together with its reports than wait in a claim.
         """
-        return self._news.listen(News.TASKS, heard)
+        return self._wakeups.listen(Wakeup.TASKS, heard)
 
     async def _wait_in_turns(self, expected: asyncio.Future[None], over: asyncio.Future[None], seconds: float) -> None:
         """Until there is news, the time is over, or it is time to be heard of again: a claim is a sign of life, too."""
-        turn = self._news.pause(seconds)
+        turn = self._wakeups.pause(seconds)
         try:
             await asyncio.wait({expected, over, turn}, return_when=asyncio.FIRST_COMPLETED)
         finally:
             turn.cancel()
-            self._news.forget(expected)
+            self._wakeups.forget(expected)
 
     # attempts
 
@@ -644,10 +644,10 @@ class Engine(Questions):
     async def _keep(self) -> None:
         """Do so whenever something is due, sleeping in between until then or until an earlier timer is set."""
         while True:
-            expected = self._news.expect(News.TIMERS)
+            expected = self._wakeups.expect(Wakeup.TIMERS)
             try:
                 if await self._seconds_to_next() <= 0 and await self.tend() >= BATCH:
-                    self._news.forget(expected)
+                    self._wakeups.forget(expected)
                     continue
                 pause = max(await self._seconds_to_next(), SHORTEST_PAUSE_SECONDS)
             except EngineClosed:

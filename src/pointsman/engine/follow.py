@@ -7,8 +7,8 @@ from pointsman.engine.machines import waits_in_queue
 from pointsman.engine.policy import read_policy
 from pointsman.engine.work import Cause, Work
 from pointsman.kernel.machine import Outcome, Phase
-from pointsman.store.contract import News
-from pointsman.store.rows import Family, Task
+from pointsman.store.contract import Wakeup
+from pointsman.store.rows import Subtasks, Task
 
 
 def settle(work: Work, *, claims_follow: bool = False) -> None:
@@ -51,7 +51,7 @@ def _free_dependents(work: Work) -> None:
         work.read_tasks(freed)
         work.waiting += freed
         work.unsettled_runs |= {work.tasks.rows[task_id].run_id for task_id in freed}
-        work.news |= News.TASKS
+        work.wakeups |= Wakeup.TASKS
 
 
 def _tell_dependents(work: Work) -> None:
@@ -101,18 +101,18 @@ def _tell_parents(work: Work) -> None:
     parents, work.parents = sorted(work.parents), set()
     work.flush()
     work.read_tasks(parents)
-    work.load_families(parents)
+    work.load_subtasks(parents)
     for parent_id in parents:
-        if family := work.families.get(parent_id):
-            _tell_parent(work, work.tasks.rows[parent_id], family)
+        if subtasks := work.subtasks_of.get(parent_id):
+            _tell_parent(work, work.tasks.rows[parent_id], subtasks)
 
 
-def _tell_parent(work: Work, parent: Task, family: Family) -> None:
+def _tell_parent(work: Work, parent: Task, subtasks: Subtasks) -> None:
     """A parent that waits for an answer waits for that, whatever its subtasks do."""
     if parent.phase != Phase.HELD or parent.question is not None:
         return
-    if family.failed and work.takes(parent, "child_failed"):
+    if subtasks.failed and work.takes(parent, "child_failed"):
         reason = "one of its subtasks failed for good"
         tasks.try_send(work, parent, "child_failed", Cause(reason=reason), tasks.Report(error=tasks.as_error(reason)))
-    elif family.is_done and work.takes(parent, "children_done"):
+    elif subtasks.is_done and work.takes(parent, "children_done"):
         tasks.try_send(work, parent, "children_done", Cause(reason="all its subtasks are done"))

@@ -12,7 +12,7 @@ import msgspec
 
 from pointsman.engine.work import Work
 from pointsman.kernel.machine import Kind
-from pointsman.store.contract import News
+from pointsman.store.contract import Wakeup
 from pointsman.store.rows import Breaker
 
 FINEST = 100
@@ -56,7 +56,7 @@ def end(work: Work, breaker: Breaker) -> None:
     """One is at work no longer, and leaves its place to those that wait."""
     work.forget_at_work(breaker)
     if breaker.max_concurrent is not None:
-        work.news |= News.TASKS
+        work.wakeups |= Wakeup.TASKS
 
 
 def watch(work: Work, breaker: Breaker) -> None:

@@ -10,7 +10,7 @@ from pointsman.engine import tasks, workers
 from pointsman.engine.policy import read_policy
 from pointsman.engine.work import Cause, Work
 from pointsman.kernel.machine import Kind, Outcome, Phase, Refusal, State, Transition
-from pointsman.store.contract import News
+from pointsman.store.contract import Wakeup
 from pointsman.store.rows import Run, Situation, Task
 
 UNFINISHED = (Phase.HELD.value, Phase.QUEUED.value, Phase.ACTIVE.value)
@@ -210,7 +210,7 @@ def _open(work: Work, run: Run, *, now_open: bool) -> None:
         if task.run_id == run.id:
             task.run_open = now_open
     if now_open:
-        work.news |= News.TASKS
+        work.wakeups |= Wakeup.TASKS
 
 
 def _apply(work: Work, run: Run, effect: str, cause: Cause, error: str | None, output: str | None) -> None:

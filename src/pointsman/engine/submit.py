@@ -20,7 +20,7 @@ from pointsman.engine.work import Cause, Work
 from pointsman.errors import Problem, RequestInvalid, suggest
 from pointsman.kernel.machine import Kind, Lifecycle, Machine, Phase
 from pointsman.lifecycles import DEFAULT
-from pointsman.store.contract import News
+from pointsman.store.contract import Wakeup
 from pointsman.store.rows import Dependency, Run, Task
 
 MAX_DEPTH = 5
@@ -343,7 +343,7 @@ def add_tasks(
         before = row.id
         rows.append(row)
     if machine.initial.phase is Phase.QUEUED:
-        work.news |= News.TASKS
+        work.wakeups |= Wakeup.TASKS
     work.unsettled_runs.add(run.id)
     return rows
 

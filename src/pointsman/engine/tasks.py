@@ -19,7 +19,7 @@ from pointsman.engine.policy import Policy, read_policy
 from pointsman.engine.work import Cause, Work
 from pointsman.errors import TransitionRefused
 from pointsman.kernel.machine import Kind, Outcome, Phase, Refusal, State, Transition
-from pointsman.store.contract import News
+from pointsman.store.contract import Wakeup
 from pointsman.store.rows import ZERO_USD, Task, Worker
 
 
@@ -84,8 +84,8 @@ class TaskFacts:
 
     @property
     def open_subtasks(self) -> int:
-        family = self._work.families.get(self._task.id)
-        return int(family is not None and not family.is_done)
+        subtasks = self._work.subtasks_of.get(self._task.id)
+        return int(subtasks is not None and not subtasks.is_done)
 
     @property
     def review_wanted(self) -> bool:
@@ -378,7 +378,7 @@ def _follow(work: Work, task: Task, state: State, policy: Policy) -> None:
     if task.parent_task_id and state.phase is Phase.DONE:
         work.parents.add(task.parent_task_id)
     if state.phase is Phase.QUEUED:
-        work.news |= News.TASKS
+        work.wakeups |= Wakeup.TASKS
         if task.open_dependencies and work.takes(task, "dependency_failed"):
             work.behind.append(task.id)
     if state.phase is not Phase.DONE and work.takes(task, "ready"):

@@ -10,7 +10,7 @@ from pointsman.engine.policy import read_policy
 from pointsman.engine.work import Cause, Work
 from pointsman.kernel.grammar import format_duration
 from pointsman.kernel.machine import Kind, Phase
-from pointsman.store.contract import News
+from pointsman.store.contract import Wakeup
 from pointsman.store.rows import Breaker, Entity, Notice, Run, Task, Timer, Worker
 
 BATCH = 200
@@ -71,7 +71,7 @@ def _fire(work: Work, timer: Timer) -> None:
         case Worker() if row.missing:
             workers.try_send(work, row, "expire", Cause(reason="it has been silent for too long"))
         case Breaker() if timer.purpose == "rate":
-            work.news |= News.TASKS  # more of its tool may begin
+            work.wakeups |= Wakeup.TASKS  # more of its tool may begin
         case Breaker():
             breakers.try_send(work, row, "delay_over", Cause(reason="its cooldown is over"))
 
@@ -84,7 +84,7 @@ def _fire_for_task(work: Work, task: Task, purpose: str) -> None:
             task.available_at = None
             work.tasks.change(task)
             work.unsettled_runs.add(task.run_id)
-            work.news |= News.TASKS
+            work.wakeups |= Wakeup.TASKS
         case "timeout" if task.phase == Phase.ACTIVE:
             seconds = read_policy(task.policy).timeout_seconds or 0
             reason = f"it ran for more than {format_duration(seconds)}"

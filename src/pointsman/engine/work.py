@@ -21,8 +21,8 @@ from pointsman.engine.machines import Machines
 from pointsman.errors import NotFound
 from pointsman.kernel.machine import Kind, Machine, Outcome, Phase, Refusal, State, Transition
 from pointsman.kernel.step import Snapshot, step
-from pointsman.store.contract import News, Transaction
-from pointsman.store.rows import Breaker, Dependency, Entity, Family, Glance, Lane, Notice, Run, Task, Timer, Worker
+from pointsman.store.contract import Transaction, Wakeup
+from pointsman.store.rows import Breaker, Dependency, Entity, Lane, Notice, Run, Subtasks, Task, TaskKey, Timer, Worker
 from pointsman.world import World
 
 _TEXT = {each: each.value for each in (*Phase, *Outcome)}
@@ -152,10 +152,10 @@ class Work:
         self.new_lanes: dict[int, Lane] = {}
         self._tenants = tenants
         self.new_tenants: set[str] = set()
-        self.families: dict[str, Family] = {}
-        self.groups: list[list[Glance]] = []
+        self.subtasks_of: dict[str, Subtasks] = {}
+        self.groups: list[list[TaskKey]] = []
         """Tasks that are alike and of which the same was reported; the first of each group is in hand."""
-        self.news = News.NOTHING
+        self.wakeups = Wakeup.NOTHING
         # what is to be written beside the rows that move
         self.dependencies: list[Dependency] = []
         self.timers: dict[tuple[str, str], Timer] = {}
@@ -216,11 +216,11 @@ class Work:
         if missing := set(tools) - known:
             self.breakers.hold(self.transaction.lock_breakers(tenant, sorted(missing)))
 
-    def load_families(self, parent_ids: Collection[str]) -> None:
+    def load_subtasks(self, parent_ids: Collection[str]) -> None:
         """How the subtasks of these tasks stand, by what has been written."""
         if parent_ids:
-            for family in self.transaction.assess_families(parent_ids):
-                self.families[family.parent_task_id] = family
+            for subtasks in self.transaction.assess_subtasks(parent_ids):
+                self.subtasks_of[subtasks.parent_task_id] = subtasks
 
     def count_held(self, worker_ids: Collection[str]) -> dict[str, int]:
         """How many tasks these workers hold; asked of the database once, and counted here from then on."""
@@ -255,9 +255,9 @@ class Work:
     def add_child(self, parent_id: str) -> None:
         """A task has one more subtask, which whoever completes it in the same commit has to know."""
         parent = self.tasks.rows[parent_id]
-        parent.has_children = True
+        parent.has_subtasks = True
         self.tasks.change(parent)
-        self.families[parent_id] = Family(parent_task_id=parent_id, open=True, failed=False)
+        self.subtasks_of[parent_id] = Subtasks(parent_task_id=parent_id, open=True, failed=False)
 
     def task(self, tenant: str, task_id: str) -> Task:
         return _found(self.tasks.rows.get(task_id), "task", tenant, task_id)
@@ -271,7 +271,7 @@ class Work:
     def breaker(self, tenant: str, tool: str) -> Breaker | None:
         return next((row for row in self.breakers.rows.values() if row.tool == tool and row.tenant == tenant), None)
 
-    def tool_of(self, task: Task | Glance) -> str | None:
+    def tool_of(self, task: Task | TaskKey) -> str | None:
         return self.lane(task).tool
 
     def lanes_of(self, tenant: str) -> list[Lane]:
@@ -282,7 +282,7 @@ class Work:
             self.new_lanes = known
         return [lane for lane in known.values() if lane.tenant == tenant]
 
-    def lane(self, task: Task | Glance) -> Lane:
+    def lane(self, task: Task | TaskKey) -> Lane:
         lane = self.lanes.get(task.lane_id) or self.new_lanes.get(task.lane_id)
         if lane is None:
             self.new_lanes |= {lane.id: lane for lane in self.transaction.list_lanes()}
@@ -339,7 +339,7 @@ class Work:
             revision=row.revision,
             due_at=due_at,
         )
-        self.news |= News.TIMERS
+        self.wakeups |= Wakeup.TIMERS
 
     def drop_timers(self, row: Entity) -> None:
         self.dropped_timers.add(row.id)
@@ -378,16 +378,16 @@ class Work:
 
     def _insert(self, table: Table[Row], write: Callable[[Sequence[Row]], None]) -> None:
         if new := table.take_new():
-            self.news |= News.EVENTS
+            self.wakeups |= Wakeup.EVENTS
             write(new)
 
     def _store(self, table: Table[Any]) -> None:
         for rows, columns in table.take_moved():
-            self.news |= News.EVENTS
+            self.wakeups |= Wakeup.EVENTS
             if followers := table.followers.pop(rows[0].id, None):
                 # The trail is written from the row: what it says must not be left over from before in some of them.
                 told = [name for name in TOLD if name not in columns]
-                self.transaction.move_alike(rows[0], [rows[0].id, *followers], [*columns, *told])
+                self.transaction.move_in_bulk(rows[0], [rows[0].id, *followers], [*columns, *told])
             else:
                 self.transaction.move(rows, columns)
         for rows, columns in table.take_changed():

@@ -11,7 +11,7 @@ from pointsman.engine import breakers, budgets, tasks
 from pointsman.engine.policy import read_policy
 from pointsman.engine.work import Cause, Work
 from pointsman.kernel.machine import Kind, Phase, Refusal, Transition
-from pointsman.store.contract import News
+from pointsman.store.contract import Wakeup
 from pointsman.store.rows import ZERO_USD, Run, Task, Worker
 
 EXPIRES_AFTER_LEASES = 10
@@ -76,7 +76,7 @@ def try_send(
         if "reassign_tasks" in transition.effects or state.phase is Phase.DONE:
             reassign_tasks(work, worker, cause)
         if state.phase is not Phase.ACTIVE:  # one that has just got something to do leaves nothing to others
-            work.news |= News.TASKS
+            work.wakeups |= Wakeup.TASKS
             work.allocation_wanted = True
         work.reviewed_workers.add(worker.id)
     return None
@@ -109,7 +109,7 @@ def review(work: Work) -> None:
     for worker_id, holds in work.count_held(reviewed).items():
         worker = work.workers.rows[worker_id]
         if holds < worker.max_concurrent_tasks <= holds - work.held_change[worker_id]:
-            work.news |= News.TASKS  # it had no room, and may be waiting for another task already
+            work.wakeups |= Wakeup.TASKS  # it had no room, and may be waiting for another task already
         if holds and worker.phase == Phase.QUEUED:
             # The guard asks for room before the task that it has just been given.
             try_send(work, worker, "assign", Cause(), held=holds - 1)
@@ -140,7 +140,7 @@ def heard_of(work: Work, worker: Worker, *, by_claim: bool = False) -> None:
         work.drop_timers(worker)
         if work.takes(worker, "recover"):
             try_send(work, worker, "recover", Cause(reason="its heartbeats came back"))
-        work.news |= News.TIMERS
+        work.wakeups |= Wakeup.TIMERS
         work.allocation_wanted = True
 
 
@@ -192,7 +192,7 @@ def lose_lease(work: Work, task: Task, cause: Cause) -> None:
         assert task.attempt_worker_id
         work.lost.setdefault(task.attempt_worker_id, []).append(task.id)
         work.change_held(task.attempt_worker_id, -1)
-        work.news |= News.TASKS
+        work.wakeups |= Wakeup.TASKS
         if work.runs.rows[task.run_id].phase == Phase.DONE:
             tasks.end_lost(work, task)
     elif _send_lease_lost(work, task, cause) and task.outcome is None:
@@ -219,7 +219,7 @@ def release_from_run(work: Work, run: Run) -> None:
         worker.run_id = None
         work.workers.change(worker)
         work.reviewed_workers.add(name)
-        work.news |= News.TASKS  # what it waits for may be in another run now
+        work.wakeups |= Wakeup.TASKS  # what it waits for may be in another run now
     work.allocation_wanted = True
 
 
@@ -239,7 +239,7 @@ def allocate(work: Work) -> None:
         for worker in free:
             worker.run_id = run.id
             work.workers.change(worker)
-            work.news |= News.TASKS  # it may be waiting already, and for tasks of this run from now on
+            work.wakeups |= Wakeup.TASKS  # it may be waiting already, and for tasks of this run from now on
             if worker.phase == Phase.QUEUED:
                 try_send(work, worker, "assign", Cause(reason=f"allocated to {run.name}", metadata={"run_id": run.id}), held=0)
         work.flush()

@@ -15,7 +15,7 @@ from typing import Any
 
 from pointsman.engine.command import Command
 from pointsman.engine.commands.tend import Repair, Tend
-from pointsman.engine.questions import CLOSED
+from pointsman.engine.queries import CLOSED
 from pointsman.errors import (
     Conflict,
     EngineClosed,

@@ -26,8 +26,6 @@ from pointsman.store.rows import (
     Breaker,
     Dependency,
     Entity,
-    Family,
-    Glance,
     Lane,
     MachineRow,
     Notice,
@@ -35,7 +33,9 @@ from pointsman.store.rows import (
     Run,
     Situation,
     StoredResponse,
+    Subtasks,
     Task,
+    TaskKey,
     Timer,
     Transition,
     Worker,
@@ -45,7 +45,7 @@ MOST_DIGITS = 19
 """A position has fewer, so that it fits into 64 bits."""
 
 
-class News(IntFlag):
+class Wakeup(IntFlag):
     """What a commit has for others, so that they need not look all the time."""
 
     NOTHING = 0
@@ -68,7 +68,7 @@ def read_position(after: object) -> int:
 
 
 class Reader(Protocol):
-    """Questions that change nothing. Those that are asked for a tenant see nothing of another."""
+    """Queries that change nothing. Those that are asked for a tenant see nothing of another."""
 
     def now(self) -> datetime:
         """The instant, as the database tells it; in a transaction always the same."""
@@ -152,7 +152,7 @@ class Reader(Protocol):
 class Transaction(Reader, Protocol):
     """Everything that one commit reads and writes. Writing methods take whole batches, and do nothing for empty ones."""
 
-    def commit(self, news: News = News.NOTHING) -> None:
+    def commit(self, news: Wakeup = Wakeup.NOTHING) -> None:
         """Make it durable, and tell whoever waits for `news`."""
         ...
 
@@ -165,7 +165,7 @@ class Transaction(Reader, Protocol):
         """
         ...
 
-    def move_alike(self, row: Entity, ids: Sequence[str], columns: Sequence[str]) -> None:
+    def move_in_bulk(self, row: Entity, ids: Sequence[str], columns: Sequence[str]) -> None:
         """Store these columns of `row` in all of these rows, which were like it and make the same move."""
         ...
 
@@ -204,16 +204,16 @@ class Transaction(Reader, Protocol):
         """The ids of a run's tasks by their names."""
         ...
 
-    def glance_at_tasks(self, task_ids: Collection[str]) -> list[Glance]: ...
+    def select_task_keys(self, task_ids: Collection[str]) -> list[TaskKey]: ...
     def select_to_claim(self, task_ids: Collection[str]) -> list[Task]:
         """These tasks with payload."""
         ...
 
-    def select_claimable(self, tenant: str, lane_ids: Sequence[int], limit: int) -> list[Glance]:
+    def select_claimable(self, tenant: str, lane_ids: Sequence[int], limit: int) -> list[TaskKey]:
         """The first claimable tasks of these lanes, by priority and age, without those of runs that others lock."""
         ...
 
-    def select_claimable_of_run(self, run_id: str, lane_ids: Sequence[int], limit: int) -> list[Glance]:
+    def select_claimable_of_run(self, run_id: str, lane_ids: Sequence[int], limit: int) -> list[TaskKey]:
         """The same of one run, which is locked."""
         ...
 
@@ -241,7 +241,7 @@ class Transaction(Reader, Protocol):
         ...
 
     def find_dependents(self, task_ids: Collection[str]) -> list[str]: ...
-    def assess_families(self, parent_ids: Collection[str]) -> list[Family]: ...
+    def assess_subtasks(self, parent_ids: Collection[str]) -> list[Subtasks]: ...
 
     def lock_workers(self, worker_ids: Collection[str]) -> list[Worker]: ...
     def insert_workers(self, workers: Sequence[Worker]) -> None: ...
@@ -304,7 +304,7 @@ class Store(Protocol):
 
     def begin(self) -> Transaction: ...
     def read(self) -> AbstractContextManager[Reader]: ...
-    def listen(self, heard: Callable[[News], None]) -> Callable[[], None]:
+    def listen(self, heard: Callable[[Wakeup], None]) -> Callable[[], None]:
         """Call `heard` for the news of every commit of any process; returns what ends it. `heard` must not block."""
         ...
 

@@ -91,7 +91,7 @@ class Run(Entity, kw_only=True):
 class Task(Entity, kw_only=True):
     CHANGING = (
         *Entity.CHANGING,
-        "has_children",
+        "has_subtasks",
         "available_at",
         "epoch",
         "current_attempt",
@@ -130,7 +130,7 @@ class Task(Entity, kw_only=True):
     critical: bool = True
     review_wanted: bool = False
     has_checks: bool = False
-    has_children: bool = False
+    has_subtasks: bool = False
     """It has subtasks."""
     allocated: bool = False
     """Only the workers that its run was given may claim it."""
@@ -178,7 +178,7 @@ class Task(Entity, kw_only=True):
     output: str | UnsetType | None = UNSET
 
 
-class Glance(Struct, frozen=True, kw_only=True):
+class TaskKey(Struct, frozen=True, kw_only=True):
     """As much of a task as it takes to tell whether it is like another one."""
 
     id: str
@@ -404,7 +404,7 @@ class Situation(Struct, frozen=True, kw_only=True):
     """Some task will go on without a person: claimable, running, or waiting for an instant."""
 
 
-class Family(Struct, frozen=True, kw_only=True):
+class Subtasks(Struct, frozen=True, kw_only=True):
     """How the subtasks of a task stand."""
 
     parent_task_id: str

@@ -61,7 +61,7 @@ Note = Callable[[Claim, Verdict | None], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Bench:
+class AttemptContext:
     """What every attempt of a worker works with."""
 
     engine: Engine
@@ -83,10 +83,10 @@ class Bench:
 class Attempt:
     """A claimed task on its way through the worker."""
 
-    def __init__(self, claim: Claim, bench: Bench, free: Callable[[], None]) -> None:
+    def __init__(self, claim: Claim, context: AttemptContext, free: Callable[[], None]) -> None:
         """`free` is called when its slot may be given to another one."""
         self.claim = claim
-        self._bench = bench
+        self._context = context
         self._free = free
         self._job: Job | None = None
         self._running: Running | None = None
@@ -104,9 +104,9 @@ class Attempt:
     async def execute(self) -> None:
         verdict: Verdict = Nothing()
         try:
-            self._bench.note(self.claim, None)
+            self._context.note(self.claim, None)
             verdict = await self._carry_out()
-            self._bench.pace.end((self.claim.task_id, self.claim.epoch))
+            self._context.pace.end((self.claim.task_id, self.claim.epoch))
             verdict = await self._record(verdict)
         except LeaseLost:
             verdict = Nothing()  # somebody else has it by now, and nothing of this attempt counts
@@ -116,7 +116,7 @@ class Attempt:
             verdict = Nothing("killed")
         finally:
             self._free()
-            self._bench.note(self.claim, verdict)
+            self._context.note(self.claim, verdict)
 
     @property
     def is_at_work(self) -> bool:
@@ -140,13 +140,13 @@ class Attempt:
         elif self._stop is None:
             self._stop = why
             if self._running:
-                self._stopping = asyncio.ensure_future(self._running.stop(self._bench.grace_seconds))
+                self._stopping = asyncio.ensure_future(self._running.stop(self._context.grace_seconds))
 
     def suspend(self, *, wanted: bool) -> None:
         """Hold its processes, or let them go on."""
         if self._running is None or wanted == (self._going_since is None):
             return
-        now = self._bench.world.clock.monotonic()
+        now = self._context.world.clock.monotonic()
         if wanted:
             self._running.suspend()
             self._going_since, self._held_since = None, now
@@ -159,7 +159,7 @@ class Attempt:
 
     async def _carry_out(self) -> Verdict:
         try:
-            job = await self._insist(lambda: self._bench.preparation.prepare(self.claim))
+            job = await self._insist(lambda: self._context.preparation.prepare(self.claim))
             if not isinstance(job, Job):
                 return job
             self._job = job
@@ -180,30 +180,30 @@ class Attempt:
         return verdict
 
     async def _run(self, job: Job) -> Ending:
-        runner: Runner = self._bench.functions if job.task.call else self._bench.commands
+        runner: Runner = self._context.functions if job.task.call else self._context.commands
         running = self._running = await runner.start(job)
-        self._going_since = self._bench.world.clock.monotonic()
+        self._going_since = self._context.world.clock.monotonic()
         if running.pid is not None:
-            self._bench.record.add(running.pid, running.started_ticks, self.claim.task_id, self.claim.epoch)
+            self._context.record.add(running.pid, running.started_ticks, self.claim.task_id, self.claim.epoch)
         try:
             return await self._watch(job, running)
         finally:
             if self._stopping:
                 await self._stopping
             self._running = None
-            self._bench.record.remove(self.claim.task_id, self.claim.epoch)
+            self._context.record.remove(self.claim.task_id, self.claim.epoch)
             job.log.close()
-            if running.pid is not None:  # a thread has no environment of its own that could name the bill
-                job.bill.look(at_its_end=True)
-            for problem in (job.log.problem, job.bill.problem):
+            if running.pid is not None:  # a thread has no environment of its own that could name the cost_file
+                job.cost_file.look(at_its_end=True)
+            for problem in (job.log.problem, job.cost_file.problem):
                 if problem:
-                    self._bench.say(problem)
+                    self._context.say(problem)
 
     async def _watch(self, job: Job, running: Running) -> Ending:
         """Until it has ended, has taken or been silent for too long, or has spent too much."""
         if job.task.timeout is None and job.task.stall_timeout is None and job.ends_at is None and not job.has_budget:
             return await running.wait()
-        now = self._bench.world.clock.monotonic
+        now = self._context.world.clock.monotonic
         began = now()
         ended = asyncio.ensure_future(running.wait())
         while True:
@@ -229,7 +229,7 @@ class Attempt:
         if job.task.timeout is not None and self._going_since is not None:
             limits["timeout"] = began + job.task.timeout + self._held_seconds
         if job.ends_at is not None:
-            clock = self._bench.world.clock
+            clock = self._context.world.clock
             limits["end of its run"] = clock.monotonic() + (job.ends_at - clock.now()).total_seconds()
         if job.task.stall_timeout is not None and self._going_since is not None:
             limits["stall"] = max(running.last_output_at, self._going_since) + job.task.stall_timeout
@@ -237,12 +237,12 @@ class Attempt:
 
     async def _tell_cost(self, job: Job) -> None:
         """What it has spent since the last look. When that is too much, the engine ends the attempt, and we end its work."""
-        if not (cost := job.bill.look()):
+        if not (cost := job.cost_file.look()):
             return
         request_id = f"{self.claim.task_id} {self.claim.epoch} cost {self._costs_told}"
         try:
             task = await self._insist(
-                lambda: self._bench.engine.note_attempt(
+                lambda: self._context.engine.note_attempt(
                     self.claim.task_id, self.claim.epoch, cost_usd=cost, request_id=request_id
                 )
             )
@@ -252,7 +252,7 @@ class Attempt:
             pass  # it is killed, and nobody waits for the database
         else:
             self._costs_told += 1
-            job.bill.tell(cost)
+            job.cost_file.tell(cost)
             if task.phase != Phase.ACTIVE:
                 self.stop("overspent")
 
@@ -260,7 +260,7 @@ class Attempt:
         """The engine is told that the work is done, and then how its checks went."""
         task_id, epoch, cost = self.claim.task_id, self.claim.epoch, self._cost
         task = await self._insist(
-            lambda: self._bench.engine.complete_task(
+            lambda: self._context.engine.complete_task(
                 task_id,
                 epoch,
                 output=completed.output,
@@ -270,16 +270,16 @@ class Attempt:
                 request_id=f"{task_id} {epoch}",  # said again when the answer is lost
             )
         )
-        job.bill.tell(cost)
+        job.cost_file.tell(cost)
         if task.phase != Phase.ACTIVE:
             return Nothing()
         try:
-            failures = await run_checks(job, ending, self._bench.world, begun=self._begin_check)
+            failures = await run_checks(job, ending, self._context.world, begun=self._begin_check)
         except Exception as error:  # noqa: BLE001 - as above, and by now the machine wants to hear of checks
             return Checked((f"The checks could not be made. {_defect(error)}",), retryable=False)
         finally:
             self._running = None
-            job.bill.look(at_its_end=True)
+            job.cost_file.look(at_its_end=True)
         if self._stop:
             return judge(job, ending, self._stop)
         return Checked(tuple(map(str, failures)), retryable=is_retried(job, "checks"))
@@ -311,25 +311,25 @@ class Attempt:
         except StoreError as error:
             self._meet(error)
         for pause in chain(PAUSES_SECONDS, repeat(PAUSES_SECONDS[-1])):
-            await self._bench.world.sleep(pause)
+            await self._context.world.sleep(pause)
             try:
                 answer = await ask()
             except StoreError as error:
                 self._meet(error)
             else:
-                self._bench.tell(None)
+                self._context.tell(None)
                 return answer
         raise AssertionError("it is tried for ever")
 
     def _meet(self, error: StoreError) -> None:
         """The database is away: it is said, and waited for, unless the attempt is to end at once."""
-        self._bench.tell(error)
+        self._context.tell(error)
         if self._stop == "killed":
             raise error
 
     async def _report(self, verdict: Verdict) -> None:
         """What each verdict is to the engine."""
-        engine, send, free = self._bench.engine, self._bench.reports.send, self._free
+        engine, send, free = self._context.engine, self._context.reports.send, self._free
         task_id, epoch = self.claim.task_id, self.claim.epoch
         match verdict:
             case Completed(output, exit_code):
@@ -402,11 +402,11 @@ class Attempt:
             exit_code=exit_code,
             log_path=self._log_path,
         )
-        await self._bench.reports.complete(completion, self._free)
+        await self._context.reports.complete(completion, self._free)
 
     async def _skip(self, reason: str) -> None:
         """Where the machine has no way for it, it counts as done."""
-        engine = self._bench.engine
+        engine = self._context.engine
         try:
             await engine.signal_attempt(self.claim.task_id, self.claim.epoch, "skip", error=reason)
         except TransitionRefused:
@@ -416,7 +416,7 @@ class Attempt:
         """Add one part for each item, once: an attempt before this one may have done so already. False when its run has been
         called off meanwhile.
         """
-        engine, run_id, name = self._bench.engine, self.claim.run_id, self.claim.name
+        engine, run_id, name = self._context.engine, self.claim.run_id, self.claim.name
         known = {result.name for result in await engine.list_results(run_id, [name])}
         missing = [item for item in spread.items if item.name not in known]
         try:
@@ -431,7 +431,7 @@ class Attempt:
     @property
     def _cost(self) -> Decimal:
         """What it has spent that the engine does not know of yet."""
-        return self._job.bill.untold if self._job else ZERO_USD
+        return self._job.cost_file.untold if self._job else ZERO_USD
 
     @property
     def _tail(self) -> str | None:

@@ -17,7 +17,7 @@ from pointsman.flows.expressions import evaluate
 from pointsman.flows.items import list_items
 from pointsman.flows.render import refers_to, render_task, render_text
 from pointsman.settings import Settings
-from pointsman.worker.bill import Bill
+from pointsman.worker.cost_file import CostFile
 from pointsman.worker.log import AttemptLog, log_path
 from pointsman.worker.runner import Job, build_environment
 from pointsman.worker.scope import RunScope, Scopes
@@ -75,7 +75,7 @@ class Preparation:
         path = log_path(settings.directory, claim.run_id, claim.name, claim.epoch)
         stem = path.removesuffix(".log")
         output_path = f"{stem}.output.json"
-        bill = Bill(f"{stem}.cost")
+        cost_file = CostFile(f"{stem}.cost")
         tool = settings.tools.get(claim.tool) if claim.tool else None
         flow_env = {name: render_text(value, scope) for name, value in run.payload.get("env", {}).items()}
         named = {**flow_env, **(tool.env if tool else {}), **task.env}
@@ -84,7 +84,7 @@ class Preparation:
             claim,
             named=named,
             output_path=output_path,
-            cost_path=bill.path,
+            cost_path=cost_file.path,
             log_dir=os.path.dirname(stem),  # noqa: PTH120 - of text, many times a second
             worker_id=self.worker_id,
         )
@@ -98,7 +98,7 @@ class Preparation:
             cwd=project / task.cwd if task.cwd else project,
             output_path=output_path,
             log=AttemptLog(path, settings.log_bytes),
-            bill=bill,
+            cost_file=cost_file,
             has_budget=claim.budget_usd is not None or run.has_budget,
             ends_at=run.ends_at,
             run_timeout=run.timeout,

@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from pointsman.engine.claims import Claim
 from pointsman.flows.model import FlowTask
-from pointsman.worker.bill import Bill
+from pointsman.worker.cost_file import CostFile
 from pointsman.worker.endings import Ending
 from pointsman.worker.log import AttemptLog
 
@@ -39,7 +39,7 @@ class Job(Struct, frozen=True, kw_only=True):
     cwd: Path
     output_path: str
     log: AttemptLog
-    bill: Bill
+    cost_file: CostFile
     has_budget: bool = False
     """Whether there is an end to what it may spend, or its run."""
     ends_at: datetime | None = None

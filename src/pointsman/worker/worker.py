@@ -1,6 +1,6 @@
 """The worker: claims as many tasks as it has slots for, runs each, and reports what became of it.
 
-Who it is and what it holds is known to the engine; a heart beats for it in a thread of its own. It ends when it has been
+Who it is and what it holds is known to the engine; a heartbeat is sent for it in a thread of its own. It ends when it has been
 drained (what runs is finished, nothing new is taken) or killed (what runs is ended at once, and others take it up).
 """
 
@@ -13,14 +13,14 @@ from contextlib import suppress
 from typing import Literal
 
 from pointsman.engine.claims import Claim
-from pointsman.engine.commands.workers import Beat
+from pointsman.engine.commands.workers import HeartbeatReply
 from pointsman.engine.engine import Engine
 from pointsman.errors import PointsmanError, RequestError, StoreError, StoreUnavailable, TransitionRefused, WorkerUnavailable
 from pointsman.kernel.machine import Phase
 from pointsman.settings import Settings
 from pointsman.worker import processes, records
-from pointsman.worker.attempt import Attempt, Bench, Note
-from pointsman.worker.heart import Heart
+from pointsman.worker.attempt import Attempt, AttemptContext, Note
+from pointsman.worker.heartbeat import Heartbeat
 from pointsman.worker.pace import Pace
 from pointsman.worker.prepare import Preparation
 from pointsman.worker.reports import Reports
@@ -68,7 +68,7 @@ class Worker:
         self._has_news = True
         """Whether there may be something to claim."""
         self._pace = Pace(world.clock)
-        self._heart: Heart | None = None
+        self._heartbeat: Heartbeat | None = None
 
     async def work(self) -> None:
         """Work until drained or killed. What a predecessor left behind here is ended first."""
@@ -83,7 +83,7 @@ class Worker:
         record = records.Record(self._settings.directory, row.id)
         environ = pick_environment(os.environ, self._settings.pass_env)
         functions = PythonRunner(self._world, (self._settings.directory,))
-        bench = Bench(
+        context = AttemptContext(
             engine=self._engine,
             world=self._world,
             preparation=Preparation(self._settings, Scopes(self._engine), row.id, environ, self._world.clock),
@@ -97,19 +97,19 @@ class Worker:
             tell=self._tell,
             pace=self._pace,
         )
-        self._heart = self._start_heart(row.id)
+        self._heartbeat = self._start_heartbeat(row.id)
         stop_listening = self._engine.listen_for_tasks(self._hear_of_tasks)
         try:
-            await self._take_turns(row.id, bench)
+            await self._take_turns(row.id, context)
         finally:
             if self._tasks:  # something went wrong here: nothing runs on without anybody to report it
                 self.kill()
                 await asyncio.wait(self._tasks.values())
             stop_listening()
-            self._heart.stop()
+            self._heartbeat.stop()
             if not self._is_given_up:
-                await asyncio.to_thread(self._heart.join)
-            bench.reports.close()
+                await asyncio.to_thread(self._heartbeat.join)
+            context.reports.close()
             functions.close()
             if await self._leave(row.id):
                 record.close()
@@ -133,14 +133,14 @@ class Worker:
 
     def look(self) -> None:
         """Something that it does may have been called off: ask now, and not only with the next heartbeat."""
-        if self._heart:
-            self._heart.beat_now()
+        if self._heartbeat:
+            self._heartbeat.beat_now()
 
     def last_line(self, task_id: str) -> str:
         """The last line that a task has written, if it runs here."""
         return next((attempt.last_line for (each, _), attempt in self._attempts.items() if each == task_id), "")
 
-    async def _take_turns(self, worker_id: str, bench: Bench) -> None:
+    async def _take_turns(self, worker_id: str, context: AttemptContext) -> None:
         """Hand over what has been reported, claim for the slots that are free, begin what was claimed, and so on.
 
         One turn is one commit. What ends while it is written goes into the next one, together with whatever else does.
@@ -150,7 +150,7 @@ class Worker:
             await self._wait_for_neighbours()
             self._changed.clear()
             handed_over = self._pace.hand_over()
-            has_reported = bench.reports.hand_over()
+            has_reported = context.reports.hand_over()
             room = self._settings.slots - self._used_slots if self._wish == "work" else 0
             if room and (has_reported or self._has_news):
                 self._has_news = False
@@ -161,7 +161,7 @@ class Worker:
                 if claims is not None:
                     self._pace.committed(handed_over)
                 for claim in claims or ():
-                    self._begin(claim, bench)
+                    self._begin(claim, context)
                 self._has_news |= len(claims or ()) == room
                 pause = AWAY_SECONDS if claims is None else self._settings.lease_seconds / LOOKS_IN_A_LEASE
             else:
@@ -210,7 +210,7 @@ class Worker:
         self._has_news = True
         self._changed.set()
 
-    def _begin(self, claim: Claim, bench: Bench) -> None:
+    def _begin(self, claim: Claim, context: AttemptContext) -> None:
         key = (claim.task_id, claim.epoch)
         is_free = False
 
@@ -229,25 +229,25 @@ class Worker:
 
         self._used_slots += 1
         self._pace.begin(key)
-        attempt = self._attempts[key] = Attempt(claim, bench, free)
+        attempt = self._attempts[key] = Attempt(claim, context, free)
         task = self._tasks[key] = asyncio.create_task(attempt.execute(), name=claim.name)
         task.add_done_callback(ended)
         if self._wish == "kill":
             attempt.stop("killed")
 
-    def _start_heart(self, worker_id: str) -> Heart:
+    def _start_heartbeat(self, worker_id: str) -> Heartbeat:
         loop = asyncio.get_running_loop()
-        heart = Heart(
+        heartbeat = Heartbeat(
             self._engine,
             worker_id,
             self._settings.lease_seconds,
             held=lambda: list(self._attempts),
             heard=lambda beat: _call(loop, self._hear, beat),
         )
-        heart.start()
-        return heart
+        heartbeat.start()
+        return heartbeat
 
-    def _hear(self, beat: Beat) -> None:
+    def _hear(self, beat: HeartbeatReply) -> None:
         """What the engine says: attempts that no longer count, tasks that are called off, what people want of the worker."""
         processes.reap_strays(())
         for key in beat.lost:
@@ -292,6 +292,6 @@ class Worker:
         return True
 
 
-def _call(loop: asyncio.AbstractEventLoop, heard: Callable[[Beat], None], beat: Beat) -> None:
+def _call(loop: asyncio.AbstractEventLoop, heard: Callable[[HeartbeatReply], None], beat: HeartbeatReply) -> None:
     with suppress(RuntimeError):  # the loop has been closed: nobody listens any longer
         loop.call_soon_threadsafe(heard, beat)

@@ -14,7 +14,7 @@ from pointsman.engine.submit import NewRun, NewTask
 from pointsman.engine.work import Cause, Work
 from pointsman.errors import Problem, RequestInvalid
 from pointsman.kernel.machine import Kind, Machine, Phase
-from pointsman.store.contract import News
+from pointsman.store.contract import Wakeup
 from pointsman.store.rows import Run, Task
 
 
@@ -142,7 +142,7 @@ class SetBudget:
         run.budget_usd = self.budget_usd
         budgets.cover(run)
         work.runs.change(run)
-        work.news |= News.TASKS
+        work.wakeups |= Wakeup.TASKS
         return lambda: run
 
 

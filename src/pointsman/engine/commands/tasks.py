@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any, ClassVar
 
-from pointsman.engine import alike, breakers, budgets, claims, runs, tasks
+from pointsman.engine import breakers, budgets, bulk, claims, runs, tasks
 from pointsman.engine.command import Needs, Request
 from pointsman.engine.people import check_person, check_worker
 from pointsman.engine.tasks import Report
 from pointsman.engine.work import Cause, Work
 from pointsman.errors import LeaseLost, PointsmanError, StoreError
 from pointsman.kernel.machine import Kind, Outcome, Phase
-from pointsman.store.rows import ZERO_USD, Glance, Task
+from pointsman.store.rows import ZERO_USD, Task, TaskKey
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +32,7 @@ class SignalAttempt:
 
     @property
     def needs(self) -> Needs:
-        return Needs(task_ids=(self.task_id,), families=(self.task_id,))
+        return Needs(task_ids=(self.task_id,), subtasks_of=(self.task_id,))
 
     def decide(self, work: Work) -> Callable[[], Task]:
         task = work.task(self.tenant, self.task_id)
@@ -77,7 +77,7 @@ class SignalAttempts:
         # What each has cost is counted with its run, one by one.
         same = same and not first.report.cost_usd
         together = tuple((report.task_id, report.epoch) for report in self.reports) if same else ()
-        return Needs(task_ids=task_ids, families=task_ids, together=together)
+        return Needs(task_ids=task_ids, subtasks_of=task_ids, together=together)
 
     def decide(self, work: Work) -> Callable[[], list[PointsmanError | None]]:
         followers = self._find_followers(work)
@@ -90,13 +90,13 @@ class SignalAttempts:
         report = self.reports[0]
         for group in work.groups:
             leader = work.tasks.rows[group[0].id]
-            if self._are_alike(work, group) and alike.lead(work, leader, group, report.signal, report.report):
+            if self._are_alike(work, group) and bulk.lead(work, leader, group, report.signal, report.report):
                 followers |= set(work.tasks.followers[leader.id])
             else:
-                work.load(task_ids=[glance.id for glance in group])
+                work.load(task_ids=[key.id for key in group])
         return followers
 
-    def _are_alike(self, work: Work, group: Sequence[Glance]) -> bool:
+    def _are_alike(self, work: Work, group: Sequence[TaskKey]) -> bool:
         """Whether they still are: what came before in the same commit may have changed some of them."""
         first, *others = group
         is_as_it_was = work.tasks.is_untouched(first.id) and work.tasks.rows[first.id].revision == first.revision
@@ -152,7 +152,7 @@ class SignalTask:
 
     @property
     def needs(self) -> Needs:
-        return Needs(task_ids=(self.task_id,), families=(self.task_id,))
+        return Needs(task_ids=(self.task_id,), subtasks_of=(self.task_id,))
 
     def decide(self, work: Work) -> Callable[[], Task]:
         task = work.task(self.tenant, self.task_id)
@@ -165,14 +165,14 @@ class SignalTask:
             tasks.send(work, task, self.signal, self.cause, report)
             tasks.grant_attempt(task)
             if work.runs.rows[task.run_id].phase != Phase.DONE:
-                self._tell_family(work, task)
+                self._tell_relatives(work, task)
         return lambda: task
 
-    def _tell_family(self, work: Work, task: Task) -> None:
+    def _tell_relatives(self, work: Work, task: Task) -> None:
         """Whoever passes over a task passes over its parts. And where a whole has failed with its part, another try of that, or
         going on without it, is another try of the whole.
         """
-        if task.has_children and task.outcome == Outcome.SUCCESS:
+        if task.has_subtasks and task.outcome == Outcome.SUCCESS:
             self._skip_parts(work, task)
         while task.parent_task_id is not None:
             work.read_tasks([task.parent_task_id])

@@ -11,7 +11,7 @@ from pointsman.engine.command import Needs, Request
 from pointsman.engine.work import Cause, Work
 from pointsman.errors import NotFound
 from pointsman.kernel.machine import Kind
-from pointsman.store.contract import News
+from pointsman.store.contract import Wakeup
 from pointsman.store.rows import Breaker
 
 
@@ -55,7 +55,7 @@ class DeclareTool:
         if self.rate_count is None:
             breaker.begun = "[]"
         limits.watch(work, breaker)
-        work.news |= News.TASKS  # some may have waited for a place
+        work.wakeups |= Wakeup.TASKS  # some may have waited for a place
 
     def _build(self, work: Work) -> Breaker:
         machine = work.machines.default_lifecycle.of_kind(Kind.BREAKER)

@@ -16,7 +16,7 @@ from pointsman.engine.command import Needs, Request
 from pointsman.engine.people import check_person
 from pointsman.engine.work import Cause, Work
 from pointsman.kernel.machine import Kind, Phase
-from pointsman.store.contract import News
+from pointsman.store.contract import Wakeup
 from pointsman.store.rows import Task, Worker
 
 
@@ -58,7 +58,7 @@ class RegisterWorker:
         if work.takes(worker, "register"):
             workers.send(work, worker, "register", Cause(worker.id))
         work.allocation_wanted = True
-        work.news |= News.TIMERS  # its lease has begun
+        work.wakeups |= Wakeup.TIMERS  # its lease has begun
         return lambda: worker
 
 
@@ -97,7 +97,7 @@ class SignalWorker:
         work.workers.change(worker)
 
 
-class Beat(Struct, frozen=True, kw_only=True):
+class HeartbeatReply(Struct, frozen=True, kw_only=True):
     """What a worker hears when it sends a heartbeat."""
 
     worker: Worker
@@ -113,7 +113,7 @@ class Beat(Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heartbeat:
-    answer_type: ClassVar[Any] = Beat
+    answer_type: ClassVar[Any] = HeartbeatReply
     tenant: str
     request: Request | None
     worker_id: str
@@ -124,7 +124,7 @@ class Heartbeat:
     def needs(self) -> Needs:
         return Needs(worker_ids=(self.worker_id,))
 
-    def decide(self, work: Work) -> Callable[[], Beat]:
+    def decide(self, work: Work) -> Callable[[], HeartbeatReply]:
         worker = work.worker(self.tenant, self.worker_id)
         if worker.phase != Phase.DONE:
             workers.heard_of(work, worker)
@@ -133,7 +133,7 @@ class Heartbeat:
         rows = {task.id: task for task in work.transaction.select_tasks([*known, *held])} if known or held else {}
         return lambda: self._answer(work, worker, rows, held)
 
-    def _answer(self, work: Work, worker: Worker, rows: Mapping[str, Task], held: set[str]) -> Beat:
+    def _answer(self, work: Work, worker: Worker, rows: Mapping[str, Task], held: set[str]) -> HeartbeatReply:
         lost, cancelled, paused = [], [], []
         for task_id, epoch in self.attempts:
             task = rows.get(task_id)
@@ -150,7 +150,7 @@ class Heartbeat:
             for task_id in held - {task_id for task_id, _ in self.attempts}
             if rows[task_id].entered_at + patience < work.now
         ]
-        return Beat(
+        return HeartbeatReply(
             worker=worker,
             lost=tuple(lost),
             cancelled=tuple(cancelled),

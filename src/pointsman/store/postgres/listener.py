@@ -10,27 +10,27 @@ from contextlib import suppress
 
 import psycopg
 
-from pointsman.store.contract import News
+from pointsman.store.contract import Wakeup
 from pointsman.store.postgres.connections import CONNECT_TIMEOUT_SECONDS, LISTENER_SESSION, connect
 from pointsman.world import Ids
 
 SHORTEST_PAUSE_SECONDS = 0.1
 LONGEST_PAUSE_SECONDS = 10.0
-EVERYTHING = News.TASKS | News.TIMERS | News.EVENTS
+EVERYTHING = Wakeup.TASKS | Wakeup.TIMERS | Wakeup.EVENTS
 
 
 class Listener:
     def __init__(self, url: str, ids: Ids) -> None:
         self._url = url
         self._ids = ids
-        self._listeners: list[Callable[[News], None]] = []
+        self._listeners: list[Callable[[Wakeup], None]] = []
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._ended = threading.Event()
         self._tried = threading.Event()
         self._wake: tuple[int, int] | None = None
 
-    def listen(self, heard: Callable[[News], None]) -> Callable[[], None]:
+    def listen(self, heard: Callable[[Wakeup], None]) -> Callable[[], None]:
         with self._lock:
             self._listeners.append(heard)
             if self._thread is None:
@@ -92,7 +92,7 @@ class Listener:
         waiting.register(connection.fileno(), select.POLLIN)
         waiting.register(wake, select.POLLIN)
         while True:
-            news = News.NOTHING
+            news = Wakeup.NOTHING
             while (notification := connection.pgconn.notifies()) is not None:
                 news |= _read(notification.extra)
             if news:
@@ -101,7 +101,7 @@ class Listener:
                 return
             connection.pgconn.consume_input()
 
-    def _tell(self, news: News) -> None:
+    def _tell(self, news: Wakeup) -> None:
         with self._lock:
             listeners = tuple(self._listeners)
         for heard in listeners:
@@ -113,6 +113,6 @@ class Listener:
         return 0.5 + int(digits, 16) / float(16 ** len(digits)) / 2
 
 
-def _read(word: bytes) -> News:
+def _read(word: bytes) -> Wakeup:
     """A word that is not ours may come from somebody who uses the same channel."""
-    return News(int(word) & EVERYTHING) if word.isdigit() else EVERYTHING
+    return Wakeup(int(word) & EVERYTHING) if word.isdigit() else EVERYTHING

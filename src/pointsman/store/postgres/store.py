@@ -23,7 +23,7 @@ from pointsman.errors import (
     StoreUnusable,
 )
 from pointsman.kernel.machine import Machine
-from pointsman.store.contract import News, read_position
+from pointsman.store.contract import Wakeup, read_position
 from pointsman.store.law import rule_rows, state_rows
 from pointsman.store.postgres.connections import (
     OLDEST_SERVER,
@@ -40,8 +40,6 @@ from pointsman.store.rows import (
     Breaker,
     Dependency,
     Entity,
-    Family,
-    Glance,
     Lane,
     MachineRow,
     Notice,
@@ -49,7 +47,9 @@ from pointsman.store.rows import (
     Run,
     Situation,
     StoredResponse,
+    Subtasks,
     Task,
+    TaskKey,
     Timer,
     Transition,
     Worker,
@@ -110,7 +110,7 @@ class PostgresStore:
         finally:
             self._give_back(connection)
 
-    def listen(self, heard: Callable[[News], None]) -> Callable[[], None]:
+    def listen(self, heard: Callable[[Wakeup], None]) -> Callable[[], None]:
         return self._listener.listen(heard)
 
     def close(self) -> None:
@@ -122,7 +122,7 @@ class PostgresStore:
             connection.close()
         self._forget()
 
-    def end(self, word: str, news: News) -> None:
+    def end(self, word: str, news: Wakeup) -> None:
         """Commit or roll back; the news go out with the commit, or not at all."""
         writer = self._writer
         if writer is None or writer.closed:
@@ -382,7 +382,7 @@ class PostgresTransaction(PostgresReader):
     def now(self) -> datetime:
         return self._now
 
-    def commit(self, news: News = News.NOTHING) -> None:
+    def commit(self, news: Wakeup = Wakeup.NOTHING) -> None:
         self._is_over = True
         self._store.end("COMMIT", news)
 
@@ -390,7 +390,7 @@ class PostgresTransaction(PostgresReader):
         """Undo everything; a transaction whose commit failed has been rolled back already."""
         if not self._is_over:
             self._is_over = True
-            self._store.end("ROLLBACK", News.NOTHING)
+            self._store.end("ROLLBACK", Wakeup.NOTHING)
 
     def _stream_end(self) -> int:
         """Here every question has a snapshot of its own."""
@@ -401,7 +401,7 @@ class PostgresTransaction(PostgresReader):
     def move(self, rows: Sequence[Entity], columns: Sequence[str]) -> None:
         self._update(rows, columns, moved=1)
 
-    def move_alike(self, row: Entity, ids: Sequence[str], columns: Sequence[str]) -> None:
+    def move_in_bulk(self, row: Entity, ids: Sequence[str], columns: Sequence[str]) -> None:
         statement, values = update_of([row], columns, moved=1)
         with explained(self._url):
             changed = self._connection.execute(statement, {**values, "id": to_array(ids)}).rowcount
@@ -474,18 +474,18 @@ class PostgresTransaction(PostgresReader):
     def find_task_names(self, run_id: str) -> dict[str, str]:
         return dict(self._rows("find_task_names", run_id=run_id))
 
-    def glance_at_tasks(self, task_ids: Collection[str]) -> list[Glance]:
-        return self._of(Glance, "glance_at_tasks", task_ids)
+    def select_task_keys(self, task_ids: Collection[str]) -> list[TaskKey]:
+        return self._of(TaskKey, "select_task_keys", task_ids)
 
     def select_to_claim(self, task_ids: Collection[str]) -> list[Task]:
         return self._of(Task, "select_to_claim", task_ids)
 
-    def select_claimable(self, tenant: str, lane_ids: Sequence[int], limit: int) -> list[Glance]:
+    def select_claimable(self, tenant: str, lane_ids: Sequence[int], limit: int) -> list[TaskKey]:
         locked = self._rows("select_claimable", tenant=tenant, lane_ids=to_array(lane_ids), limit=limit)
-        return self._of(Glance, "glance_at_claimable", [task_id for (task_id,) in locked])
+        return self._of(TaskKey, "select_claimable_keys", [task_id for (task_id,) in locked])
 
-    def select_claimable_of_run(self, run_id: str, lane_ids: Sequence[int], limit: int) -> list[Glance]:
-        return self._all(Glance, "select_claimable_of_run", run_id=run_id, lane_ids=to_array(lane_ids), limit=limit)
+    def select_claimable_of_run(self, run_id: str, lane_ids: Sequence[int], limit: int) -> list[TaskKey]:
+        return self._all(TaskKey, "select_claimable_of_run", run_id=run_id, lane_ids=to_array(lane_ids), limit=limit)
 
     def select_allocated(self, run_id: str, lane_ids: Sequence[int], limit: int) -> list[Task]:
         locked = self._rows("select_allocated", run_id=run_id, lane_ids=to_array(lane_ids), limit=limit)
@@ -518,8 +518,8 @@ class PostgresTransaction(PostgresReader):
     def find_dependents(self, task_ids: Collection[str]) -> list[str]:
         return self._column("find_dependents", task_ids)
 
-    def assess_families(self, parent_ids: Collection[str]) -> list[Family]:
-        return self._of(Family, "assess_families", parent_ids)
+    def assess_subtasks(self, parent_ids: Collection[str]) -> list[Subtasks]:
+        return self._of(Subtasks, "assess_subtasks", parent_ids)
 
     def lock_workers(self, worker_ids: Collection[str]) -> list[Worker]:
         return self._of(Worker, "lock_workers", worker_ids)

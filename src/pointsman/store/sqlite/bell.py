@@ -13,7 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from pointsman.store.contract import News
+from pointsman.store.contract import Wakeup
 
 _END = 0x80
 
@@ -25,10 +25,10 @@ class Bell:
         self._own = self._folder / name if self._folder else None
         self._fifo: int | None = None
         self._thread: threading.Thread | None = None
-        self._listeners: list[Callable[[News], None]] = []
+        self._listeners: list[Callable[[Wakeup], None]] = []
         self._lock = threading.Lock()
 
-    def listen(self, heard: Callable[[News], None]) -> Callable[[], None]:
+    def listen(self, heard: Callable[[Wakeup], None]) -> Callable[[], None]:
         with self._lock:
             self._listeners.append(heard)
             if self._own and self._fifo is None:
@@ -40,7 +40,7 @@ class Bell:
 
         return stop
 
-    def ring(self, news: News) -> None:
+    def ring(self, news: Wakeup) -> None:
         """Tell everybody, here and in other processes; never waits, never fails."""
         self._tell(news)
         if self._folder is None:
@@ -88,21 +88,21 @@ class Bell:
 
     def _hear(self, fifo: int) -> None:
         while True:
-            news = News.NOTHING
+            news = Wakeup.NOTHING
             for byte in os.read(fifo, 4096):
                 if byte & _END:
                     return
-                news |= News(byte)
+                news |= Wakeup(byte)
             self._tell(news)
 
-    def _tell(self, news: News) -> None:
+    def _tell(self, news: Wakeup) -> None:
         with self._lock:
             listeners = tuple(self._listeners)
         for heard in listeners:
             heard(news)
 
 
-def _ring_one(path: str, news: News) -> None:
+def _ring_one(path: str, news: Wakeup) -> None:
     try:
         fifo = os.open(path, os.O_WRONLY | os.O_NONBLOCK)
     except OSError as error:

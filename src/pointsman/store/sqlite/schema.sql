@@ -132,7 +132,7 @@ CREATE TABLE task (
     critical            INTEGER NOT NULL CHECK (critical IN (0, 1)),
     review_wanted       INTEGER NOT NULL CHECK (review_wanted IN (0, 1)),
     has_checks          INTEGER NOT NULL CHECK (has_checks IN (0, 1)),
-    has_children        INTEGER NOT NULL CHECK (has_children IN (0, 1)),
+    has_subtasks        INTEGER NOT NULL CHECK (has_subtasks IN (0, 1)),
     allocated           INTEGER NOT NULL CHECK (allocated IN (0, 1)),
     run_open            INTEGER NOT NULL CHECK (run_open IN (0, 1)),
     open_dependencies   INTEGER NOT NULL CHECK (open_dependencies >= 0),
@@ -199,7 +199,7 @@ CREATE INDEX task_of_parent ON task (parent_task_id, outcome) WHERE parent_task_
 CREATE VIEW task_in_brief AS
     SELECT id, tenant, machine_id, state, phase, outcome, revision, trigger, reason, actor, metadata, entered_at, created_at,
            started_at, completed_at, run_id, parent_task_id, depth, position, name, lane_id, priority, is_gate, critical,
-           review_wanted, has_checks, has_children, allocated, run_open, open_dependencies, available_at, epoch, current_attempt, worker_id,
+           review_wanted, has_checks, has_subtasks, allocated, run_open, open_dependencies, available_at, epoch, current_attempt, worker_id,
            lease_expired, attempt_count, max_attempts, retry_count, max_retries, reclaim_count, max_reclaims, policy, budget_usd,
            cost_usd, reserved_usd, session_id, keep_session, attempt_worker_id, attempt_started_at, attempt_resumed, attempt_cost_usd, attempt_error,
            attempt_exit_code, attempt_log_path, question, answer, comment, error, cancel_requested_at
@@ -209,18 +209,18 @@ CREATE VIEW task_in_brief AS
 CREATE VIEW task_to_claim AS
     SELECT id, tenant, machine_id, state, phase, outcome, revision, trigger, reason, actor, metadata, entered_at, created_at,
            started_at, completed_at, run_id, parent_task_id, depth, position, name, lane_id, priority, is_gate, critical,
-           review_wanted, has_checks, has_children, allocated, run_open, open_dependencies, available_at, epoch, current_attempt, worker_id,
+           review_wanted, has_checks, has_subtasks, allocated, run_open, open_dependencies, available_at, epoch, current_attempt, worker_id,
            lease_expired, attempt_count, max_attempts, retry_count, max_retries, reclaim_count, max_reclaims, policy, budget_usd,
            cost_usd, reserved_usd, session_id, keep_session, attempt_worker_id, attempt_started_at, attempt_resumed, attempt_cost_usd, attempt_error,
            attempt_exit_code, attempt_log_path, question, answer, comment, error, cancel_requested_at, payload
       FROM task;
 
 -- What tells whether tasks are alike. One that is plain asks for nothing but to be done, and nothing has happened to it yet.
-CREATE VIEW task_at_a_glance AS
+CREATE VIEW task_key AS
     SELECT id, tenant, run_id, machine_id, state, lane_id, revision, epoch, current_attempt, attempt_worker_id, attempt_count,
            started_at IS NOT NULL AS started, max_retries, max_reclaims, policy, entered_at, priority, name, payload,
            phase, open_dependencies, available_at, run_open, is_gate, allocated,
-           is_gate = 0 AND has_checks = 0 AND has_children = 0 AND review_wanted = 0 AND allocated = 0 AND lease_expired = 0 AND keep_session = 0 AND attempt_resumed = 0
+           is_gate = 0 AND has_checks = 0 AND has_subtasks = 0 AND review_wanted = 0 AND allocated = 0 AND lease_expired = 0 AND keep_session = 0 AND attempt_resumed = 0
            AND parent_task_id IS NULL AND budget_usd IS NULL AND max_attempts IS NULL AND available_at IS NULL
            AND open_dependencies = 0 AND retry_count = 0 AND reclaim_count = 0 AND cost_usd = 0 AND reserved_usd = 0
            AND attempt_cost_usd = 0 AND attempt_error IS NULL AND attempt_exit_code IS NULL AND attempt_log_path IS NULL

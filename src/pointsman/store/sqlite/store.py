@@ -26,15 +26,13 @@ from pointsman.errors import (
     StoreUnusable,
 )
 from pointsman.kernel.machine import Machine
-from pointsman.store.contract import News, read_position
+from pointsman.store.contract import Wakeup, read_position
 from pointsman.store.law import rule_rows, state_rows
 from pointsman.store.rows import (
     Attempt,
     Breaker,
     Dependency,
     Entity,
-    Family,
-    Glance,
     Lane,
     MachineRow,
     Notice,
@@ -42,7 +40,9 @@ from pointsman.store.rows import (
     Run,
     Situation,
     StoredResponse,
+    Subtasks,
     Task,
+    TaskKey,
     Timer,
     Transition,
     Worker,
@@ -69,7 +69,7 @@ SWITCH_TRIES = 500
 CACHE_KIB = 65_536
 CHECKPOINT_PAGES = 4_000
 Row = TypeVar("Row", bound=Struct)
-Found = TypeVar("Found", Task, Glance)
+Found = TypeVar("Found", Task, TaskKey)
 
 
 class SqliteStore:
@@ -119,7 +119,7 @@ class SqliteStore:
                     connection.execute("ROLLBACK")
                 self._idle.append(connection)
 
-    def listen(self, heard: Callable[[News], None]) -> Callable[[], None]:
+    def listen(self, heard: Callable[[Wakeup], None]) -> Callable[[], None]:
         return self._bell.listen(heard)
 
     def close(self) -> None:
@@ -128,7 +128,7 @@ class SqliteStore:
             self._idle.pop().close()
         self._writer.close()
 
-    def end(self, word: str, news: News) -> None:
+    def end(self, word: str, news: Wakeup) -> None:
         """Commit or roll back, and tell the news once they are true."""
         try:
             # Some errors have ended the transaction already.
@@ -398,7 +398,7 @@ class SqliteTransaction(SqliteReader):
     def now(self) -> datetime:
         return self._now
 
-    def commit(self, news: News = News.NOTHING) -> None:
+    def commit(self, news: Wakeup = Wakeup.NOTHING) -> None:
         self._is_over = True
         self._store.end("COMMIT", news)
 
@@ -406,7 +406,7 @@ class SqliteTransaction(SqliteReader):
         """Undo everything; a transaction whose commit failed has been rolled back already."""
         if not self._is_over:
             self._is_over = True
-            self._store.end("ROLLBACK", News.NOTHING)
+            self._store.end("ROLLBACK", Wakeup.NOTHING)
 
     def move(self, rows: Sequence[Entity], columns: Sequence[str]) -> None:
         if not rows:
@@ -414,7 +414,7 @@ class SqliteTransaction(SqliteReader):
         statement, encoder = update_of(type(rows[0]), tuple(columns), moved=1)
         self._change_each(statement, encoder, rows)
 
-    def move_alike(self, row: Entity, ids: Sequence[str], columns: Sequence[str]) -> None:
+    def move_in_bulk(self, row: Entity, ids: Sequence[str], columns: Sequence[str]) -> None:
         statement, encoder = update_of_alike(type(row), tuple(columns))
         self._run_many(statement, [(_json(ids), *encoder(row))])
         if self._connection.changes() != len(ids):
@@ -479,20 +479,23 @@ class SqliteTransaction(SqliteReader):
     def find_task_names(self, run_id: str) -> dict[str, str]:
         return dict(self._rows("find_task_names", run_id=run_id))
 
-    def glance_at_tasks(self, task_ids: Collection[str]) -> list[Glance]:
-        return self._all(Glance, "glance_at_tasks", ids=_json(task_ids))
+    def select_task_keys(self, task_ids: Collection[str]) -> list[TaskKey]:
+        return self._all(TaskKey, "select_task_keys", ids=_json(task_ids))
 
     def select_to_claim(self, task_ids: Collection[str]) -> list[Task]:
         return self._all(Task, "select_to_claim", ids=_json(task_ids))
 
-    def select_claimable(self, tenant: str, lane_ids: Sequence[int], limit: int) -> list[Glance]:
+    def select_claimable(self, tenant: str, lane_ids: Sequence[int], limit: int) -> list[TaskKey]:
         return _first(
-            [self._all(Glance, "select_claimable", tenant=tenant, lane_id=lane_id, limit=limit) for lane_id in lane_ids], limit
+            [self._all(TaskKey, "select_claimable", tenant=tenant, lane_id=lane_id, limit=limit) for lane_id in lane_ids], limit
         )
 
-    def select_claimable_of_run(self, run_id: str, lane_ids: Sequence[int], limit: int) -> list[Glance]:
+    def select_claimable_of_run(self, run_id: str, lane_ids: Sequence[int], limit: int) -> list[TaskKey]:
         return _first(
-            [self._all(Glance, "select_claimable_of_run", run_id=run_id, lane_id=lane_id, limit=limit) for lane_id in lane_ids],
+            [
+                self._all(TaskKey, "select_claimable_of_run", run_id=run_id, lane_id=lane_id, limit=limit)
+                for lane_id in lane_ids
+            ],
             limit,
         )
 
@@ -528,8 +531,8 @@ class SqliteTransaction(SqliteReader):
     def find_dependents(self, task_ids: Collection[str]) -> list[str]:
         return [task_id for (task_id,) in self._rows("find_dependents", ids=_json(task_ids))]
 
-    def assess_families(self, parent_ids: Collection[str]) -> list[Family]:
-        return self._all(Family, "assess_families", ids=_json(parent_ids))
+    def assess_subtasks(self, parent_ids: Collection[str]) -> list[Subtasks]:
+        return self._all(Subtasks, "assess_subtasks", ids=_json(parent_ids))
 
     def lock_workers(self, worker_ids: Collection[str]) -> list[Worker]:
         return self._all(Worker, "lock_workers", ids=_json(worker_ids))

@@ -23,16 +23,16 @@ SELECT * FROM task_in_brief
 -- name: find_task_names
 SELECT name, id FROM task WHERE run_id = %(run_id)s
 
--- name: glance_at_tasks
+-- name: select_task_keys
 SELECT id, tenant, run_id, machine_id, state, lane_id, revision, epoch, current_attempt, attempt_worker_id, attempt_count, started,
        max_retries, max_reclaims, policy, entered_at, plain
-  FROM task_at_a_glance WHERE id = ANY(%(ids)s) ORDER BY id
+  FROM task_key WHERE id = ANY(%(ids)s) ORDER BY id
 
--- name: glance_at_claimable
+-- name: select_claimable_keys
 -- What is still so, now that its run is locked.
 SELECT id, tenant, run_id, machine_id, state, lane_id, revision, epoch, current_attempt, attempt_worker_id, attempt_count, started,
        max_retries, max_reclaims, policy, entered_at, priority, name, payload, plain
-  FROM task_at_a_glance
+  FROM task_key
  WHERE id = ANY(%(ids)s)
    AND phase = 'queued' AND open_dependencies = 0 AND available_at IS NULL AND run_open AND NOT is_gate AND NOT allocated
  ORDER BY priority DESC, id
@@ -63,7 +63,7 @@ SELECT first.*
  CROSS JOIN LATERAL (
        SELECT id, tenant, run_id, machine_id, state, lane_id, revision, epoch, current_attempt, attempt_worker_id, attempt_count, started,
               max_retries, max_reclaims, policy, entered_at, priority, name, payload, plain
-         FROM task_at_a_glance AS task
+         FROM task_key AS task
         WHERE task.run_id = %(run_id)s AND task.lane_id = lane.id
           AND phase = 'queued' AND open_dependencies = 0 AND available_at IS NULL AND run_open AND NOT is_gate AND NOT allocated
         ORDER BY task.priority DESC, task.id LIMIT %(limit)s) AS first
@@ -106,13 +106,13 @@ SELECT DISTINCT first.run_id
 -- name: insert_tasks
 INSERT INTO task (id, tenant, machine_id, state, phase, outcome, revision, trigger, reason, actor, metadata, entered_at, created_at,
                   started_at, completed_at, run_id, parent_task_id, depth, position, name, lane_id, priority, is_gate, critical,
-                  review_wanted, has_checks, has_children, allocated, run_open, open_dependencies, available_at, epoch, current_attempt, worker_id,
+                  review_wanted, has_checks, has_subtasks, allocated, run_open, open_dependencies, available_at, epoch, current_attempt, worker_id,
                   lease_expired, attempt_count, max_attempts, retry_count, max_retries, reclaim_count, max_reclaims, policy,
                   budget_usd, cost_usd, reserved_usd, session_id, keep_session, attempt_worker_id, attempt_started_at, attempt_resumed, attempt_cost_usd,
                   attempt_error, attempt_exit_code, attempt_log_path, question, answer, comment, error, cancel_requested_at, payload)
 SELECT id, tenant, machine_id, state, phase, outcome, revision, trigger, reason, actor, metadata, entered_at, created_at,
        started_at, completed_at, run_id, parent_task_id, depth, position, name, lane_id, priority, is_gate, critical,
-       review_wanted, has_checks, has_children, allocated, run_open, open_dependencies, available_at, epoch, current_attempt, worker_id,
+       review_wanted, has_checks, has_subtasks, allocated, run_open, open_dependencies, available_at, epoch, current_attempt, worker_id,
        lease_expired, attempt_count, max_attempts, retry_count, max_retries, reclaim_count, max_reclaims, policy,
        budget_usd, cost_usd, reserved_usd, session_id, keep_session, attempt_worker_id, attempt_started_at, attempt_resumed, attempt_cost_usd, attempt_error,
        attempt_exit_code, attempt_log_path, question, answer, comment, error,
@@ -121,7 +121,7 @@ SELECT id, tenant, machine_id, state, phase, outcome, revision, trigger, reason,
        id text, tenant text, machine_id integer, state text, phase text, outcome text, revision integer, trigger text, reason text,
        actor text, metadata text, entered_at timestamptz, created_at timestamptz, started_at timestamptz, completed_at timestamptz,
        run_id text, parent_task_id text, depth integer, position integer, name text, lane_id integer, priority integer,
-       is_gate boolean, critical boolean, review_wanted boolean, has_checks boolean, has_children boolean, allocated boolean, run_open boolean,
+       is_gate boolean, critical boolean, review_wanted boolean, has_checks boolean, has_subtasks boolean, allocated boolean, run_open boolean,
        open_dependencies integer, available_at timestamptz, epoch integer, current_attempt integer, worker_id text,
        lease_expired boolean, attempt_count integer, max_attempts integer, retry_count integer, max_retries integer,
        reclaim_count integer, max_reclaims integer, policy text, budget_usd numeric, cost_usd numeric, reserved_usd numeric,
@@ -152,14 +152,14 @@ SELECT dependency.task_id, dependency.depends_on_id
  WHERE task.run_id = %(run_id)s AND task.tenant = %(tenant)s
  ORDER BY dependency.task_id, dependency.depends_on_id
 
--- name: assess_families
+-- name: assess_subtasks
 -- Whether there is one such child, and not how many: they are asked about whenever one of them ends.
 SELECT id AS parent_task_id,
        EXISTS (SELECT FROM task AS child WHERE child.parent_task_id = parent.id AND child.outcome IS NULL) AS open,
        EXISTS (SELECT FROM task AS child
                 WHERE child.parent_task_id = parent.id AND child.outcome IN ('failure', 'canceled') AND child.critical) AS failed
   FROM task AS parent
- WHERE id = ANY(%(ids)s) AND has_children
+ WHERE id = ANY(%(ids)s) AND has_subtasks
 
 -- name: list_results
 -- The unique index on run and name finds the first, task_of_parent the others.

@@ -20,10 +20,10 @@ SELECT * FROM task_in_brief
 -- name: find_task_names
 SELECT name, id FROM task WHERE run_id = :run_id
 
--- name: glance_at_tasks
+-- name: select_task_keys
 SELECT id, tenant, run_id, machine_id, state, lane_id, revision, epoch, current_attempt, attempt_worker_id, attempt_count, started,
        max_retries, max_reclaims, policy, entered_at, plain
-  FROM task_at_a_glance WHERE id IN (SELECT value FROM json_each(:ids)) ORDER BY id
+  FROM task_key WHERE id IN (SELECT value FROM json_each(:ids)) ORDER BY id
 
 -- name: select_to_claim
 SELECT * FROM task_to_claim WHERE id IN (SELECT value FROM json_each(:ids))
@@ -32,7 +32,7 @@ SELECT * FROM task_to_claim WHERE id IN (SELECT value FROM json_each(:ids))
 -- One lane at a time, in the order of task_claimable: no sorting, and nothing is read that is not taken.
 SELECT id, tenant, run_id, machine_id, state, lane_id, revision, epoch, current_attempt, attempt_worker_id, attempt_count, started,
        max_retries, max_reclaims, policy, entered_at, priority, name, payload, plain
-  FROM task_at_a_glance
+  FROM task_key
  WHERE tenant = :tenant AND lane_id = :lane_id
    AND phase = 'queued' AND open_dependencies = 0 AND available_at IS NULL AND run_open = 1 AND is_gate = 0 AND allocated = 0
  ORDER BY priority DESC, id LIMIT :limit
@@ -41,7 +41,7 @@ SELECT id, tenant, run_id, machine_id, state, lane_id, revision, epoch, current_
 -- The same, in the order of task_claimable_of_run.
 SELECT id, tenant, run_id, machine_id, state, lane_id, revision, epoch, current_attempt, attempt_worker_id, attempt_count, started,
        max_retries, max_reclaims, policy, entered_at, priority, name, payload, plain
-  FROM task_at_a_glance
+  FROM task_key
  WHERE run_id = :run_id AND lane_id = :lane_id
    AND phase = 'queued' AND open_dependencies = 0 AND available_at IS NULL AND run_open = 1 AND is_gate = 0 AND allocated = 0
  ORDER BY priority DESC, id LIMIT :limit
@@ -67,13 +67,13 @@ SELECT DISTINCT run_id FROM task
 -- name: insert_tasks
 INSERT INTO task (id, tenant, machine_id, state, phase, outcome, revision, trigger, reason, actor, metadata, entered_at, created_at,
                   started_at, completed_at, run_id, parent_task_id, depth, position, name, lane_id, priority, is_gate, critical,
-                  review_wanted, has_checks, has_children, allocated, run_open, open_dependencies, available_at, epoch, current_attempt, worker_id,
+                  review_wanted, has_checks, has_subtasks, allocated, run_open, open_dependencies, available_at, epoch, current_attempt, worker_id,
                   lease_expired, attempt_count, max_attempts, retry_count, max_retries, reclaim_count, max_reclaims, policy,
                   budget_usd, cost_usd, reserved_usd, session_id, keep_session, attempt_worker_id, attempt_started_at, attempt_resumed, attempt_cost_usd,
                   attempt_error, attempt_exit_code, attempt_log_path, question, answer, comment, error, cancel_requested_at, payload)
 VALUES (:id, :tenant, :machine_id, :state, :phase, :outcome, :revision, :trigger, :reason, :actor, :metadata, :entered_at, :created_at,
         :started_at, :completed_at, :run_id, :parent_task_id, :depth, :position, :name, :lane_id, :priority, :is_gate, :critical,
-        :review_wanted, :has_checks, :has_children, :allocated, :run_open, :open_dependencies, :available_at, :epoch, :current_attempt, :worker_id,
+        :review_wanted, :has_checks, :has_subtasks, :allocated, :run_open, :open_dependencies, :available_at, :epoch, :current_attempt, :worker_id,
         :lease_expired, :attempt_count, :max_attempts, :retry_count, :max_retries, :reclaim_count, :max_reclaims, :policy,
         :budget_usd, :cost_usd, :reserved_usd, :session_id, :keep_session, :attempt_worker_id, :attempt_started_at, :attempt_resumed, :attempt_cost_usd,
         :attempt_error, :attempt_exit_code, :attempt_log_path, :question, :answer, :comment, :error, :cancel_requested_at, :payload)
@@ -97,14 +97,14 @@ SELECT dependency.task_id, dependency.depends_on_id
  WHERE task.run_id = :run_id AND task.tenant = :tenant
  ORDER BY dependency.task_id, dependency.depends_on_id
 
--- name: assess_families
+-- name: assess_subtasks
 -- Whether there is one such child, and not how many: they are asked about whenever one of them ends.
 SELECT id AS parent_task_id,
        EXISTS (SELECT 1 FROM task AS child WHERE child.parent_task_id = parent.id AND child.outcome IS NULL) AS open,
        EXISTS (SELECT 1 FROM task AS child
                 WHERE child.parent_task_id = parent.id AND child.outcome IN ('failure', 'canceled') AND child.critical = 1) AS failed
   FROM task AS parent
- WHERE id IN (SELECT value FROM json_each(:ids)) AND has_children = 1
+ WHERE id IN (SELECT value FROM json_each(:ids)) AND has_subtasks = 1
 
 -- name: list_results
 -- The unique index on run and name finds the first, task_of_parent the others.

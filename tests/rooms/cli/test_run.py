@@ -1,0 +1,128 @@
+"""What `pointsman run` and `resume` say: to people while they wait and at the end, to programs nothing but data."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+
+import pytest
+from tests.system.faults.project import Project, tasks_of
+
+TOOLS = """
+[tools.shaky]
+command = ["sh"]
+[tools.shaky.breaker]
+failure_threshold = 1
+cooldown = "4s"
+"""
+SHAKY = "[ -e well ] || { touch well; exit 1; }"
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    (tmp_path / "pointsman.toml").write_text(TOOLS)
+    (tmp_path / "shaky.sh").write_text(SHAKY)
+    return Project(tmp_path)
+
+
+async def test_an_open_circuit_is_said_once_each_time(project: Project) -> None:
+    project.write_flow("{name: f, tasks: {a: {tool: shaky, command: [shaky.sh], retries: 1, backoff: 0.1s}}}")
+    code, said = await project.call("run", "flow.yaml")
+    assert code == 0, said
+    assert said.count("shaky circuit is open, retry in ") == 1
+    assert " seconds; its tasks wait for that." in said
+
+
+async def test_a_circuit_that_was_open_before_is_said_and_one_of_what_is_done_is_not(project: Project) -> None:
+    project.write_flow("{name: f, tasks: {a: {tool: shaky, command: [shaky.sh], critical: false}, b: {run: sleep 2}}}")
+    code, said = await project.call("run", "flow.yaml")
+    assert code == 0, said
+    assert "circuit" not in said, "nothing waits for it"
+    project.write_flow("{name: f, tasks: {each: {tool: shaky, foreach: [1, 2], command: [shaky.sh]}}}")
+    code, said = await project.call("run", "flow.yaml")
+    assert code == 0, said
+    assert said.count("shaky circuit is open, retry in ") == 1
+
+
+async def test_the_circuit_of_a_tool_that_the_run_does_not_use_is_not_said(project: Project) -> None:
+    project.write_flow("{name: f, tasks: {a: {tool: shaky, command: [shaky.sh]}}}")
+    code, said = await project.call("run", "flow.yaml")
+    assert code == 1, said
+    project.write_flow("{name: f, tasks: {b: {run: sleep 1}}}")
+    code, said = await project.call("run", "flow.yaml")
+    assert code == 0, said
+    assert "circuit" not in said
+
+
+CALLS = """
+import os, threading
+
+def talk():
+    print("from the function")
+    thread = threading.Thread(target=print, args=("from a thread of it",))
+    thread.start()
+    thread.join()
+    os.system("echo from a program of it")
+"""
+
+
+async def test_programs_get_nothing_but_data_whatever_functions_print(project: Project) -> None:
+    (project.folder / "calls.py").write_text(CALLS)
+    project.write_flow('{name: f, tasks: {a: {call: "calls:talk", mode: thread}}}')
+    async with project.start("run", "flow.yaml", "--json") as run:
+        out, _ = await run.process.communicate()
+    lines = [json.loads(line) for line in out.splitlines()]
+    assert lines[-1]["outcome"] == "success"
+    assert "from a thread of it" in run.said
+    assert "from a program of it" in run.said
+    log = lines[-1]["tasks"][0]["log"]
+    assert (project.folder / log).read_text() == "from the function\n"
+
+
+async def test_what_this_process_cannot_do_is_said_by_resume_as_well(project: Project) -> None:
+    project.write_flow("{name: f, tasks: {a: {run: echo, needs_capabilities: [gpu]}}}")
+    run_id = await project.submit("flow.yaml")
+    async with project.start("resume", run_id) as resumed:
+        await resumed.until(lambda: "Some tasks wait for a worker that can do: gpu" in resumed.said)
+        resumed.send(signal.SIGTERM)
+        await resumed.wait()
+    assert await project.call("resume", run_id, "--capability", "gpu") is not None
+    async with project.engine() as engine:
+        assert (await engine.get_run(run_id)).outcome == "success"
+
+
+@pytest.mark.parametrize(
+    ("flow", "why"),
+    [
+        ("{name: f, timeout: 1s, tasks: {a: {run: sleep 30}}}", "f has had 1s, its timeout: raise `timeout` in the flow"),
+        ("{name: f, budget_usd: 1, tasks: {a: {run: 'echo 1.5 >> $POINTSMAN_COST; exit 3'}}}", "f has no money left: raise"),
+    ],
+    ids=["time", "money"],
+)
+async def test_what_cannot_succeed_any_more_is_not_offered_to_be_tried_again(project: Project, flow: str, why: str) -> None:
+    project.write_flow(flow)
+    code, said = await project.call("run", "flow.yaml")
+    assert code == 1
+    assert why in said
+    assert "pointsman retry" not in said
+    async with project.start("status", "latest") as status:
+        out, _ = await status.process.communicate()
+    assert why in out.decode()
+    assert "pointsman retry" not in out.decode()
+    code, said = await project.call("resume")
+    assert (code, said.strip().endswith("Start a new one: pointsman run")) == (1, True)
+
+
+async def test_a_run_that_was_paused_is_waited_for_and_that_is_said(project: Project) -> None:
+    project.write_flow("{name: f, tasks: {a: {run: 'touch began; sleep 1'}, b: {run: echo, needs: [a]}}}")
+    async with project.start("run", "flow.yaml") as run:
+        await run.until((project.folder / "began").exists)
+        assert (await project.call("pause", "latest"))[0] == 0
+        await run.until(lambda: "The run is PAUSED, and this waits until it goes on. See what can be done: " in run.said)
+        async with project.engine() as engine:
+            (only,) = await engine.list_runs()
+            await engine.signal_run(only.id, "resume")
+        assert await run.wait() == 0, run.said
+        async with project.engine() as engine:
+            assert {task.epoch for task in (await tasks_of(engine, only.id)).values()} == {1}

@@ -1,0 +1,317 @@
+"""`pointsman status`, and how runs and tasks are named on the command line."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+from pathlib import Path
+
+import pytest
+from tests.rooms.cli.scene import EXIT_CODE_2, Scene
+
+from pointsman.cli.project import Asked
+from pointsman.engine.engine import Engine
+from pointsman.engine.submit import NewTask
+from pointsman.store.rows import Run
+from pointsman.worker.records import Record
+
+COLOR = re.compile(r"\x1b\[")
+
+
+def test_where_nothing_was_run_it_says_how_to_begin_and_leaves_nothing_behind(scene: Scene) -> None:
+    said = scene.call("status")
+    assert (said.code, said.out, said.err) == (0, "", "There are no runs here yet. Start one: pointsman run flow.yaml\n")
+    assert scene.call("status --json").json == []
+    assert scene.call("status latest").code == 2
+    assert list(scene.folder.iterdir()) == []
+
+
+def test_a_database_that_was_named_and_is_not_there_is_named_again(scene: Scene) -> None:
+    said = scene.call("status", "--store", f"sqlite:///{scene.folder}/other.db")
+    assert said.err.startswith(f"There are no runs in {scene.folder}/other.db yet.")
+
+
+def test_a_database_without_runs_is_as_good_as_none(scene: Scene) -> None:
+    async def nothing(_: object) -> None: ...
+
+    scene.do(nothing)
+    assert scene.call("status").err.startswith("There are no runs here yet.")
+    assert scene.call("cancel latest").code == 2
+
+
+def test_the_latest_runs_are_listed_newest_first_with_how_far_they_are(scene: Scene) -> None:
+    failed, new = scene.failed_run(), scene.submit(name="weekly")
+    head, *rows = scene.call("status").out.splitlines()
+    assert head.split() == ["state", "name", "tasks", "begun", "took", "run"]
+    assert [(row.split()[1], row.split()[2], row.split()[-1]) for row in rows] == [
+        ("weekly", "0/3", new.id[-8:]),
+        ("nightly", "2/3", failed.id[-8:]),
+    ]
+    listed = scene.call("status --json").json
+    assert [run["id"] for run in listed] == [new.id, failed.id]
+    assert listed[1]["outcome"] == "failure"
+    assert {key: listed[1]["tasks"][key] for key in ("total", "done", "success", "failure")} == {
+        "total": 3,
+        "done": 2,
+        "success": 1,
+        "failure": 1,
+    }
+
+
+def test_older_runs_are_told_of(scene: Scene) -> None:
+    for _ in range(3):
+        scene.submit()
+    said = scene.call("status -n 2")
+    assert len(said.out.splitlines()) == 3
+    assert said.err == "There are older ones: pointsman status -n 4\n"
+
+
+def test_a_run_is_shown_with_its_tasks_what_went_wrong_and_what_can_be_done(scene: Scene) -> None:
+    run = scene.failed_run()
+    out = scene.call("status latest").out
+    assert "nightly  FAILED  2 of 3 tasks done" in out
+    assert run.id in out
+    assert re.search(r"^transform +FAILED +1 +\S+ +exited with code 2 \(expected 0\)$", out, re.MULTILINE)
+    assert re.search(r"^load +PENDING +after: transform$", out, re.MULTILINE)
+    assert f"  log: {scene.folder}/.pointsman/logs/{run.id}/transform/1.log\n" in out
+    for step in ("logs {} transform", "retry {}", "skip {} transform"):
+        assert f"  pointsman {step.format(run.id[-8:])} " in out
+
+
+def test_a_run_is_told_to_programs_with_everything(scene: Scene) -> None:
+    run = scene.failed_run()
+    shown = scene.call("status latest --json").json
+    assert (shown["id"], shown["outcome"], shown["error"]) == (run.id, "failure", EXIT_CODE_2)
+    transform = next(task for task in shown["tasks"] if task["name"] == "transform")
+    assert (transform["exit_code"], transform["attempts"], transform["error"]) == (2, 1, EXIT_CODE_2)
+    assert f"pointsman retry {run.id[-8:]}" in [step["command"] for step in shown["next"]]
+
+
+@pytest.mark.parametrize(
+    ("lifecycle", "expected"),
+    [("standard", {"resume", "cancel"}), ("orchestrated", {"resume", "cancel"}), ("pipeline", {"resume"})],
+)
+def test_only_what_the_machine_takes_is_offered(scene: Scene, lifecycle: str, expected: set[str]) -> None:
+    scene.submit(lifecycle=lifecycle)
+    said = scene.call("status latest --json").json
+    assert not said["attended"]
+    assert expected <= {step["command"].split()[1] for step in said["next"]} <= {"resume", "cancel"}
+
+
+def test_nothing_is_offered_for_what_has_succeeded(scene: Scene) -> None:
+    run = scene.submit(NewTask(name="only"))
+    scene.complete(run)
+    said = scene.call("status latest")
+    assert "SUCCEEDED" in said.out
+    assert "Next:" not in said.out
+
+
+def test_of_many_tasks_those_that_went_well_are_counted(scene: Scene) -> None:
+    run = scene.submit(*(NewTask(name=f"task-{number:03}", priority=number) for number in range(60)))
+    scene.complete(run)
+    said = scene.call("status latest")
+    assert "and 1 SUCCEEDED" in said.out.replace("9 QUEUED, ", "")
+    assert len(scene.call("status latest --all").out.splitlines()) > 60
+
+
+def test_subtasks_stand_below_their_task_and_what_was_skipped_says_why(scene: Scene) -> None:
+    parts = [NewTask(name=f"load[{number}]", parent="load") for number in range(2)]
+    scene.submit(NewTask(name="load"), NewTask(name="after", depends_on=("load", "load[0]")), *parts)
+    scene.call("skip latest load[1] --reason empty")
+    rows = scene.call("status latest").out.split("\n\n")[1].splitlines()[1:]
+    assert [row[: row.index("  ", 3)] for row in rows] == ["load", "  load[0]", "  load[1]", "after"]
+    assert rows[2].endswith("  empty")
+    assert rows[3].endswith("  after: load, load[0]")
+
+
+def test_a_run_is_found_by_its_id_a_part_of_it_and_as_the_latest(scene: Scene) -> None:
+    first, last = scene.submit(), scene.submit()
+    for name in (first.id, first.id[4:], first.id[-8:], first.id[-4:], first.id[: -len("0000")]):
+        assert scene.call("status", name, "--json").json["id"] == first.id, name
+    assert scene.call("status latest --json").json["id"] == last.id
+
+
+def test_a_name_that_could_be_several_or_none_is_refused_with_what_is_near(scene: Scene) -> None:
+    first, last = scene.submit(), scene.submit(name="weekly")
+    common = first.id[:6]
+    said = scene.call("status", common)
+    assert (said.code, said.out) == (2, "")
+    assert f"'{common}' could be more than one run: " in said.err
+    assert all(run.id in said.err for run in (first, last))
+    swapped = first.id[-8:-1] + ("0" if first.id[-1] != "0" else "1")
+    assert f"Did you mean {first.id[-8:]} (nightly)" in scene.call("status", swapped).err
+    assert f"'weekly' is the name of a flow, not of a run. Its runs: {last.id[-8:]}." in scene.call("status weekly").err
+    assert "The latest are:" in scene.call("status xx").err
+    assert scene.call("status xx --json").json == {"error": scene.call("status xx").err.removeprefix("error: ").strip()}
+
+
+def test_the_commands_work_on_postgres(scene_on_postgres: Scene) -> None:
+    scene = scene_on_postgres
+    run = scene.failed_run()
+    assert run.id[-8:] in scene.call("status").out
+    assert "retry" in scene.call("status latest").out
+    assert scene.call("retry latest").code == 0
+    assert scene.call("cancel latest").code == 0
+    assert scene.call("watch latest --all").code == 1
+    assert "fetched 3" in scene.call("logs latest fetch --tail 1").out
+    assert [move["trigger"] for move in scene.call("history latest --json").json["moves"]][-2:] == ["retry", "cancel"]
+
+
+def look(scene: Scene, run: Run, **environment: str) -> str:
+    """What a person sees in a terminal of 80 columns."""
+    controller, terminal = pty.openpty()
+    process = scene.start(f"status {run.id}", {"COLUMNS": "80", "TERM": "xterm"} | environment, terminal)
+    os.close(terminal)
+    output = b""
+    try:
+        while chunk := os.read(controller, 65536):
+            output += chunk
+    except OSError:
+        pass  # Linux says EIO once the other side is closed
+    os.close(controller)
+    process.wait()
+    return output.decode()
+
+
+def test_a_terminal_gets_colours_and_lines_that_fit(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    run = scene.failed_run()
+    colored = look(scene, run)
+    assert "\x1b[31mFAILED\x1b[0m" in colored
+    assert "exited with code 2 (expected 0)" in colored
+    table = re.sub(r"\x1b\[\d+m", "", colored).split("\r\n\r\n")[1]
+    assert max(len(line) for line in table.splitlines()) <= 80
+    assert not COLOR.search(look(scene, run, NO_COLOR="1"))
+    assert not COLOR.search(scene.call("status latest").out)
+
+
+def test_a_worker_that_was_killed_here_is_not_waited_for(scene: Scene) -> None:
+    run = scene.submit()
+    scene.claim()
+    assert "pointsman watch" in scene.call("status latest").out
+    worker_id = scene.tasks(run)["fetch"].worker_id
+    # A worker that has left its record behind: no process of this machine was started at that instant.
+    Record(scene.folder, str(worker_id))
+    record = scene.folder / ".pointsman" / "workers" / f"{worker_id}.jsonl"
+    record.write_text(re.sub(r'"started_ticks":\d+', '"started_ticks":1', record.read_text()))
+    shown = scene.call("status latest").out
+    assert "No worker is at it." in shown
+    assert f"pointsman resume {run.id[-8:]}" in shown
+
+
+def why(scene: Scene, task: str) -> str | None:
+    tasks = scene.call("status latest --json").json["tasks"]
+    answer: str | None = next(each["why"] for each in tasks if each["name"] == task)
+    return answer
+
+
+def using(tool: str, name: str = "only") -> NewTask:
+    return NewTask(name=name, tool=tool, payload={"run": "true", "tool": tool}, critical=False)
+
+
+def test_a_task_that_no_worker_can_do_says_what_is_missing_and_who_could(scene: Scene) -> None:
+    payload = {"run": "true", "needs_capabilities": ["gpu"]}
+    run = scene.submit(NewTask(name="train", capabilities=("gpu",), payload=payload), NewTask(name="other"))
+    assert why(scene, "train") == "no worker can do: gpu"
+    assert f"pointsman resume {run.id[-8:]} --capability gpu " in scene.call("status latest").out
+    scene.claim()
+    out = scene.call("status latest").out
+    assert re.search(r"^train +QUEUED +no worker can do: gpu$", out, re.MULTILINE)
+    assert "  pointsman worker --capability gpu " in out
+
+    async def join(engine: Engine) -> None:
+        await engine.register_worker("big", capabilities=("gpu", "docker"))
+
+    scene.do(join)
+    assert why(scene, "train") is None
+
+
+def test_what_can_only_be_done_by_several_workers_is_told_so(scene: Scene) -> None:
+    payload = {"run": "true", "needs_capabilities": ["gpu", "docker"]}
+    scene.submit(NewTask(name="train", capabilities=("gpu", "docker"), payload=payload))
+
+    async def join(engine: Engine) -> None:
+        for word in ("gpu", "docker"):
+            await engine.register_worker(word, capabilities=(word,))
+
+    scene.do(join)
+    assert why(scene, "train") == "no worker can do all of: docker, gpu"
+
+
+def test_a_task_whose_tool_is_shut_off_says_for_how_long(scene: Scene) -> None:
+    async def declare(engine: Engine) -> None:
+        await engine.declare_tool("curl", failure_threshold=1, cooldown_seconds=600)
+
+    scene.do(declare)
+    run = scene.submit(using("curl", "first"), using("curl", "second"))
+    scene.fail(run)
+    assert re.fullmatch(r"curl circuit is open, retry in (600|5\d\d) seconds", why(scene, "second") or "")
+
+
+@pytest.mark.parametrize("limit", [{"max_concurrent": 1}, {"rate_count": 1, "rate_seconds": 600.0}])
+def test_a_task_whose_tool_bears_no_more_says_so_whoever_uses_it(scene: Scene, limit: dict[str, float]) -> None:
+    async def declare(engine: Engine) -> None:
+        await engine.declare_tool("curl", **limit)  # type: ignore[arg-type]
+
+    scene.do(declare)
+    scene.submit(using("curl"))
+    scene.claim()
+    scene.submit(using("curl", "next"))
+    assert why(scene, "next") == "curl is at its limit"
+
+
+def test_a_task_whose_run_is_over_or_paused_says_so(scene: Scene) -> None:
+    run = scene.submit(NewTask(name="one"), NewTask(name="two"))
+    scene.call("pause latest")
+    assert why(scene, "two") == "its run is PAUSED"
+    scene.do(lambda engine: engine.signal_run(run.id, "resume", actor="me"))
+    scene.fail(run)
+    assert why(scene, "two") == "its run is FAILED"
+
+
+def test_nothing_is_offered_where_nothing_leads_on(scene: Scene) -> None:
+    scene.submit()
+    scene.call("cancel latest fetch")
+    out = scene.call("status latest").out
+    assert "fetch is CANCELED, and nothing leads out of that: run the flow anew." in out
+    assert "Next:" not in out
+
+
+def test_workers_are_listed_with_what_they_hold(scene: Scene) -> None:
+    assert scene.call("status --workers --json").json == []
+    run = scene.submit()
+    assert scene.call("status --workers").err == "No worker is there. Start one: pointsman worker\n"
+    scene.claim()
+    head, row = scene.call("status --workers").out.splitlines()
+    assert head.split() == ["worker", "state", "slots", "heard", "of", "can", "do", "id", "holds"]
+    assert re.fullmatch(rf"box +BUSY +1/1 +\d\S+ ago +\w{{8}}  fetch \({run.id[-8:]}\)", row)
+    (told,) = scene.call("status --workers --json").json
+    assert (told["name"], told["alive"], told["slots"], told["phase"]) == ("box", True, 1, "active")
+    assert [task["name"] for task in told["holds"]] == ["fetch"]
+    assert scene.call("status latest --workers").code == 2
+
+
+def test_workers_that_are_gone_are_listed_only_when_asked_for(scene: Scene) -> None:
+    async def come_and_go(engine: Engine) -> None:
+        worker = await engine.register_worker("box")
+        await engine.signal_worker(worker.id, "drain", actor="me")
+
+    scene.do(come_and_go)
+    assert scene.call("status --workers --json").json == []
+    assert [worker["name"] for worker in scene.call("status --workers --all --json").json] == ["box"]
+
+
+@pytest.mark.parametrize("command", ["status latest", "retry latest", "skip latest transform", "watch latest"])
+def test_a_hint_means_the_same_project(scene: Scene, command: str) -> None:
+    scene.failed_run()
+    said = scene.call_as_it_is(command)
+    hints = re.findall(r"pointsman (?:logs|retry|skip|resume|status|watch) .*?(?= *  #|$|\n)", said.out + said.err)
+    assert hints
+    assert all(hint.endswith(scene.options) for hint in hints), hints
+
+
+def test_a_hint_does_not_repeat_a_password() -> None:
+    asked = Asked("postgresql://ada:hunter2@db/work?sslmode=require", Path("elsewhere"), as_json=False)
+    assert asked.options == " --store 'postgresql://ada:***@db/work?sslmode=require' -C elsewhere"
+    assert "hunter2" not in Asked("postgresql://ada:hunter2@db:port/work", Path(), as_json=False).options

@@ -1,0 +1,83 @@
+"""What a worker says of its work, to people and to programs."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+from pathlib import Path
+
+import pytest
+from tests.system.faults.project import Project
+
+from pointsman.engine.engine import Engine
+
+FLOW = """
+name: diary
+tasks:
+  well: {run: "true"}
+  wrong: {run: "echo no such thing; exit 3", retries: 1, backoff: 0s, critical: false}
+  never: {when: "false", run: "true"}
+  each: {foreach: [1, 2], command: ["true"]}
+  slow: {run: "sleep 60", timeout: 0.1s, critical: false}
+  unchecked: {run: "true", checks: [{file: nothing}], critical: false}
+"""
+WRONG = "went wrong"
+EVENTS = {
+    "well": ["began", "done"],
+    "wrong": ["began", WRONG, "began", WRONG],
+    "never": ["began", "skipped"],
+    "each": ["began", "done"],
+    "each[0]": ["began", "done"],
+    "each[1]": ["began", "done"],
+    "slow": ["began", WRONG],
+    "unchecked": ["began", WRONG],
+}
+
+
+async def work(project: Project, *options: str) -> tuple[str, str]:
+    """A worker until it has done everything; what it wrote to stdout, and what it said to people."""
+    run_id = await project.submit(project.write_flow(FLOW))
+
+    async def has_ended(engine: Engine) -> bool:
+        return (await engine.get_run(run_id)).completed_at is not None
+
+    async with project.start("worker", *options) as worker:
+        await project.until(has_ended)
+        worker.send(signal.SIGTERM)
+        out, _ = await worker.process.communicate()
+        assert worker.process.returncode == 0, worker.said
+        return out.decode(), worker.said
+
+
+async def test_every_beginning_and_end_is_a_line(tmp_path: Path, sqlite_url: str) -> None:
+    out, said = await work(Project(tmp_path, sqlite_url))
+    assert out == ""
+    events: dict[str, list[str]] = {}
+    for line in said.splitlines():
+        if match := re.fullmatch(r"\d\d:\d\d:\d\d  [▶✓✗↷] (\S+)  [0-9a-f]{8}  (began|done|went wrong|skipped)(.*)", line):
+            events.setdefault(match[1], []).append(match[2])
+    assert events == EVENTS
+    for words in (
+        r"✗ wrong .* went wrong after .*  – exited with code 3 \(expected 0\) – no such thing",
+        r"✗ wrong .* \(attempt 2\)",
+        "↷ never .* – its condition is false: false",
+        "✓ each .* – spread over 2 items",
+        "✗ slow .* – It was ended after 0.1s, its timeout.",
+        "✗ unchecked .* – check `file: nothing`: there is no file",
+    ):
+        assert re.search(words, said), (words, said)
+
+
+@pytest.mark.parametrize("database", ["sqlite", "postgres"])
+async def test_programs_get_the_same_as_objects(tmp_path: Path, request: pytest.FixtureRequest, database: str) -> None:
+    project = Project(tmp_path, request.getfixturevalue(f"{database}_url"))
+    out, _ = await work(project, "--json")
+    lines = [json.loads(line) for line in out.splitlines()]
+    events: dict[str, list[str]] = {}
+    for line in lines:
+        events.setdefault(line["name"], []).append(line["event"])
+        assert (line["seconds"] is None) == (line["event"] == "began")
+    assert events == EVENTS
+    failed = [(line["attempt"], line["message"]) for line in lines if line["name"] == "wrong" and line["event"] == WRONG]
+    assert failed == [(attempt, "exited with code 3 (expected 0) – no such thing") for attempt in (1, 2)]

@@ -1,0 +1,358 @@
+"""A lifecycle of one's own: the example of the documentation, running beside the shipped ones, changed, and taken away."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from tests.rooms.engine.harness import (
+    ManualClock,
+    claim_one,
+    open_engine,
+    pass_time,
+    path_of,
+    register,
+    state_of,
+    submit,
+    task_of,
+)
+from tests.rooms.engine.test_supervised import STEADY, assert_promises_kept, last_move, moves_of
+
+from pointsman.engine.engine import Engine
+from pointsman.engine.submit import NewTask
+from pointsman.errors import LifecycleError, LifecycleInvalid, TransitionRefused, UnknownName
+from pointsman.kernel.machine import Kind
+from pointsman.store.rows import Run, Worker
+
+PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "write-a-lifecycle.md"
+QA = "      QA:        {phase: held}\n"
+
+
+def read_example() -> str:
+    """What the documentation tells its readers to save as `release.yaml`."""
+    blocks: list[str] = re.findall(r"```yaml\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
+    return next(block for block in blocks if "lifecycle: release" in block)
+
+
+def write_release(folder: Path, text: str | None = None) -> Path:
+    file = folder / "release.yaml"
+    file.write_text(text or read_example(), "utf-8")
+    return file
+
+
+def add_qa(text: str) -> str:
+    """The example with one more state: somebody tests a release before somebody else accepts it."""
+    text = text.replace("      REVIEW:    {phase: held}\n", f"      REVIEW:    {{phase: held}}\n{QA}")
+    text = text.replace("- BUILDING -> REVIEW    : complete", "- BUILDING -> QA        : complete")
+    text = text.replace("      - REVIEW   -> RELEASED", "      - QA       -> REVIEW    : approve\n      - REVIEW   -> RELEASED")
+    return text.replace("- WAITING, BUILDING, REVIEW -> WITHDRAWN", "- WAITING, BUILDING, QA, REVIEW -> WITHDRAWN")
+
+
+def with_version(text: str, version: int) -> str:
+    return text.replace("lifecycle: release\n", f"lifecycle: release\nversion: {version}\n")
+
+
+async def submit_release(engine: Engine, *tasks: NewTask) -> Run:
+    return await submit(engine, *(tasks or (NewTask(name="build"),)), lifecycle="release")
+
+
+async def build(engine: Engine, worker: Worker) -> str:
+    claim = await claim_one(engine, worker)
+    await engine.complete_task(claim.task_id, claim.epoch, output="v1.tar.gz")
+    return claim.task_id
+
+
+async def test_the_lifecycle_of_the_readme_runs_from_its_file(database_url: str, clock: ManualClock, tmp_path: Path) -> None:
+    async with open_engine(database_url, clock, lifecycles=[write_release(tmp_path)]) as engine:
+        worker = await register(engine, lease_seconds=10_000)
+        run = await submit_release(
+            engine, NewTask(name="build", max_retries=1, backoff=STEADY), NewTask(name="ship", depends_on=("build",))
+        )
+        claim = await claim_one(engine, worker)
+        await engine.fail_task(claim.task_id, claim.epoch, "flaky")
+        assert await engine.claim_tasks(worker.id) == []
+        await pass_time(engine, clock, 1)
+        task_id = await build(engine, worker)
+        assert await state_of(engine, run, "build") == "REVIEW"
+        assert await state_of(engine, run) == "WAITING"
+        rejected = await engine.signal_task(task_id, "reject", actor="ada", reason="no changelog", comment="write a changelog")
+        assert (rejected.state, rejected.comment) == ("WAITING", "write a changelog")
+        assert await state_of(engine, run) == "RUNNING"
+        again = await claim_one(engine, worker)
+        assert (again.epoch, again.comment) == (3, "write a changelog")
+        await engine.complete_task(again.task_id, again.epoch, output="v1.tar.gz")
+        await engine.signal_task(task_id, "accept", actor="ada", reason="good")
+        move = await last_move(engine, task_id)
+        assert (move.from_state, move.to_state, move.actor, move.reason) == ("REVIEW", "RELEASED", "ada", "good")
+        assert await moves_of(engine, task_id) == [
+            "WAITING -> BUILDING : claim",
+            "BUILDING -> WAITING : fail",
+            "WAITING -> BUILDING : claim",
+            "BUILDING -> REVIEW : complete",
+            "REVIEW -> WAITING : reject",
+            "WAITING -> BUILDING : claim",
+            "BUILDING -> REVIEW : complete",
+            "REVIEW -> RELEASED : accept",
+        ]
+        shipped = await build(engine, worker)
+        await engine.signal_task(shipped, "accept")
+        assert await state_of(engine, run) == "SUCCEEDED"
+        await assert_promises_kept(engine)
+
+
+async def test_a_broken_release_can_be_retried(database_url: str, clock: ManualClock, tmp_path: Path) -> None:
+    async with open_engine(database_url, clock, lifecycles=[write_release(tmp_path)]) as engine:
+        worker = await register(engine)
+        run = await submit_release(engine)
+        claim = await claim_one(engine, worker)
+        await engine.fail_task(claim.task_id, claim.epoch, "disk full")
+        assert (await state_of(engine, run, "build"), await state_of(engine, run)) == ("BROKEN", "FAILED")
+        await engine.signal_task(claim.task_id, "retry", actor="ada", reason="there is room now")
+        assert (await state_of(engine, run, "build"), await state_of(engine, run)) == ("WAITING", "RUNNING")
+        task_id = await build(engine, worker)
+        await engine.signal_task(task_id, "accept")
+        assert await path_of(engine, task_id) == ["WAITING", "BUILDING", "BROKEN", "WAITING", "BUILDING", "REVIEW", "RELEASED"]
+        assert await path_of(engine, run.id) == ["PENDING", "RUNNING", "FAILED", "RUNNING", "WAITING", "SUCCEEDED"]
+        await assert_promises_kept(engine)
+
+
+@pytest.mark.parametrize("state", ["WAITING", "BUILDING", "REVIEW"])
+async def test_a_release_can_be_withdrawn(database_url: str, clock: ManualClock, tmp_path: Path, state: str) -> None:
+    async with open_engine(database_url, clock, lifecycles=[write_release(tmp_path)]) as engine:
+        worker = await register(engine)
+        run = await submit_release(engine)
+        if state == "BUILDING":
+            await claim_one(engine, worker)
+        elif state == "REVIEW":
+            await build(engine, worker)
+        assert await state_of(engine, run, "build") == state
+        await engine.signal_run(run.id, "cancel", actor="ada")
+        assert (await state_of(engine, run, "build"), await state_of(engine, run)) == ("WITHDRAWN", "CANCELED")
+        with pytest.raises(TransitionRefused):
+            await engine.signal_task((await task_of(engine, run, "build")).id, "retry")
+        await assert_promises_kept(engine)
+
+
+async def test_a_lost_worker_and_a_long_build_follow_the_fallbacks_of_the_file(
+    database_url: str, clock: ManualClock, tmp_path: Path
+) -> None:
+    async with open_engine(database_url, clock, lifecycles=[write_release(tmp_path)]) as engine:
+        gone = await register(engine, lease_seconds=30)
+        run = await submit_release(engine, NewTask(name="build", max_retries=2, timeout_seconds=60, backoff=STEADY))
+        await claim_one(engine, gone)
+        await pass_time(engine, clock, 31)
+        await pass_time(engine, clock, 1)
+        worker = await register(engine, lease_seconds=10_000)
+        await claim_one(engine, worker)
+        await pass_time(engine, clock, 60)
+        await pass_time(engine, clock, 2)
+        task_id = await build(engine, worker)
+        assert await moves_of(engine, task_id) == [
+            *["WAITING -> BUILDING : claim", "BUILDING -> WAITING : fail"] * 2,
+            "WAITING -> BUILDING : claim",
+            "BUILDING -> REVIEW : complete",
+        ]
+        assert await state_of(engine, run) == "WAITING"
+        await assert_promises_kept(engine)
+
+
+async def test_a_build_that_lasts_longer_than_the_file_allows_is_reported(
+    database_url: str, clock: ManualClock, tmp_path: Path
+) -> None:
+    async with open_engine(database_url, clock, lifecycles=[write_release(tmp_path)]) as engine:
+        worker = await register(engine, lease_seconds=10_000)
+        await submit_release(engine)
+        claim = await claim_one(engine, worker)
+        await pass_time(engine, clock, 3601)
+        (notice,) = await engine.list_notices()
+        assert (notice.entity_id, notice.message) == (claim.task_id, "It has been BUILDING for longer than 1h.")
+        await assert_promises_kept(engine)
+
+
+async def test_it_runs_beside_the_shipped_lifecycles_on_the_same_workers(
+    database_url: str, clock: ManualClock, tmp_path: Path
+) -> None:
+    async with open_engine(database_url, clock, lifecycles=[write_release(tmp_path)]) as engine:
+        worker = await register(engine, slots=10)
+        names = ("release", "standard", "pipeline", "orchestrated", "approval", "agent")
+        runs = {name: await submit(engine, NewTask(name="work"), lifecycle=name) for name in names}
+        claims = await engine.claim_tasks(worker.id, 10)
+        assert {claim.run_id for claim in claims} == {run.id for run in runs.values()}
+        for claim in claims:
+            await engine.complete_task(claim.task_id, claim.epoch)
+        assert {name: await state_of(engine, run, "work") for name, run in runs.items()} == {
+            "release": "REVIEW",
+            "standard": "SUCCEEDED",
+            "pipeline": "S_SUCCESS",
+            "orchestrated": "validating",
+            "approval": "SUCCEEDED",
+            "agent": "READY",
+        }
+        await assert_promises_kept(engine)
+
+
+async def test_the_database_holds_tasks_to_the_rules_of_the_file(database_url: str, clock: ManualClock, tmp_path: Path) -> None:
+    async with open_engine(database_url, clock, lifecycles=[write_release(tmp_path)]) as engine:
+        worker = await register(engine)
+        run = await submit_release(engine)
+        task = await task_of(engine, run, "build")
+        result = await engine.transition(Kind.TASK, task.id, to_state="RELEASED")
+        assert result.error is not None
+        assert "release.task is WAITING: 'RELEASED' is not allowed from here" in result.error
+        await build(engine, worker)
+        assert (await engine.transition(Kind.TASK, task.id, to_state="RELEASED", actor="ada")).success
+        await assert_promises_kept(engine)
+
+
+async def test_a_file_that_breaks_a_rule_is_refused_when_it_is_opened(
+    database_url: str, clock: ManualClock, tmp_path: Path
+) -> None:
+    file = write_release(tmp_path, read_example().replace("[retries_left]", "[retries_lft]"))
+    with pytest.raises(LifecycleInvalid, match="retries_lft"):
+        async with open_engine(database_url, clock, lifecycles=[file]):
+            pass
+    async with open_engine(database_url, clock) as engine:
+        with pytest.raises(UnknownName, match="release"):
+            await submit_release(engine)
+
+
+async def test_a_changed_file_needs_a_new_version(database_url: str, clock: ManualClock, tmp_path: Path) -> None:
+    async with open_engine(database_url, clock, lifecycles=[write_release(tmp_path)]) as engine:
+        run = await submit_release(engine)
+    with pytest.raises(LifecycleError, match=r"Version 1 of release\.task is in use already.*'release' a new version number"):
+        async with open_engine(database_url, clock, lifecycles=[write_release(tmp_path, add_qa(read_example()))]):
+            pass
+    async with open_engine(database_url, clock, lifecycles=[write_release(tmp_path)]) as engine:
+        assert await state_of(engine, run, "build") == "WAITING"
+        await assert_promises_kept(engine)
+
+
+async def test_a_file_whose_words_alone_have_changed_is_the_same_version(
+    database_url: str, clock: ManualClock, tmp_path: Path
+) -> None:
+    async with open_engine(database_url, clock, lifecycles=[write_release(tmp_path)]):
+        pass
+    text = "# Reviewed by Ada.\n" + read_example().replace("title: A release waits", "title: Every release waits")
+    async with open_engine(database_url, clock, lifecycles=[write_release(tmp_path, text)]) as engine:
+        await submit_release(engine)
+        await assert_promises_kept(engine)
+
+
+async def test_old_tasks_keep_their_version_and_new_ones_get_the_new_one(
+    database_url: str, clock: ManualClock, tmp_path: Path
+) -> None:
+    async with open_engine(database_url, clock, seed=1, lifecycles=[write_release(tmp_path)]) as engine:
+        worker = await register(engine, lease_seconds=10_000)
+        old = await submit_release(engine)
+        await claim_one(engine, worker)
+    newer = write_release(tmp_path, with_version(add_qa(read_example()), 2))
+    async with open_engine(database_url, clock, seed=2, lifecycles=[newer]) as engine:
+        new = await submit_release(engine)
+        before = await task_of(engine, old, "build")
+        await engine.complete_task(before.id, before.epoch)
+        assert await state_of(engine, old, "build") == "REVIEW"
+        await build(engine, worker)
+        after = await task_of(engine, new, "build")
+        assert after.state == "QA"
+        assert after.machine_id != before.machine_id
+        with pytest.raises(TransitionRefused):
+            await engine.signal_task(after.id, "accept")
+        await engine.signal_task(after.id, "approve", actor="qa")
+        for task in (before, after):
+            await engine.signal_task(task.id, "accept", actor="ada")
+        assert await path_of(engine, before.id) == ["WAITING", "BUILDING", "REVIEW", "RELEASED"]
+        assert await path_of(engine, after.id) == ["WAITING", "BUILDING", "QA", "REVIEW", "RELEASED"]
+        assert [await state_of(engine, run) for run in (old, new)] == ["SUCCEEDED", "SUCCEEDED"]
+        await assert_promises_kept(engine)
+
+
+async def test_both_versions_work_side_by_side_in_two_processes(database_url: str, clock: ManualClock, tmp_path: Path) -> None:
+    older = write_release(tmp_path)
+    (tmp_path / "next").mkdir()
+    newer = write_release(tmp_path / "next", with_version(add_qa(read_example()), 2))
+    async with (
+        open_engine(database_url, clock, seed=1, lifecycles=[older]) as one,
+        open_engine(database_url, clock, seed=2, lifecycles=[newer]) as two,
+    ):
+        worker = await register(one, slots=2)
+        runs = [await submit_release(engine) for engine in (one, two)]
+        for engine, claim in zip((two, one), await one.claim_tasks(worker.id, 2), strict=True):
+            await engine.complete_task(claim.task_id, claim.epoch)
+        assert [await state_of(one, run, "build") for run in runs] == ["REVIEW", "QA"]
+        await one.signal_task((await task_of(one, runs[1], "build")).id, "approve")
+        for engine, run in zip((two, one), runs, strict=True):
+            await engine.signal_task((await task_of(engine, run, "build")).id, "accept")
+        assert [await state_of(two, run) for run in runs] == ["SUCCEEDED", "SUCCEEDED"]
+        await assert_promises_kept(two)
+
+
+async def test_an_engine_without_the_file_finishes_what_was_begun_with_it(
+    database_url: str, clock: ManualClock, tmp_path: Path
+) -> None:
+    file = write_release(tmp_path)
+    async with open_engine(database_url, clock, seed=1, lifecycles=[file]) as engine:
+        worker = await register(engine, lease_seconds=10_000)
+        run = await submit_release(engine, NewTask(name="build", max_retries=1, backoff=STEADY), NewTask(name="ship"))
+    file.unlink()
+    async with open_engine(database_url, clock, seed=2) as engine:
+        claim = await claim_one(engine, worker)
+        await engine.fail_task(claim.task_id, claim.epoch, "flaky")
+        await pass_time(engine, clock, 1)
+        for _ in range(2):
+            task_id = await build(engine, worker)
+            await engine.signal_task(task_id, "accept", actor="ada")
+        assert await state_of(engine, run) == "SUCCEEDED"
+        with pytest.raises(UnknownName, match="release"):
+            await submit_release(engine)
+        await assert_promises_kept(engine)
+
+
+async def test_tasks_that_are_added_follow_what_those_of_their_run_follow(
+    database_url: str, clock: ManualClock, tmp_path: Path
+) -> None:
+    """Also where the file is not at hand, or has a newer version."""
+    async with open_engine(database_url, clock, seed=1, lifecycles=[write_release(tmp_path)]) as engine:
+        worker = await register(engine, lease_seconds=10_000)
+        run = await submit(engine, NewTask(name="build"), lifecycle="release", task_count=3)
+    async with open_engine(database_url, clock, seed=2) as engine:
+        await engine.add_tasks(run.id, [NewTask(name="ship")])
+    newer = write_release(tmp_path, with_version(add_qa(read_example()), 2))
+    async with open_engine(database_url, clock, seed=3, lifecycles=[newer]) as engine:
+        await engine.add_tasks(run.id, [NewTask(name="announce")])
+        assert len({task.machine_id for task in await engine.list_tasks(run.id)}) == 1
+        for _ in range(3):
+            await engine.signal_task(await build(engine, worker), "accept")
+        assert await state_of(engine, run) == "SUCCEEDED"
+        await assert_promises_kept(engine)
+
+
+async def test_an_engine_without_the_file_says_so_when_a_run_gets_its_first_task(
+    database_url: str, clock: ManualClock, tmp_path: Path
+) -> None:
+    async with open_engine(database_url, clock, seed=1, lifecycles=[write_release(tmp_path)]) as engine:
+        run = await submit(engine, lifecycle="release", task_count=1)
+    async with open_engine(database_url, clock, seed=2) as engine:
+        with pytest.raises(UnknownName, match="There is no lifecycle called 'release'"):
+            await engine.add_tasks(run.id, [NewTask(name="ship")])
+        assert await engine.list_tasks(run.id) == []
+
+
+UNFIT = {
+    "begins work without a worker": ("- REVIEW   -> WAITING   : reject", "- REVIEW   -> BUILDING  : reject"),
+    "without a worker": ("- REVIEW   -> RELEASED", "- BUILDING -> BUILDING : ask\n      - REVIEW   -> RELEASED"),
+    "takes a success back": ("- BROKEN   -> WAITING   : retry", "- BROKEN, RELEASED -> WAITING : retry"),
+}
+
+
+@pytest.mark.parametrize("words", UNFIT)
+async def test_what_the_engine_cannot_do_is_refused_when_it_is_opened(
+    database_url: str, clock: ManualClock, tmp_path: Path, words: str
+) -> None:
+    text = (
+        read_example().replace("outcome: success, sealed: true", "outcome: success") if "success" in words else read_example()
+    )
+    file = write_release(tmp_path, text.replace(*UNFIT[words]))
+    with pytest.raises(LifecycleError, match=words):
+        async with open_engine(database_url, clock, lifecycles=[file]):
+            pass

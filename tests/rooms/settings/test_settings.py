@@ -1,0 +1,262 @@
+"""Settings: the order of their sources, where each came from, and everything that can be wrong with them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+from pointsman.errors import Finding, SettingsInvalid
+from pointsman.settings import (
+    GIVEN_TO_TASKS,
+    SETTINGS,
+    Settings,
+    ToolProfile,
+    find_keys,
+    find_project,
+    hide_password,
+    load_settings,
+)
+
+TOOLS = """\
+[tools.curl]
+command = ["curl", "-fsS"]
+expected_exit_codes = [0, 22]
+retry_on_failure = false
+max_concurrent = 2
+rate = "10/1m"
+env = {LANG = "C"}
+
+[tools.curl.breaker]
+failure_threshold = 3
+cooldown = "90s"
+"""
+
+
+def load(folder: Path, toml: str = "", pyproject: str = "", flags: object = None, **environ: str) -> Settings:
+    if toml:
+        (folder / "pointsman.toml").write_text(dedent(toml))
+    if pyproject:
+        (folder / "pyproject.toml").write_text(dedent(pyproject))
+    assert flags is None or isinstance(flags, dict)
+    return load_settings(folder, flags or {}, environ)
+
+
+def findings(folder: Path, toml: str = "", pyproject: str = "", flags: object = None, **environ: str) -> tuple[Finding, ...]:
+    with pytest.raises(SettingsInvalid) as caught:
+        load(folder, toml, pyproject, flags, **environ)
+    return caught.value.findings
+
+
+def test_without_any_setting_there_are_defaults(tmp_path: Path) -> None:
+    settings = load(tmp_path)
+    assert settings.store == f"sqlite:///{tmp_path}/.pointsman/state.db"
+    assert settings.slots == len(os.sched_getaffinity(0))
+    assert settings.on_pause == "finish"
+    assert set(settings.origins.values()) == {"default"}
+
+
+def test_the_first_source_wins_and_each_setting_says_where_it_came_from(tmp_path: Path) -> None:
+    toml = """\
+    # mine
+    slots = 3
+    grace_seconds = "1m"
+    lease_seconds = 45
+    """
+    pyproject = """\
+    [project]
+    name = "x"
+
+    [tool.pointsman]
+    log_bytes = "1 MB"
+    slots = 9
+    """
+    settings = load(tmp_path, toml, pyproject, {"slots": 7, "store": None, "capabilities": ()}, POINTSMAN_GRACE_SECONDS="5s")
+    assert (settings.slots, settings.origins["slots"]) == (7, "flag --slots")
+    assert (settings.grace_seconds, settings.origins["grace_seconds"]) == (5.0, "POINTSMAN_GRACE_SECONDS")
+    assert (settings.lease_seconds, settings.origins["lease_seconds"]) == (45.0, "pointsman.toml:4")
+    assert (settings.log_bytes, settings.origins["log_bytes"]) == (1_000_000, "pyproject.toml:5")
+    assert settings.origins["store"] == "default"
+
+
+def test_lists_in_the_environment_have_commas_and_an_empty_variable_is_not_set(tmp_path: Path) -> None:
+    settings = load(tmp_path, POINTSMAN_CAPABILITIES="gpu, linux,gpu", POINTSMAN_SLOTS="", POINTSMAN_PASS_ENV="A,B")
+    assert settings.capabilities == ("gpu", "linux")
+    assert settings.pass_env == ("A", "B")
+    assert settings.origins["slots"] == "default"
+
+
+def test_a_database_beside_the_file_that_names_it_stays_there(tmp_path: Path) -> None:
+    inner = tmp_path / "deep" / "down"
+    inner.mkdir(parents=True)
+    (tmp_path / "pointsman.toml").write_text('store = "sqlite:///mine.db"\n')
+    assert load_settings(inner, {}, {}).store == f"sqlite:///{tmp_path}/mine.db"
+    assert load_settings(inner, {"store": "sqlite:///x.db"}, {}).store == f"sqlite:///{Path.cwd()}/x.db"
+    assert load_settings(inner, {"store": "postgresql://a@b/c"}, {}).store == "postgresql://a@b/c"
+    assert load_settings(inner, {"store": "sqlite:///:memory:"}, {}).store == "sqlite:///:memory:"
+
+
+@pytest.mark.parametrize("mark", ["pointsman.toml", ".pointsman", "pyproject.toml"])
+def test_the_project_is_the_nearest_folder_with_a_mark_of_pointsman(tmp_path: Path, mark: str) -> None:
+    inner = tmp_path / "deep" / "down"
+    inner.mkdir(parents=True)
+    (inner / "pyproject.toml").write_text("[tool.other]\n")
+    assert find_project(inner) == inner
+    if mark == ".pointsman":
+        (tmp_path / mark).mkdir()
+    else:
+        (tmp_path / mark).write_text("[tool.pointsman]\nslots = 2\n" if mark == "pyproject.toml" else "slots = 2\n")
+    assert find_project(inner) == tmp_path
+
+
+def test_a_tool_has_its_command_its_breaker_and_its_limits(tmp_path: Path) -> None:
+    settings = load(tmp_path, TOOLS)
+    assert settings.tools["curl"] == ToolProfile(
+        name="curl",
+        command=("curl", "-fsS"),
+        expected_exit_codes=(0, 22),
+        retry_on_failure=False,
+        failure_threshold=3,
+        cooldown_seconds=90.0,
+        max_concurrent=2,
+        rate_count=10,
+        rate_seconds=60.0,
+        env={"LANG": "C"},
+    )
+    assert settings.origins["tools.curl"] == "pointsman.toml:1"
+    assert settings.origins["tools.curl.rate_count"] == "pointsman.toml:6"
+    assert settings.origins["tools.curl.cooldown_seconds"] == "pointsman.toml:11"
+
+
+def test_a_tool_belongs_to_the_first_file_that_names_it(tmp_path: Path) -> None:
+    pyproject = "[tool.pointsman.tools.curl]\nmax_concurrent = 9\n[tool.pointsman.tools.git]\ncommand = ['git']\n"
+    settings = load(tmp_path, TOOLS, pyproject)
+    assert settings.tools["curl"].max_concurrent == 2
+    assert settings.tools["git"].command == ("git",)
+    assert settings.origins["tools.git.command"] == "pyproject.toml:4"
+
+
+def test_everything_that_is_wrong_is_said_at_once_with_line_and_advice(tmp_path: Path) -> None:
+    toml = """\
+    slot = 4
+    on_pause = "suspended"
+    store = "mysql://x"
+
+    [tools.curl]
+    command = "curl -fsS 'a b'"
+    expected_exit_codes = [0, 300]
+    rate = "often"
+    max_concurent = 2
+    [tools.curl.breaker]
+    cooldown = true
+    threshold = 4
+    """
+    found = findings(tmp_path, toml, "", {"slots": 0}, POINTSMAN_LEASE_SECOND="4", POINTSMAN_LOG_BYTES="lots")
+    assert {str(finding.place): finding.message.partition(":")[0] for finding in found} == {
+        "POINTSMAN_LEASE_SECOND": "There is no setting 'lease_second'.",
+        "pointsman.toml:1:1": "There is no setting 'slot'.",
+        "pointsman.toml:2:1": "on_pause",
+        "pointsman.toml:3:1": "store",
+        "--slots": "slots",
+        "POINTSMAN_LOG_BYTES": "log_bytes",
+        "pointsman.toml:6:1": "tools.curl.command",
+        "pointsman.toml:7:1": "tools.curl.expected_exit_codes",
+        "pointsman.toml:8:1": "tools.curl.rate",
+        "pointsman.toml:9:1": "tools.curl.max_concurent",
+        "pointsman.toml:11:1": "tools.curl.breaker.cooldown",
+        "pointsman.toml:12:1": "tools.curl.breaker.threshold",
+    }
+    advice = {str(finding.place): finding.advice for finding in found}
+    assert advice["pointsman.toml:1:1"] == "Did you mean slots?"
+    assert advice["pointsman.toml:2:1"] == "Did you mean suspend?"
+    assert advice["pointsman.toml:6:1"] == 'Write ["curl", "-fsS", "a b"].'
+    assert advice["pointsman.toml:9:1"] == "Did you mean max_concurrent?"
+    assert advice["POINTSMAN_LEASE_SECOND"].startswith("Did you mean POINTSMAN_LEASE_SECONDS")
+
+
+def test_a_password_is_not_shown_in_a_refusal(tmp_path: Path) -> None:
+    (finding,) = findings(tmp_path, POINTSMAN_STORE="mysql://me:secret@there/db")
+    assert "mysql://me:***@there/db" in finding.message
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("postgresql://u:secret@h/db", "postgresql://u:***@h/db"),
+        ("postgresql://u:se:cret@h", "postgresql://u:***@h"),
+        ("postgresql://u:s/x@h", "postgresql://u:***@h"),
+        ("postgresql://u:a@b@h:5432/db", "postgresql://u:***@h:5432/db"),
+        ("postgres://:secret@h/db", "postgres://:***@h/db"),
+        ("postgresql://u@h:5432/db", "postgresql://u@h:5432/db"),
+        ("postgresql://u@h:5432/db?password=a@b&x=y", "postgresql://u@h:5432/db?password=***&x=y"),
+        ("postgresql://u:a@h/db?sslpassword=b", "postgresql://u:***@h/db?sslpassword=***"),
+        ("sqlite:////srv/a:b@c.db", "sqlite:////srv/a:b@c.db"),
+    ],
+)
+def test_nothing_of_a_password_is_shown_whatever_is_in_it(url: str, shown: str) -> None:
+    assert hide_password(url) == shown
+
+
+def test_what_a_task_is_told_in_its_environment_is_no_setting(tmp_path: Path) -> None:
+    names = (*GIVEN_TO_TASKS, "TEST_DSN", "TEST_OWNER", "SIMULATION_RUNS")
+    assert {"TASK_NAME", "WORKER_ID"} < set(names)
+    load(tmp_path, **{f"POINTSMAN_{name}": "x" for name in names})
+
+
+@pytest.mark.parametrize(
+    ("toml", "place"),
+    [
+        ("slots = \n", "pointsman.toml:1:9"),
+        ("slots = 2\n[tools", "pointsman.toml:2:7"),
+        ("tools = 3\n", "pointsman.toml:1:1"),
+        ("[tools]\ncurl = 'x'\n", "pointsman.toml:2:1"),
+        ("[tools.curl]\nbreaker = 1\n", "pointsman.toml:2:1"),
+        ("tools = {curl = {rate = 4}}\n", "pointsman.toml:1:1"),
+        ("[[tools]]\nx = 1\n", "pointsman.toml:1:3"),
+    ],
+)
+def test_a_file_that_has_another_shape_is_refused_where_it_is_wrong(tmp_path: Path, toml: str, place: str) -> None:
+    assert [str(finding.place) for finding in findings(tmp_path, toml)] == [place]
+
+
+def test_bytes_that_are_no_text_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "pointsman.toml").write_bytes(b"\xff\xfe\x00")
+    assert findings(tmp_path)[0].advice == "Save it as UTF-8."
+
+
+def test_keys_are_found_behind_texts_and_lists_of_many_lines() -> None:
+    text = dedent('''\
+        a = """
+        b = 1
+        [c]
+        """  # d = 2
+        "e.f" = [
+          "x = ]",
+        ]
+        [ g . 'h' ]
+          i.j = {k = 1}
+        [[l]]
+        m = '\\'
+        n = "\\"]"
+        ''')
+    assert find_keys(text) == {
+        ("a",): (1, 1),
+        ("e.f",): (5, 1),
+        ("g",): (8, 3),
+        ("g", "h"): (8, 3),
+        ("g", "h", "i"): (9, 3),
+        ("g", "h", "i", "j"): (9, 3),
+        ("l",): (10, 3),
+        ("l", "m"): (11, 1),
+        ("l", "n"): (12, 1),
+    }
+
+
+def test_the_example_of_the_documentation_holds_and_every_setting_is_explained(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[3] / "docs" / "reference" / "settings.md").read_text("utf-8")
+    settings = load(tmp_path, page.partition("```toml\n")[2].partition("```")[0])
+    assert settings.tools["curl"].rate_seconds == 60.0
+    for name, setting in SETTINGS.items():
+        assert f"| `{name}` | `{setting.flag}` |" in page, name

@@ -1,0 +1,419 @@
+"""One contract, one suite: what every store does, whatever database is behind it. Here: the store as a whole."""
+
+from __future__ import annotations
+
+import inspect
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import replace as with_fields
+from datetime import timedelta
+from pathlib import Path
+from queue import Empty, Queue
+
+import pytest
+from msgspec.structs import replace
+from tests.databases import open_store
+from tests.rooms.store.store_fixture import (
+    ACME,
+    AT,
+    GLOBEX,
+    MACHINES,
+    SECOND,
+    WORDS,
+    StoreFixture,
+    find,
+    hand_of,
+    ids,
+    insert,
+    move,
+    response,
+    timer,
+    transaction,
+    update,
+)
+
+from pointsman.errors import Conflict, LawBroken
+from pointsman.store.contract import Reader, Store, Transaction, Wakeup
+from pointsman.store.rows import Dependency, MachineRow, Run
+
+
+def nothing(*found: object) -> bool:
+    return not any(found)
+
+
+# The contract itself.
+
+
+@pytest.mark.parametrize("protocol", [Store, Transaction, Reader])
+def test_every_method_of_the_contract_is_exercised_here(protocol: type) -> None:
+    suite = "\n".join(file.read_text("utf-8") for file in Path(__file__).parent.glob("test_contract*.py"))
+    methods = [name for name, value in vars(protocol).items() if inspect.isfunction(value) and not name.startswith("_")]
+    assert methods
+    assert [name for name in methods if f".{name}(" not in suite] == []
+
+
+# Machines, lanes, tenants.
+
+
+def test_a_machine_is_kept_with_its_definition_and_every_version_beside_the_others(db: StoreFixture) -> None:
+    newer = with_fields(MACHINES["standard.run"], version=99)
+    with db.transaction() as begun:
+        before = begun.list_machines()
+        row = begun.insert_machine(newer, fingerprint="sha-2", definition=WORDS)
+    assert row == MachineRow(
+        id=row.id, name="standard.run", version=99, kind="run", fingerprint="sha-2", lifecycle="standard", definition=WORDS
+    )
+    with db.transaction() as begun:
+        assert begun.list_machines() == [*before, row]
+    assert [machine.name for machine in before] == list(MACHINES)
+    assert [machine.id for machine in before] == sorted({machine.id for machine in before})
+
+
+def test_a_version_of_a_machine_is_stored_once(db: StoreFixture) -> None:
+    with pytest.raises(LawBroken), db.transaction() as begun:
+        begun.insert_machine(MACHINES["standard.run"], fingerprint="other", definition="other")
+
+
+def test_a_lane_is_made_once(db: StoreFixture) -> None:
+    db.tenant(GLOBEX)
+    wanted: list[tuple[str, str | None, str, bool]] = [
+        (ACME, "git", "[]", False),
+        (ACME, "git", "[]", True),
+        (ACME, "git", '["gpu"]', False),
+        (ACME, None, '["gpu"]', False),
+        (ACME, WORDS, '["ü"]', False),
+        (GLOBEX, "git", "[]", False),
+    ]
+    with db.transaction() as begun:
+        (own,) = begun.list_lanes()
+        lanes = [begun.insert_lane(tenant, tool, words, fails_fast=fast) for tenant, tool, words, fast in wanted]
+    with db.transaction() as begun:
+        assert [begun.insert_lane(tenant, tool, words, fails_fast=fast) for tenant, tool, words, fast in wanted] == lanes
+        assert [(lane.tenant, lane.tool, lane.capabilities, lane.fails_fast) for lane in lanes] == wanted
+        assert len({lane.id for lane in lanes}) == len(wanted)
+        assert sorted(begun.list_lanes(), key=lambda lane: lane.id) == [own, *lanes], "of all tenants"
+        assert [begun.find_tool(lane.id) for lane in lanes] == [lane.tool for lane in lanes]
+
+
+def test_lanes_are_counted_as_they_come(db: StoreFixture) -> None:
+    """Of all tenants, and with those that the transaction itself has added; one that was known is no other."""
+    db.tenant(GLOBEX)
+    begun = db.store.begin()
+    assert begun.count_lanes() == 1
+    for tenant, expected in ((ACME, 2), (ACME, 2), (GLOBEX, 3), (GLOBEX, 3)):
+        begun.insert_lane(tenant, "git", "[]", fails_fast=False)
+        assert begun.count_lanes() == expected == len(begun.list_lanes())
+    begun.rollback()
+    with db.transaction() as begun:
+        assert begun.count_lanes() == 1
+        begun.insert_lane(GLOBEX, "git", "[]", fails_fast=True)
+    with closing(open_store(db.url)) as other, transaction(other) as begun:
+        assert begun.count_lanes() == 2
+        begun.insert_lane(GLOBEX, "git", "[]", fails_fast=True)
+        assert begun.count_lanes() == 2
+
+
+def test_a_tenant_is_made_once_and_nothing_belongs_to_one_that_was_not(db: StoreFixture) -> None:
+    stranger = db.run(tenant=GLOBEX)
+    with pytest.raises(LawBroken):
+        db.put(stranger)
+    for at in (AT, AT + SECOND):
+        with db.transaction() as begun:
+            begun.ensure_tenant(GLOBEX, at)
+    assert find(db.store, db.put(stranger)).tenant == GLOBEX
+
+
+# What is not there.
+
+
+def test_nothing_is_found_under_an_unknown_name(db: StoreFixture) -> None:
+    with db.store.read() as reader:
+        assert reader.find_run(ACME, "nobody") is None
+        assert reader.find_task(ACME, "nobody") is None
+        assert reader.find_worker(ACME, "nobody") is None
+        assert reader.find_breaker(ACME, "nobody") is None
+        assert reader.find_tool(999_999) is None
+        assert nothing(reader.list_tasks(ACME, "nobody"), reader.list_attempts(ACME, "nobody"))
+        assert nothing(reader.list_dependencies(ACME, "nobody"), reader.list_history(ACME, "nobody"))
+        assert reader.list_runs("nobody", phase=None, after=None, limit=9) == []
+        assert reader.next_due() is reader.next_silence() is None
+    with db.transaction() as begun:
+        assert begun.find_response(ACME, "nowhere", "nothing") is None
+        assert nothing(begun.lock_runs(["nobody"]), begun.lock_workers(["nobody"]), begun.lock_breakers(ACME, ["nobody"]))
+        assert nothing(begun.select_tasks(["nobody"]), begun.find_dependents(["nobody"]), begun.assess_subtasks(["nobody"]))
+        assert nothing(
+            begun.release_dependents(["nobody"]), begun.find_run_workers(["nobody"]), begun.find_held_tasks(["nobody"])
+        )
+        assert nothing(begun.select_to_claim(["nobody"]), begun.find_task_names("nobody"), begun.count_held(["nobody"]))
+        assert nothing(begun.select_task_keys(["nobody"]), begun.lock_runs([], of_tasks=["nobody"]))
+
+
+def test_an_empty_batch_does_nothing(db: StoreFixture) -> None:
+    run = db.put(db.run())
+    with db.store.read() as reader:
+        position = reader.last_position()
+    with db.transaction() as begun:
+        begun.insert_runs([])
+        begun.insert_tasks([])
+        begun.insert_workers([])
+        begun.insert_breakers([])
+        begun.move([], Run.CHANGING)
+        begun.move_in_bulk(db.moved(run, "RUNNING"), [], Run.CHANGING)
+        begun.update([], Run.CHANGING)
+        begun.insert_dependencies([])
+        begun.insert_notices([])
+        begun.set_timers([])
+        begun.drop_timers([])
+        begun.recount_dependencies([])
+        begun.open_runs([], is_open=True)
+        assert nothing(begun.take_timers([]), begun.release_dependents([]), begun.find_dependents([]))
+        assert nothing(begun.assess_runs([]), begun.assess_subtasks([]), begun.lock_runs([]), begun.lock_workers([]))
+        assert nothing(begun.lock_breakers(ACME, []), begun.select_tasks([]), begun.select_run_tasks(run.id, []))
+        assert nothing(begun.select_claimable(ACME, [], 9), begun.select_reclaimable(ACME, [], 9))
+        assert nothing(begun.find_claimable_runs(ACME, [], 9), begun.select_allocated(run.id, [], 9))
+        assert nothing(begun.select_claimable_of_run(run.id, [], 9))
+        assert nothing(begun.find_held_tasks([]), begun.find_run_workers([]), begun.count_overstayed(AT, []))
+        assert nothing(begun.select_to_claim([]), begun.select_task_keys([]), begun.count_held([]))
+        assert begun.last_position() == position
+
+
+def test_tenants_see_nothing_of_each_other(db: StoreFixture) -> None:
+    db.tenant(GLOBEX)
+    run = db.put(db.run(tenant=GLOBEX))
+    first, second = (db.put(db.task(run, tenant=GLOBEX, run_open=True)) for _ in range(2))
+    task = db.bring(first, "RUNNING")
+    worker = db.bring(db.put(db.worker(tenant=GLOBEX)), "IDLE")
+    mine = db.put(db.worker())
+    breaker = db.bring(db.put(db.breaker(tenant=GLOBEX, tool="git")), "OPEN")
+    db.put(db.breaker(tool="git"))
+    db.bring(second, "QUEUED")
+    with db.transaction() as begun:
+        begun.insert_dependencies([Dependency(second.id, first.id)])
+        begun.set_timers([timer(run, tenant=GLOBEX)])
+        begun.insert_response(response(tenant=GLOBEX))
+    assert find(db.store, breaker) == breaker
+    with db.transaction() as begun:
+        assert nothing(begun.find_run(ACME, run.id), begun.find_task(ACME, task.id), begun.find_worker(ACME, worker.id))
+        found = begun.find_breaker(ACME, "git")
+        assert found is not None
+        assert found.tenant == ACME
+        assert nothing(begun.list_runs(ACME, phase=None, after=None, limit=9), begun.list_tasks(ACME, run.id))
+        assert ids(begun.list_workers(ACME)) == [mine.id]
+        assert ids(begun.list_workers(GLOBEX)) == [worker.id, hand_of(GLOBEX)]
+        assert [row.tenant for row in begun.list_breakers(ACME)] == [ACME]
+        assert nothing(begun.list_attempts(ACME, task.id), begun.list_dependencies(ACME, run.id), begun.list_timers(ACME))
+        assert nothing(begun.list_history(ACME, run.id), begun.list_transitions(ACME, after=None, limit=99, run_id=run.id))
+        assert {event.entity_id for event in begun.list_transitions(ACME, after=None, limit=99, run_id=None)} == {
+            mine.id,
+            found.id,
+        }
+        assert not [name for name, *_ in begun.measure_transitions(ACME) if name == "standard.run"]
+        assert nothing(begun.select_claimable(ACME, [db.lane_id], 9), begun.find_claimable_runs(ACME, [db.lane_id], 9))
+        assert ids(begun.select_claimable(GLOBEX, [db.lane_id], 9)) == [second.id]
+        assert nothing(begun.find_free_workers(ACME, 9), begun.list_guarded_breakers(ACME))
+        assert begun.find_free_workers(GLOBEX, 9) == [worker.id]
+        assert [row.tool for row in begun.list_guarded_breakers(GLOBEX)] == ["git"]
+        assert [row.tenant for row in begun.lock_breakers(ACME, ["git"])] == [ACME]
+        assert begun.find_response(ACME, "POST /runs", "key") is None
+
+
+# Transactions.
+
+
+def test_what_was_rolled_back_was_never_there(db: StoreFixture) -> None:
+    run = db.put(db.run())
+    with db.store.read() as reader:
+        position = reader.last_position()
+    begun = db.store.begin()
+    db.move_in(begun, run, "RUNNING")
+    insert(begun, other := db.run(), first := db.task(other), second := db.task(other), db.worker(), db.breaker())
+    begun.insert_dependencies([Dependency(second.id, first.id)])
+    begun.set_timers([timer(run)])
+    begun.insert_response(response())
+    begun.insert_lane(ACME, "git", "[]", fails_fast=True)
+    begun.insert_machine(with_fields(MACHINES["standard.run"], version=99), fingerprint="2", definition="2")
+    begun.ensure_tenant(GLOBEX, AT)
+    begun.rollback()
+    assert find(db.store, run) == run
+    with db.transaction() as begun:
+        assert ids(begun.list_runs(ACME, phase=None, after=None, limit=9)) == [run.id]
+        assert nothing(begun.list_tasks(ACME, other.id), begun.list_dependencies(ACME, other.id), begun.list_timers(ACME))
+        assert nothing(begun.list_workers(ACME), begun.list_breakers(ACME))
+        assert begun.find_response(ACME, "POST /runs", "key") is None
+        assert len(begun.list_lanes()) == 1
+        assert len(begun.list_machines()) == len(MACHINES)
+        assert begun.last_position() == position
+        assert len(begun.list_history(ACME, run.id)) == 1
+
+
+def test_nobody_sees_what_is_not_committed(db: StoreFixture) -> None:
+    run = db.run()
+    begun = db.store.begin()
+    begun.insert_runs([run])
+    assert begun.find_run(ACME, run.id) == run
+    with db.store.read() as reader:
+        assert reader.find_run(ACME, run.id) is None
+    begun.commit()
+    with db.store.read() as reader:
+        assert reader.find_run(ACME, run.id) == run
+
+
+def test_any_number_of_threads_may_read_while_one_writes(db: StoreFixture) -> None:
+    """Whatever they see is a whole commit."""
+    written = threading.Event()
+
+    def read_until_all_is_written() -> set[int]:
+        seen = set()
+        while not written.is_set():
+            with db.store.read() as reader:
+                runs = reader.list_runs(ACME, phase=None, after=None, limit=1)
+                seen |= {len(reader.list_tasks(ACME, run.id)) for run in runs}
+        return seen
+
+    with ThreadPoolExecutor(4) as pool:
+        readers = [pool.submit(read_until_all_is_written) for _ in range(4)]
+        try:
+            for _ in range(30):
+                with db.transaction() as begun:
+                    insert(begun, run := db.run())
+                    insert(begun, *(db.task(run) for _ in range(3)))
+        finally:
+            written.set()
+        assert all(reader.result() <= {3} for reader in readers)
+
+
+def test_a_transaction_happens_at_one_instant_of_a_time_that_runs_forward(db: StoreFixture) -> None:
+    instants = []
+    for _ in range(3):
+        with db.transaction() as begun:
+            instants.append(begun.now())
+            insert(begun, db.run())
+            assert begun.now() == instants[-1]
+    assert instants == sorted(instants)
+    assert all(instant.utcoffset() == timedelta(0) for instant in instants)
+
+
+def test_what_was_committed_outlives_the_store(db: StoreFixture) -> None:
+    run = db.put(db.run())
+    url = db.store.url
+    db.store.close()
+    with closing(open_store(db.url)) as store:
+        assert find(store, run) == run
+        assert store.url == url
+
+
+@pytest.mark.parametrize(
+    ("machine", "to_state"),
+    [("standard.run", "RUNNING"), ("standard.task", "QUEUED"), ("standard.worker", "IDLE"), ("standard.breaker", "OPEN")],
+)
+def test_whoever_comes_second_is_told_so(db: StoreFixture, machine: str, to_state: str) -> None:
+    row, bystander = db.put(db.entity(machine)), db.put(db.entity(machine))
+    after = db.moved(bystander, to_state)
+    moved = db.move(row, to_state)
+    for stale in (db.moved(row, to_state), replace(moved, revision=9), replace(moved, id="nobody")):
+        with pytest.raises(Conflict), db.transaction() as begun:
+            move(begun, after, stale)
+    for stale in (row, replace(moved, revision=9), replace(moved, id="nobody")):
+        with pytest.raises(Conflict), db.transaction() as begun:
+            update(begun, bystander, stale)
+    assert find(db.store, row) == moved
+    assert find(db.store, bystander) == bystander
+
+
+def test_only_the_columns_that_are_named_are_stored(db: StoreFixture) -> None:
+    """So that a batch writes what has changed, and no more."""
+    run, bystander = db.put(db.run(error="old")), db.put(db.run())
+    moved = db.moved(run, "CANCELED", reason="enough")
+    columns = ["state", "phase", "outcome", "revision", "trigger", "completed_at"]
+    with db.transaction() as begun:
+        begun.move([replace(moved, error="new", missing_tasks=5)], columns)
+    stored = replace(run, **{column: getattr(moved, column) for column in columns})
+    assert find(db.store, run) == stored
+    with db.transaction() as begun:
+        begun.update([replace(stored, error="newer", missing_tasks=5), replace(bystander, error="newer")], ["error"])
+    assert find(db.store, run) == replace(stored, error="newer")
+    assert find(db.store, bystander) == replace(bystander, error="newer")
+
+
+def test_rows_of_a_batch_may_differ_in_every_column(db: StoreFixture) -> None:
+    """What they have in common is said once on PostgreSQL, and what they have not, row by row."""
+    runs = [db.put(db.run()) for _ in range(4)]
+    texts = (None, "null", WORDS, "")
+    moved = [
+        db.moved(run, "PAUSED", reason=text, missing_tasks=number, spent_usd=number, entered_at=AT + number * SECOND)
+        for number, (run, text) in enumerate(zip(runs, texts, strict=True))
+    ]
+    with db.transaction() as begun:
+        begun.move(moved, Run.CHANGING)
+        assert begun.lock_runs(ids(runs)) == moved
+        changed = [replace(run, error=text, output=text) for run, text in zip(moved, texts[::-1], strict=True)]
+        begun.update(changed, ["error", "output"])
+    assert [find(db.store, run) for run in runs] == changed
+
+
+def test_a_refused_change_leaves_the_store_in_order(db: StoreFixture) -> None:
+    run = db.put(db.run())
+    with pytest.raises(LawBroken), db.transaction() as begun:
+        begun.insert_runs([db.run(), replace(db.run(), state="SUCCEEDED", phase="done")])
+    assert db.move(run, "RUNNING") == find(db.store, run)
+    with db.store.read() as reader:
+        assert ids(reader.list_runs(ACME, phase=None, after=None, limit=9)) == [run.id]
+
+
+# Wakeup.
+
+
+def listening(store: Store) -> tuple[Queue[Wakeup], Callable[[], None]]:
+    heard: Queue[Wakeup] = Queue()
+    return heard, store.listen(heard.put)
+
+
+def test_everybody_who_listens_hears_of_a_commit(db: StoreFixture) -> None:
+    """Whoever commits without news, or not at all, is not heard."""
+    with closing(open_store(db.url)) as other:
+        (there, _), (here, _) = listening(other), listening(db.store)
+        for news in (Wakeup.TASKS, Wakeup.TIMERS | Wakeup.EVENTS, Wakeup.TASKS | Wakeup.TIMERS | Wakeup.EVENTS):
+            with db.transaction():
+                pass
+            db.store.begin().rollback()
+            with db.transaction(news) as begun:
+                insert(begun, db.run())
+            assert there.get(timeout=10) == news
+            assert here.get(timeout=10) == news
+        with transaction(other, Wakeup.TIMERS):
+            pass
+        assert here.get(timeout=10) == Wakeup.TIMERS
+
+
+def test_news_are_true_when_they_are_heard(db: StoreFixture) -> None:
+    with closing(open_store(db.url)) as other:
+        there, _ = listening(other)
+        run = db.run()
+        with db.transaction(Wakeup.EVENTS) as begun:
+            begun.insert_runs([run])
+        there.get(timeout=10)
+        assert find(other, run) == run
+
+
+def test_whoever_stops_listening_hears_no_more(db: StoreFixture) -> None:
+    with closing(open_store(db.url)) as other:
+        (deaf, stop), (there, _) = listening(other), listening(other)
+        stop()
+        stop()
+        with db.transaction(Wakeup.TASKS):
+            pass
+        there.get(timeout=10)
+        with pytest.raises(Empty):
+            deaf.get_nowait()
+
+
+def test_a_store_that_was_closed_is_missed_by_nobody(db: StoreFixture) -> None:
+    other = open_store(db.url)
+    listening(other)
+    other.close()
+    heard, _ = listening(db.store)
+    with db.transaction(Wakeup.EVENTS):
+        pass
+    assert heard.get(timeout=10) == Wakeup.EVENTS

@@ -1,0 +1,592 @@
+"""One contract, one suite: whoever works, whatever is due, and what can be told of all that happened."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace as with_fields
+from datetime import timedelta
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+from tests.rooms.store.outsider import kind_of, type_columns
+from tests.rooms.store.store_fixture import (
+    ACME,
+    AT,
+    GLOBEX,
+    JSON,
+    MACHINES,
+    SECOND,
+    WORDS,
+    StoreFixture,
+    find,
+    ids,
+    insert,
+    response,
+    timer,
+    update,
+)
+
+from pointsman.store.rows import Dependency, Entity, Notice, Run, Task
+from pointsman.store.rows import Transition as Event
+
+# Workers.
+
+
+def test_workers_are_listed_and_locked_in_the_order_of_their_ids(db: StoreFixture) -> None:
+    workers = [db.put(db.worker(id=name)) for name in ("worker_b", "worker_c", "worker_a")]
+    order = [workers[2], workers[0], workers[1]]
+    with db.transaction() as begun:
+        assert begun.list_workers(ACME) == order
+        assert begun.lock_workers(["worker_c", "worker_a", "worker_b"]) == order
+        assert begun.lock_workers({"worker_b", "nobody"}) == [workers[0]]
+
+
+def test_workers_hold_the_tasks_that_they_execute(db: StoreFixture) -> None:
+    """A task is held while its checks run, whether its state needs a worker or not; one that was lost is held no more."""
+    anna, bert, idle = (db.put(db.worker()) for _ in range(3))
+    first = db.bring(db.put_task(), "RUNNING", worker_id=anna.id)
+    second = db.bring(db.put_task(), "RUNNING", worker_id=anna.id)
+    over = db.move(db.bring(db.put_task(), "RUNNING", worker_id=anna.id), "SUCCEEDED")
+    checked = db.move(db.bring(db.put_task(machine="orchestrated.task"), "running", worker_id=bert.id), "validating")
+    other = db.bring(db.put_task(), "RUNNING", worker_id=bert.id)
+    lost = db.bring(db.put_task(machine="approval.step"), "RUNNING", worker_id=bert.id)
+    everybody = [anna.id, bert.id, idle.id, "nobody"]
+    assert not find(db.store, over).worker_id
+    with db.transaction() as begun:
+        update(begun, replace(lost, lease_expired=True))
+        assert begun.count_held(everybody) == {anna.id: 2, bert.id: 2}
+        assert begun.count_held([bert.id]) == {bert.id: 2}
+        holders = [(first, anna), (second, anna), (checked, bert), (other, bert), (lost, bert)]
+        assert begun.find_held_tasks(everybody) == [(worker.id, task.id, task.run_id) for task, worker in holders]
+        assert begun.find_held_tasks([anna.id]) == [(anna.id, task.id, task.run_id) for task in (first, second)]
+
+
+def test_workers_are_silent_once_their_lease_is_over(db: StoreFixture) -> None:
+    late = db.put(db.worker(lease_seconds=2.5, heartbeat_at=AT))
+    later = db.put(db.worker(lease_seconds=0.5, heartbeat_at=AT + SECOND))
+    patient = db.put(db.worker(lease_seconds=60, heartbeat_at=AT - SECOND))
+    db.put(db.worker(lease_seconds=0.001, missing=True))
+    db.bring(db.put(db.worker(lease_seconds=0.001)), "SHUTDOWN")
+    with db.transaction() as begun:
+        assert begun.next_silence() == AT + timedelta(seconds=1.5)
+        assert begun.find_silent_workers(AT + timedelta(seconds=1.5), 9) == []
+        assert begun.find_silent_workers(AT + timedelta(seconds=1.500001), 9) == [later.id]
+        assert begun.find_silent_workers(AT + timedelta(seconds=59), 9) == [late.id, later.id]
+        assert begun.find_silent_workers(AT + timedelta(seconds=600), 9) == [patient.id, late.id, later.id]
+        assert begun.find_silent_workers(AT + timedelta(seconds=600), 1) == [patient.id]
+        update(begun, replace(later, missing=True))
+        assert begun.next_silence() == AT + timedelta(seconds=2.5)
+
+
+def test_workers_are_free_when_they_may_claim_hold_nothing_and_belong_to_no_run(db: StoreFixture) -> None:
+    idle, busy, holder = (db.bring(db.put(db.worker()), state) for state in ("IDLE", "BUSY", "BUSY"))
+    db.bring(db.put_task(), "RUNNING", worker_id=holder.id)
+    checks = db.bring(db.put(db.worker()), "BUSY")
+    checked = db.move(db.bring(db.put_task(machine="orchestrated.task"), "running", worker_id=checks.id), "validating")
+    assert (checked.worker_id, checked.attempt_worker_id) == (None, checks.id)
+    run = db.put(db.run())
+    db.bring(db.put(db.worker(run_id=run.id)), "IDLE")
+    db.bring(db.put(db.worker(missing=True)), "IDLE")
+    for state in ("PAUSED", "UNRESPONSIVE", "SHUTDOWN"):
+        db.bring(db.put(db.worker()), state)
+    with db.transaction() as begun:
+        assert begun.find_free_workers(ACME, 9) == [idle.id, busy.id]
+        assert begun.find_free_workers(ACME, 1) == [idle.id]
+
+
+def test_a_worker_whose_task_has_ended_is_free_again(db: StoreFixture) -> None:
+    worker = db.bring(db.put(db.worker()), "BUSY")
+    task = db.bring(db.put_task(), "RUNNING", worker_id=worker.id)
+    db.move(task, "FAILED")
+    with db.transaction() as begun:
+        assert begun.find_free_workers(ACME, 9) == [worker.id]
+
+
+def test_the_workers_of_a_run_are_found(db: StoreFixture) -> None:
+    first, second, other = (db.put(db.run()) for _ in range(3))
+    workers = [db.put(db.worker(run_id=run and run.id)) for run in (second, first, None, first, other)]
+    with db.transaction() as begun:
+        assert begun.find_run_workers([first.id]) == ids(workers[1:4:2])
+        assert begun.find_run_workers([second.id, first.id]) == [workers[0].id, *ids(workers[1:4:2])]
+
+
+# Breakers.
+
+
+def test_breakers_are_listed_by_tool_and_locked_by_id(db: StoreFixture) -> None:
+    breakers = [db.put(db.breaker(tool=tool)) for tool in ("git", "apple", "Zip", "éclair")]
+    with db.transaction() as begun:
+        assert [row.tool for row in begun.list_breakers(ACME)] == ["Zip", "apple", "git", "éclair"], "by code point everywhere"
+        assert begun.lock_breakers(ACME, ["Zip", "nobody", "apple", "git"]) == breakers[:3]
+
+
+def test_tools_are_tripped_unless_their_breaker_is_closed(db: StoreFixture) -> None:
+    states = ("CLOSED", "OPEN", "HALF_OPEN")
+    closed, opened, probing = (db.bring(db.put(db.breaker(tool=state)), state) for state in states)
+    theirs = db.bring(db.put(db.breaker(tool="A", tenant=db.tenant(GLOBEX))), "OPEN")
+    with db.transaction() as begun:
+        assert begun.list_guarded_breakers(ACME) == [opened, probing]
+        assert begun.list_tripped_breakers() == [probing, opened, theirs]
+        assert closed not in begun.list_tripped_breakers()
+
+
+def test_breakers_are_guarded_also_where_their_tools_have_limits(db: StoreFixture) -> None:
+    db.put(db.breaker(tool="free"))
+    some = db.put(db.breaker(tool="some at once", max_concurrent=2))
+    slow = db.put(db.breaker(tool="slow", rate_count=2, rate_seconds=0.5, begun="[[1,2]]"))
+    with db.transaction() as begun:
+        assert begun.list_guarded_breakers(ACME) == [some, slow]
+        assert begun.list_tripped_breakers() == []
+
+
+def test_attempts_of_a_tool_are_counted_over_all_its_lanes(db: StoreFixture) -> None:
+    db.tenant(GLOBEX)
+    with db.transaction() as begun:
+        lanes = [begun.insert_lane(ACME, "git", words, fails_fast=False).id for words in ("[]", '["gpu"]')]
+        other = begun.insert_lane(ACME, "make", "[]", fails_fast=False).id
+        theirs = begun.insert_lane(GLOBEX, "git", "[]", fails_fast=False).id
+    for lane_id in (*lanes, lanes[0], other):
+        db.put_task(state="RUNNING", lane_id=lane_id)
+    for state in ("QUEUED", "SUCCEEDED", "RETRYING"):
+        db.put_task(state=state, lane_id=lanes[0])
+    lost = db.put_task(machine="approval.step", state="RUNNING", lane_id=lanes[0])
+    db.put_task(state="VALIDATING", lane_id=theirs, tenant=GLOBEX)
+    with db.transaction() as begun:
+        assert begun.count_at_work(ACME, "git") == 4
+        update(begun, replace(lost, lease_expired=True))
+        assert begun.count_at_work(ACME, "git") == 3
+        assert (begun.count_at_work(ACME, "make"), begun.count_at_work(GLOBEX, "git")) == (1, 1)
+        assert begun.count_at_work(ACME, "nothing") == 0
+
+
+# Timers.
+
+
+def test_timers_come_back_in_the_order_in_which_they_are_due(db: StoreFixture) -> None:
+    db.tenant(GLOBEX)
+    timers = [
+        timer("b", "expire", 1, kind="task", revision=3, run_id=None),
+        timer("b", "delay", 1, kind="worker"),
+        timer(WORDS, WORDS, 0.000001, kind="breaker"),
+        timer("a", "expire", 1),
+    ]
+    theirs = timer("z", "expire", -5, tenant=GLOBEX)
+    order = [timers[2], timers[3], timers[1], timers[0]]
+    with db.transaction() as begun:
+        begun.set_timers([*timers, theirs])
+        assert begun.list_timers(ACME) == order
+        assert begun.next_due() == theirs.due_at
+        assert begun.find_due_timers(AT + SECOND, 99) == [theirs, *order]
+        assert begun.find_due_timers(AT + SECOND, 3) == [theirs, *order[:2]]
+        assert begun.find_due_timers(AT, 99) == [theirs]
+        assert begun.find_due_timers(AT + timedelta(microseconds=1), 99) == [theirs, timers[2]], "due at the very instant"
+
+
+def test_a_timer_that_is_set_again_replaces_the_first(db: StoreFixture) -> None:
+    first, again, other = (
+        timer("a", after_seconds=9, revision=1),
+        timer("a", after_seconds=2, revision=2),
+        timer("a", "delay", 5),
+    )
+    with db.transaction() as begun:
+        begun.set_timers([first, other])
+        begun.set_timers([again])
+        assert begun.list_timers(ACME) == [again, other]
+
+
+def test_each_timer_is_taken_once(db: StoreFixture) -> None:
+    first, second, moved = timer("a"), timer("b"), timer("c", revision=1)
+    with db.transaction() as begun:
+        begun.set_timers([first, second, moved, timer("a", "delay")])
+        begun.set_timers([timer("c", after_seconds=1, revision=1)])
+    with db.transaction() as begun:
+        assert begun.take_timers([first, moved, replace(second, revision=5)]) == [first], "those that changed since are left"
+        assert begun.take_timers([first, second]) == [second]
+        assert begun.take_timers([first, second]) == []
+        assert begun.list_timers(ACME) == [timer("a", "delay"), timer("c", after_seconds=1, revision=1)]
+        assert begun.take_timers([timer("a", "delay")]) == [timer("a", "delay")]
+        assert begun.next_due() == AT + SECOND
+
+
+def test_the_timers_of_an_entity_are_dropped_together(db: StoreFixture) -> None:
+    with db.transaction() as begun:
+        begun.set_timers([timer("a"), timer("a", "delay"), timer("b"), timer("c")])
+        begun.drop_timers(["a", "c", "nobody"])
+        assert begun.list_timers(ACME) == [timer("b")]
+
+
+# Idempotency.
+
+
+def test_the_first_answer_to_a_key_stays(db: StoreFixture) -> None:
+    db.tenant(GLOBEX)
+    first = response(key=WORDS, endpoint=WORDS, body=WORDS, request_hash=WORDS)
+    twin = replace(first, request_hash="other", status=500, body="other", created_at=AT + SECOND / 2)
+    others = [replace(first, tenant=GLOBEX), replace(first, endpoint="GET /"), replace(first, key="k", status=404)]
+    with db.transaction() as begun:
+        assert begun.insert_response(first)
+        assert not begun.insert_response(twin)
+        assert [begun.insert_response(other) for other in others] == [True, True, True]
+    with db.transaction() as begun:
+        assert not begun.insert_response(twin)
+        for stored in (first, *others):
+            assert begun.find_response(stored.tenant, stored.endpoint, stored.key) == stored
+
+
+def test_an_answer_that_has_expired_gives_way(db: StoreFixture) -> None:
+    first = response()
+    new = response(request_hash="new", status=202, body="new", created_at=AT + SECOND, expires_at=AT + 2 * SECOND)
+    with db.transaction() as begun:
+        begun.insert_response(first)
+        assert not begun.insert_response(replace(new, created_at=AT + timedelta(microseconds=999_999)))
+        assert begun.insert_response(new)
+        assert begun.find_response(ACME, "POST /runs", "key") == new
+
+
+def test_expired_answers_are_purged_a_few_at_a_time(db: StoreFixture) -> None:
+    db.tenant(GLOBEX)
+    with db.transaction() as begun:
+        for number in range(3):
+            begun.insert_response(response(key=f"old {number}", tenant=(ACME, GLOBEX)[number % 2]))
+        begun.insert_response(response(key="new", expires_at=AT + timedelta(seconds=1.000001)))
+        assert begun.purge_responses(AT + SECOND - timedelta(microseconds=1), 9) == 0
+        assert [begun.purge_responses(AT + SECOND, 2) for _ in range(3)] == [2, 1, 0]
+        assert begun.find_response(ACME, "POST /runs", "new") is not None
+        assert begun.find_response(ACME, "POST /runs", "old 0") is begun.find_response(GLOBEX, "POST /runs", "old 1") is None
+
+
+# The audit trail, which is the event stream.
+
+
+def some_history(db: StoreFixture) -> tuple[Run, Task]:
+    """Two runs, their tasks and an allocated worker that have moved in turns, over several commits."""
+    run, other = db.put(db.run()), db.put(db.run())
+    task, _ = db.put_task(run), db.put_task(other, run_open=True)
+    worker = db.put(db.worker(run_id=run.id))
+    with db.transaction() as begun:
+        run = db.move_in(begun, run, "RUNNING")
+        task = db.move_in(begun, task, "QUEUED")
+        db.move_in(begun, other, "RUNNING")
+        worker = db.move_in(begun, worker, "IDLE")
+    db.move(worker, "BUSY")
+    task = db.move(task, "RUNNING", worker_id=worker.id)
+    return db.move(run, "PAUSED"), db.move(task, "SUCCEEDED")
+
+
+def read_on(db: StoreFixture, limit: int, run_id: str | None = None, after: str | None = None) -> list[Event]:
+    """The whole stream, page by page, as somebody reads it who comes back with the last position."""
+    stream: list[Event] = []
+    may_go_on = True
+    while True:
+        with db.store.read() as reader:
+            page = reader.list_transitions(ACME, after=stream[-1].position if stream else after, limit=limit, run_id=run_id)
+        assert len(page) <= limit
+        assert not {event.position for event in page} & {event.position for event in stream}, "told twice"
+        if not page:
+            return stream
+        assert may_go_on, "only the last page has room left"
+        may_go_on = len(page) == limit
+        stream += page
+
+
+def test_the_stream_is_read_once_in_one_order_whatever_the_size_of_the_pages(db: StoreFixture) -> None:
+    some_history(db)
+    whole = read_on(db, 999)
+    states = {"run": ["PENDING", "PENDING", "RUNNING", "RUNNING", "PAUSED"], "worker": ["INITIALIZING", "IDLE", "BUSY"]}
+    states["task"] = ["PENDING", "PENDING", "QUEUED", "RUNNING", "SUCCEEDED"]
+    for kind, expected in states.items():
+        assert [event.to_state for event in whole if event.kind == kind] == expected
+    assert len(whole) == 13
+    for limit in (1, 2, 5):
+        assert read_on(db, limit) == whole
+    with db.store.read() as reader:
+        assert not reader.is_held_back(), "nobody is writing"
+
+
+def test_the_stream_of_a_run_is_its_own_moves_and_those_of_its_tasks(db: StoreFixture) -> None:
+    run, task = some_history(db)
+    own = [event for event in read_on(db, 999) if event.entity_id in (run.id, task.id)]
+    for limit in (1, 2, 999):
+        assert read_on(db, limit, run_id=run.id) == own
+    assert read_on(db, 2, run_id=run.id, after=own[1].position) == own[2:]
+    with db.store.read() as reader:
+        assert reader.list_history(ACME, task.id) == [event for event in own if event.entity_id == task.id]
+
+
+def test_reading_on_from_the_end_shows_only_what_is_new(db: StoreFixture) -> None:
+    some_history(db)
+    with db.store.read() as reader:
+        end = reader.last_position()
+    assert read_on(db, 9, after=end) == []
+    run = db.put(db.run())
+    assert [event.entity_id for event in read_on(db, 9, after=end)] == [run.id]
+
+
+def test_an_empty_stream_can_be_read_on_from_its_end(db: StoreFixture) -> None:
+    with db.store.read() as reader:
+        assert reader.list_transitions(ACME, after=reader.last_position(), limit=9, run_id=None) == []
+
+
+def test_moves_are_measured(db: StoreFixture) -> None:
+    for seconds in (1.0, 2.0):
+        run = db.put(db.run())
+        db.move(run, "RUNNING", entered_at=AT + timedelta(seconds=seconds))
+    newer = with_fields(MACHINES["standard.worker"], version=99)
+    with db.transaction() as begun:
+        machine_id = begun.insert_machine(newer, fingerprint="2", definition="2").id
+        insert(begun, db.worker(), db.worker(machine_id=machine_id))
+        assert sorted(begun.measure_transitions(ACME), key=str) == [
+            ("standard.run", "PENDING", "RUNNING", 2, 1.5),
+            ("standard.run", None, "PENDING", 2, 0.0),
+            ("standard.worker", None, "INITIALIZING", 2, 0.0),
+        ]
+
+
+def test_the_tasks_of_runs_are_counted_by_phase_and_outcome(db: StoreFixture) -> None:
+    first, second, other = (db.put(db.run()) for _ in range(3))
+    for state in ("SKIPPED", "SKIPPED", "PENDING"):
+        db.put_task(first, state=state)
+    db.put_task(second)
+    db.put_task(other)
+    with db.store.read() as reader:
+        assert sorted(reader.count_tasks(ACME, [first.id, second.id])) == [
+            (first.id, "done", "success", 2),
+            (first.id, "held", None, 1),
+            (second.id, "held", None, 1),
+        ]
+        assert reader.count_tasks(GLOBEX, [first.id]) == []
+        assert reader.count_tasks(ACME, []) == []
+
+
+def test_whatever_stays_too_long_in_a_state_is_found(db: StoreFixture) -> None:
+    run = db.put(db.run(entered_at=AT - SECOND))
+    worker, task = db.put(db.worker()), db.put_task(run, entered_at=AT + SECOND)
+    ended = (
+        db.bring(db.put(db.run()), "CANCELED"),
+        db.bring(db.put(db.worker()), "SHUTDOWN"),
+        db.put_task(run, state="SKIPPED"),
+    )
+    limits = [(row.machine_id, row.state, 2.5) for row in (run, task, worker, *ended)]
+    found = [
+        ("run", run.id, "PENDING", run.entered_at),
+        ("worker", worker.id, "INITIALIZING", AT),
+        ("task", task.id, "PENDING", task.entered_at),
+    ]
+    with db.store.read() as reader:
+        assert reader.count_overstayed(AT + timedelta(seconds=1.5), limits) == []
+        assert reader.count_overstayed(AT + timedelta(seconds=2.4), limits) == found[:1]
+        assert reader.count_overstayed(AT + timedelta(seconds=3.5), limits) == found[:2]
+        assert reader.count_overstayed(AT + timedelta(seconds=99), limits) == found
+        assert reader.count_overstayed(AT + timedelta(seconds=99), [(run.machine_id, "RUNNING", 0.0)]) == []
+        assert reader.count_overstayed(AT + timedelta(seconds=99), [(worker.machine_id, "INITIALIZING", 99.5)]) == []
+
+
+def test_notices_are_listed_newest_first(db: StoreFixture) -> None:
+    first = Notice(tenant=ACME, kind="run", entity_id="r", run_id="r", subject="overstayed", message="…", at=AT)
+    second = Notice(tenant=ACME, kind=WORDS, entity_id=WORDS, run_id=None, subject=WORDS, message=WORDS, at=AT - SECOND)
+    theirs = replace(first, tenant=GLOBEX)
+    db.tenant(GLOBEX)
+    with db.transaction() as begun:
+        begun.insert_notices([first, second])
+        begun.insert_notices([theirs])
+    with db.store.read() as reader:
+        assert reader.list_notices(ACME, limit=9) == [second, first]
+        assert reader.list_notices(ACME, limit=1) == [second]
+        assert reader.list_notices(GLOBEX, limit=9) == [theirs]
+
+
+# The doctor.
+
+
+def test_a_healthy_store_disagrees_with_itself_in_nothing(db: StoreFixture) -> None:
+    some_history(db)
+    run = db.put(db.run(promised_usd=Decimal(2)))
+    done, waits = db.put_task(run, state="SUCCEEDED"), db.put_task(run, run_open=True)
+    last = db.put_task(run, run_open=True, open_dependencies=1)
+    db.bring(db.put_task(run, machine="orchestrated.task", run_open=True), "validating")
+    probe = db.bring(db.put_task(run, run_open=True), "RUNNING", reserved_usd=Decimal(2))
+    db.bring(db.put(db.breaker()), "HALF_OPEN", probe_task_id=probe.id)
+    for shut in (db.run(allocates=True), db.run(missing_tasks=1), db.run("supervised.job")):
+        db.put_task(db.put(shut), run_open=False)
+    with db.transaction() as begun:
+        begun.insert_dependencies([Dependency(waits.id, done.id), Dependency(last.id, waits.id)])
+        assert begun.list_disagreements() == []
+
+
+Spoilt = tuple[Entity, str]
+"""A row with which something is wrong, and a word about it."""
+
+
+def a_miscounted_task(db: StoreFixture) -> Spoilt:
+    return db.put_task(open_dependencies=2, run_open=True), "open_dependencies is 2, but 0"
+
+
+def a_run_that_succeeded_before_a_task(db: StoreFixture) -> Spoilt:
+    run = db.bring(db.put(db.run()), "SUCCEEDED")
+    db.put_task(run, name="latecomer", state="RUNNING")
+    return run, "latecomer"
+
+
+def a_run_that_is_open_behind_the_back_of_its_tasks(db: StoreFixture) -> Spoilt:
+    run = db.put(db.run())
+    db.put_task(run, run_open=False)
+    return run, "do not know that it is PENDING"
+
+
+def a_run_that_is_shut_behind_the_back_of_its_tasks(db: StoreFixture) -> Spoilt:
+    run = db.bring(db.put(db.run()), "PAUSED")
+    db.put_task(run, run_open=True)
+    return run, "do not know that it is PAUSED"
+
+
+def a_run_that_promised_too_much(db: StoreFixture) -> Spoilt:
+    run = db.put(db.run(promised_usd=Decimal(2)))
+    db.bring(db.put_task(run, run_open=True), "RUNNING", reserved_usd=Decimal(1))
+    return run, "promised"
+
+
+def a_run_that_ended_and_has_workers(db: StoreFixture) -> Spoilt:
+    run = db.put(db.run())
+    db.put(db.worker(run_id=run.id))
+    return db.bring(run, "CANCELED"), "workers still belong to it"
+
+
+def a_breaker_whose_probe_does_not_run(db: StoreFixture) -> Spoilt:
+    probe = db.put_task(run_open=True, name="probing")
+    return db.bring(db.put(db.breaker()), "HALF_OPEN", probe_task_id=probe.id), "probing"
+
+
+def a_worker_that_ended_and_holds_a_task(db: StoreFixture) -> Spoilt:
+    worker = db.bring(db.put(db.worker()), "BUSY")
+    db.bring(db.put_task(run_open=True), "RUNNING", worker_id=worker.id)
+    return db.bring(worker, "TERMINATED"), "still holds tasks"
+
+
+def a_forged_run(db: StoreFixture) -> Spoilt:
+    return forge(db, db.put(db.run()))
+
+
+def a_forged_task(db: StoreFixture) -> Spoilt:
+    return forge(db, db.put_task(run_open=True))
+
+
+def a_forged_worker(db: StoreFixture) -> Spoilt:
+    return forge(db, db.put(db.worker()))
+
+
+def a_forged_breaker(db: StoreFixture) -> Spoilt:
+    return forge(db, db.put(db.breaker()))
+
+
+def forge(db: StoreFixture, row: Entity) -> Spoilt:
+    """Only whoever owns the tables can do that."""
+    db.somebody.suspend_law(kind_of(row))
+    type_columns(db.somebody, row, state="FORGED")
+    return row, f"it is FORGED, but its audit trail ends in {row.state}"
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        a_miscounted_task,
+        a_run_that_succeeded_before_a_task,
+        a_run_that_is_open_behind_the_back_of_its_tasks,
+        a_run_that_is_shut_behind_the_back_of_its_tasks,
+        a_run_that_promised_too_much,
+        a_run_that_ended_and_has_workers,
+        a_breaker_whose_probe_does_not_run,
+        a_worker_that_ended_and_holds_a_task,
+        a_forged_run,
+        a_forged_task,
+        a_forged_worker,
+        a_forged_breaker,
+    ],
+)
+def test_a_stored_value_that_a_recount_does_not_confirm_is_named(
+    db: StoreFixture, spoil: Callable[[StoreFixture], Spoilt]
+) -> None:
+    row, word = spoil(db)
+    with db.store.read() as reader:
+        ((kind, name, what),) = reader.list_disagreements()
+    assert (kind, name) == (kind_of(row), row.id)
+    assert word in what
+
+
+def test_runs_that_have_nothing_left_to_do_and_go_on_are_listed(db: StoreFixture) -> None:
+    def run(state: str, *task_states: str, **columns: Any) -> Run:
+        row = db.bring(db.put(db.run(**columns)), state)
+        for task_state in task_states:
+            db.put_task(row, state=task_state)
+        return row
+
+    unended = [run("RUNNING", "SUCCEEDED", "SKIPPED"), run("VALIDATING"), run("PAUSED", "SUCCEEDED")]
+    for other in ("PENDING", "QUEUED", "RUNNING", "FAILED", "CANCELED"):
+        run("RUNNING", "SUCCEEDED", other)
+    run("RUNNING", "SUCCEEDED", missing_tasks=1)
+    for ended in ("SUCCEEDED", "FAILED", "CANCELED"):
+        run(ended)
+    with db.store.read() as reader:
+        assert reader.list_unended_runs() == [(row.id, row.machine_id, row.state) for row in unended]
+
+
+def test_runs_are_stalled_when_nothing_moves_and_nobody_is_asked(db: StoreFixture) -> None:
+    db.tenant(GLOBEX)
+
+    def running(*states: str, tenant: str = ACME, run_state: str = "RUNNING", **columns: Any) -> Run:
+        run = db.bring(db.put(db.run(tenant=tenant)), run_state)
+        for state in states:
+            db.put_task(run, state=state, tenant=tenant, **columns)
+        return run
+
+    stalled = [running("SUCCEEDED", "FAILED", tenant=GLOBEX), running("QUEUED", "PENDING", open_dependencies=1)]
+    running("SUCCEEDED", "SKIPPED"), running()
+    for state in ("QUEUED", "PENDING", "WAITING_APPROVAL", "BLOCKED", "RUNNING", "VALIDATING"):
+        running("FAILED", state)
+    for run_state in ("PENDING", "WAITING", "PAUSED", "FAILED"):
+        running("FAILED", run_state=run_state)
+    with db.store.read() as reader:
+        assert reader.list_stalled_runs() == [(run.id, run.tenant) for run in stalled]
+
+
+def test_tasks_that_failed_for_good_are_listed_latest_first(db: StoreFixture) -> None:
+    db.tenant(GLOBEX)
+    running, failed, canceled = (db.bring(db.put(db.run()), state) for state in ("RUNNING", "FAILED", "CANCELED"))
+    first = db.put_task(running, state="FAILED", payload=JSON)
+    second = db.put_task(failed, state="TIMED_OUT", tenant=GLOBEX)
+    for state in ("CANCELED", "SUCCEEDED", "RUNNING", "QUEUED"):
+        db.put_task(running, state=state)
+    db.put_task(canceled, state="FAILED")
+    with db.store.read() as reader:
+        assert reader.list_failed_tasks(9) == [second, first]
+        assert reader.list_failed_tasks(1) == [second]
+
+
+def test_dependencies_are_counted_anew_for_those_who_still_wait(db: StoreFixture) -> None:
+    run = db.put(db.run())
+    over, pending = db.put_task(run, state="SUCCEEDED"), db.put_task(run)
+    columns: dict[str, Any] = {"open_dependencies": 7}
+    held, queued = db.put_task(run, **columns), db.put_task(run, state="QUEUED", **columns)
+    canceled, untouched = db.put_task(run, state="CANCELED", **columns), db.put_task(run, **columns)
+    running = db.put_task(run, state="RUNNING")
+    waiting = (held, queued, canceled, untouched, running)
+    with db.transaction() as begun:
+        begun.insert_dependencies([Dependency(task.id, other.id) for task in waiting for other in (over, pending)])
+        begun.recount_dependencies([task.id for task in waiting if task is not untouched])
+        assert [task.open_dependencies for task in begun.select_tasks(ids(waiting))] == [1, 1, 7, 7, 0]
+
+
+def test_results_are_those_of_the_named_tasks_and_of_their_parts(db: StoreFixture) -> None:
+    run = db.put(db.run())
+    whole = db.put_task(run, name="whole")
+    part = db.put_task(run, name="whole[0]", parent_task_id=whole.id, depth=1)
+    db.put_task(run, name="other")
+    with db.store.read() as reader:
+        results = reader.list_results(ACME, run.id, ["whole", "nobody"])
+        assert [(result.name, result.parent, result.by_worker) for result in results] == [
+            ("whole", None, False),
+            (part.name, "whole", False),
+        ]
+        assert reader.list_results(GLOBEX, run.id, ["whole"]) == []
+        assert reader.list_results(ACME, run.id, []) == []

@@ -1,0 +1,716 @@
+"""One contract, one suite: runs, tasks, what they wait for, and attempts at them."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from decimal import Decimal
+from itertools import combinations_with_replacement
+from typing import Any, NamedTuple
+
+import pytest
+from msgspec import UNSET
+from msgspec.structs import replace
+from tests.rooms.store.outsider import type_columns
+from tests.rooms.store.store_fixture import (
+    ACME,
+    AT,
+    GLOBEX,
+    JSON,
+    MACHINES,
+    SECOND,
+    WORDS,
+    StoreFixture,
+    attempt_of,
+    find,
+    ids,
+    move,
+    update,
+)
+
+from pointsman.errors import Conflict, LawBroken
+from pointsman.kernel.machine import Kind, Outcome, Phase
+from pointsman.store.contract import Transaction
+from pointsman.store.rows import ZERO_USD, Dependency, Run, Subtasks, Task, TaskKey
+
+# Runs.
+
+
+def test_runs_are_listed_newest_first_in_pages(db: StoreFixture) -> None:
+    runs = [db.put(db.run()) for _ in range(5)]
+    active = db.bring(runs[1], "RUNNING")
+    newest = ids(runs)[::-1]
+    with db.store.read() as reader:
+        assert ids(reader.list_runs(ACME, phase=None, after=None, limit=9)) == newest
+        assert ids(reader.list_runs(ACME, phase=None, after=None, limit=2)) == newest[:2]
+        assert ids(reader.list_runs(ACME, phase=None, after=newest[1], limit=2)) == newest[2:4]
+        assert ids(reader.list_runs(ACME, phase=None, after=newest[-1], limit=2)) == []
+        assert reader.list_runs(ACME, phase="active", after=None, limit=9) == [active]
+        assert ids(reader.list_runs(ACME, phase="queued", after=newest[1], limit=9)) == [newest[2], newest[4]]
+
+
+def test_runs_are_locked_in_the_order_of_their_ids(db: StoreFixture) -> None:
+    runs = [db.put(db.run()) for _ in range(3)]
+    with db.transaction() as begun:
+        assert begun.lock_runs(ids(runs)[::-1]) == runs
+        assert begun.lock_runs({runs[1].id, "nobody"}) == [runs[1]]
+
+
+def test_runs_are_locked_by_their_tasks_too(db: StoreFixture) -> None:
+    """Each once, in the order of their ids, whether it is named, one of its tasks is, or both."""
+    runs = [db.put(db.run()) for _ in range(4)]
+    tasks = [db.put_task(run) for run in runs]
+    sister = db.put_task(runs[0])
+    with db.transaction() as begun:
+        assert begun.lock_runs([], of_tasks=[tasks[2].id, sister.id, tasks[0].id, "nobody"]) == [runs[0], runs[2]]
+        assert begun.lock_runs([runs[3].id, runs[0].id], of_tasks={tasks[1].id, tasks[0].id}) == [runs[0], runs[1], runs[3]]
+        assert begun.lock_runs([runs[1].id], of_tasks=["nobody"]) == [runs[1]]
+
+
+def test_runs_that_wait_for_workers_of_their_own_are_allocated_oldest_first(db: StoreFixture) -> None:
+    young = db.put(db.run(allocates=True, created_at=AT))
+    old = db.put(db.run(allocates=True, created_at=AT - SECOND))
+    db.put(db.run(allocates=False, created_at=AT - 2 * SECOND))
+    db.put(db.run("supervised.job", allocates=True))
+    db.bring(db.put(db.run(allocates=True)), "CANCELED")
+    with db.transaction() as begun:
+        assert begun.list_allocatable_runs(9) == [old.id, young.id]
+        assert begun.list_allocatable_runs(1) == [old.id]
+
+
+def test_a_run_that_has_lost_some_of_its_workers_gets_others(db: StoreFixture) -> None:
+    robbed, complete = (db.bring(db.put(db.run(allocates=True, worker_count=2)), "RUNNING") for _ in range(2))
+    shared = db.bring(db.put(db.run(worker_count=2)), "RUNNING")
+    for run in (robbed, complete, complete, shared):
+        db.put(db.worker(run_id=run.id))
+    with db.transaction() as begun:
+        assert begun.list_allocatable_runs(9) == [robbed.id]
+
+
+class Like(NamedTuple):
+    """What a task is like."""
+
+    state: str
+    goes_on: bool = False
+    """Without a person."""
+    critical: bool = True
+    open_dependencies: int = 0
+    available_at: datetime | None = None
+
+    @property
+    def ended(self) -> bool:
+        return MACHINES["standard.task"].state(self.state).phase == Phase.DONE
+
+    @property
+    def succeeded(self) -> bool:
+        return MACHINES["standard.task"].state(self.state).outcome == Outcome.SUCCESS
+
+    def put(self, db: StoreFixture, begun: Transaction, run: Run, **columns: Any) -> str:
+        task = db.task(run, critical=self.critical, open_dependencies=self.open_dependencies, **columns)
+        return db.bring_in(begun, db.put_in(begun, task), self.state, available_at=self.available_at).id
+
+
+LIKE_THIS = (
+    Like("SUCCEEDED"),
+    Like("SKIPPED"),
+    Like("FAILED"),
+    Like("FAILED", critical=False),
+    Like("CANCELED"),
+    Like("CANCELED", critical=False),
+    Like("PENDING"),
+    Like("WAITING_APPROVAL"),
+    Like("RETRYING", available_at=AT, goes_on=True),
+    Like("QUEUED", goes_on=True),
+    Like("QUEUED", critical=False, goes_on=True),
+    Like("QUEUED", open_dependencies=1),
+    Like("QUEUED", available_at=AT, goes_on=True),
+    Like("RUNNING", goes_on=True),
+    Like("VALIDATING", critical=False, goes_on=True),
+)
+ALONE_AND_IN_PAIRS = [*((each,) for each in LIKE_THIS), *combinations_with_replacement(LIKE_THIS, 2)]
+
+
+def test_the_situation_of_a_run_is_what_its_tasks_are_in_together(db: StoreFixture) -> None:
+    """Runs without a task, with one, and with each pair of tasks that can be."""
+    with db.transaction() as begun:
+        runs = [(db.put_in(begun, db.run()), likes) for likes in [(), *ALONE_AND_IN_PAIRS]]
+        tasks = {run.id: {like.put(db, begun, run): like for like in likes} for run, likes in runs}
+        assessed = {situation.run_id: situation for situation in begun.assess_runs(list(tasks))}
+    assert assessed.keys() == tasks.keys()
+    for run_id, likes in tasks.items():
+        found = assessed[run_id]
+        failed = [name for name, like in likes.items() if like.ended and not like.succeeded]
+        assert one_of(found.failed_task, [name for name in failed if likes[name].critical])
+        assert one_of(found.last_failure, failed if all(like.ended for like in likes.values()) else [])
+        assert found.unfinished == any(not like.succeeded for like in likes.values())
+        assert found.moving == any(like.goes_on for like in likes.values())
+
+
+def one_of(found: str | None, expected: list[str]) -> bool:
+    return found in expected if expected else found is None
+
+
+def test_a_run_lets_its_tasks_begin_or_keeps_them_from_it(db: StoreFixture) -> None:
+    shut, wide, other = (db.put(db.run()) for _ in range(3))
+    rows = {run.id: [db.put_task(run, run_open=run is not shut) for _ in range(2)] for run in (shut, wide, other)}
+    for is_open in (True, False):
+        with db.transaction() as begun:
+            begun.open_runs([shut.id, wide.id], is_open=is_open)
+        with db.store.read() as reader:
+            for run, expected in ((shut, is_open), (wide, is_open), (other, True)):
+                assert reader.list_tasks(ACME, run.id) == [replace(task, run_open=expected) for task in rows[run.id]]
+
+
+# Tasks.
+
+
+def test_tasks_are_listed_as_their_run_has_them(db: StoreFixture) -> None:
+    run = db.put(db.run())
+    last, first, tie = (db.put_task(run, position=position, payload=WORDS) for position in (7, -1, 7))
+    db.put_task()
+    with db.store.read() as reader:
+        assert reader.list_tasks(ACME, run.id) == [first, last, tie]
+
+
+def test_tasks_are_selected_without_what_can_be_large(db: StoreFixture) -> None:
+    run = db.put(db.run())
+    one, two, three = (db.put_task(run, payload=f'"{number}"') for number in range(3))
+    with db.transaction() as begun:
+        assert begun.select_tasks([three.id, "nobody", one.id]) == [
+            replace(row, payload=UNSET, output=UNSET) for row in (one, three)
+        ]
+        to_claim = begun.select_to_claim([two.id, one.id, "nobody"])
+        assert sorted(to_claim, key=lambda row: row.id) == [replace(row, output=UNSET) for row in (one, two)]
+        assert {row.id: row.payload for row in to_claim} == {one.id: '"0"', two.id: '"1"'}
+
+
+def test_an_output_stays_until_another_is_stored(db: StoreFixture) -> None:
+    task = db.put_task(state="RUNNING")
+    with_output = db.move(task, "VALIDATING", output=WORDS)
+    unread = db.move(replace(with_output, output=UNSET, payload=UNSET), "READY")
+    assert find(db.store, task) == replace(unread, output=WORDS, payload="null")
+    with db.transaction() as begun:
+        update(begun, replace(unread, comment="fine"))
+    assert find(db.store, task) == replace(unread, output=WORDS, payload="null", comment="fine")
+    assert find(db.store, db.move(replace(unread, output=None), "SUCCEEDED")).output is None
+
+
+def test_a_move_leaves_alone_what_is_counted_elsewhere(db: StoreFixture) -> None:
+    task = db.put_task(open_dependencies=2, run_open=False)
+    with db.transaction() as begun:
+        begun.open_runs([task.run_id], is_open=True)
+        moved = db.move_in(begun, replace(task, open_dependencies=9), "QUEUED")
+        update(begun, replace(moved, open_dependencies=7, comment="seen"))
+    assert find(db.store, task) == replace(moved, open_dependencies=2, run_open=True, comment="seen")
+
+
+def test_tasks_of_a_run_are_selected_by_phase_unless_they_have_succeeded(db: StoreFixture) -> None:
+    run = db.put(db.run())
+    states = ("PENDING", "RETRYING", "QUEUED", "RUNNING", "VALIDATING", "FAILED", "CANCELED", "SUCCEEDED")
+    tasks = {state: replace(db.put_task(run, state=state), payload=UNSET, output=UNSET) for state in states}
+    db.put_task(state="QUEUED")
+
+    def of(*wanted: str) -> list[Task]:
+        return [tasks[state] for state in wanted]
+
+    with db.transaction() as begun:
+        assert begun.select_run_tasks(run.id, ["queued"]) == of("QUEUED")
+        assert begun.select_run_tasks(run.id, {"held", "active"}) == of("PENDING", "RETRYING", "RUNNING", "VALIDATING")
+        assert begun.select_run_tasks(run.id, ["done"]) == of("FAILED", "CANCELED")
+        assert begun.select_run_tasks(run.id, ["held", "queued", "active", "done"]) == of(*states[:-1])
+
+
+def test_the_tasks_of_a_run_are_known_by_their_names(db: StoreFixture) -> None:
+    run = db.put(db.run())
+    build, deploy = db.put_task(run, name="build"), db.put_task(run, name=WORDS)
+    db.put_task(name="build")
+    with db.transaction() as begun:
+        assert begun.find_task_names(run.id) == {"build": build.id, WORDS: deploy.id}
+
+
+def test_tasks_are_claimed_by_priority_then_by_age_over_all_lanes(db: StoreFixture) -> None:
+    lanes = [db.lane_id, db.lane("gpu"), db.lane("tpu")]
+    wanted = [(0, 0), (1, 5), (0, 5), (2, 9), (1, 0), (0, -1), (1, 5), (0, 0)]
+    tasks = [db.put_task(state="QUEUED", run_open=True, lane_id=lanes[lane], priority=priority) for lane, priority in wanted]
+    order = [offer(tasks[number]) for number in (3, 1, 2, 6, 0, 4, 7, 5)]
+    with db.transaction() as begun:
+        for asked in (lanes, lanes[:1], lanes[:0:-1]):
+            for limit in (1, 3, 5, 99):
+                found = begun.select_claimable(ACME, asked, limit)
+                assert found == [task for task in order if task.lane_id in asked][:limit]
+
+
+NOT_READY: dict[str, tuple[str, dict[str, Any]]] = {
+    "waits for others": ("QUEUED", {"open_dependencies": 1}),
+    "waits for an instant, though it has come": ("QUEUED", {"available_at": AT - SECOND}),
+    "its run is not open": ("QUEUED", {"run_open": False}),
+    "is a gate": ("QUEUED", {"is_gate": True}),
+    "is held": ("PENDING", {}),
+    "is held by a worker": ("RUNNING", {}),
+    "is over": ("FAILED", {}),
+}
+
+
+def put_unready(db: StoreFixture, what: str, run: Run, **columns: Any) -> Task:
+    """A task that lacks nothing but what is told of it; what it waits for comes with its last move."""
+    state, lack = NOT_READY[what]
+    waits = {"available_at": lack.get("available_at")}
+    return db.bring(db.put_task(run, **{"run_open": True, **columns, **lack, "available_at": None}), state, **waits)
+
+
+@pytest.mark.parametrize("what", NOT_READY)
+def test_what_is_not_ready_is_not_claimed(db: StoreFixture, what: str) -> None:
+    """Neither by anybody, nor by whoever asks for its run, nor by the workers that its run was given."""
+    ready = db.put_task(state="QUEUED", run_open=True)
+    put_unready(db, what, db.put(db.run()))
+    put_unready(db, what, find(db.store, replace(db.run(), id=ready.run_id)))
+    run = db.put(db.run())
+    kept = db.put_task(run, state="QUEUED", run_open=True, allocated=True)
+    put_unready(db, what, run, allocated=True)
+    with db.transaction() as begun:
+        assert ids(begun.select_claimable(ACME, [db.lane_id], 99)) == [ready.id]
+        assert begun.find_claimable_runs(ACME, [db.lane_id], 99) == [ready.run_id]
+        assert ids(begun.select_claimable_of_run(ready.run_id, [db.lane_id], 99)) == [ready.id]
+        assert ids(begun.select_allocated(run.id, [db.lane_id], 99)) == [kept.id]
+
+
+def test_nobody_claims_what_is_meant_for_others(db: StoreFixture) -> None:
+    db.tenant(GLOBEX)
+    other_lane = db.lane("gpu")
+    mine = db.put_task(state="QUEUED", run_open=True)
+    theirs = db.put_task(state="QUEUED", run_open=True, tenant=GLOBEX)
+    elsewhere = db.put_task(state="QUEUED", run_open=True, lane_id=other_lane)
+    kept = db.put_task(state="QUEUED", run_open=True, allocated=True)
+    with db.transaction() as begun:
+        for tenant, lane_id, task in (
+            (ACME, db.lane_id, mine),
+            (GLOBEX, db.lane_id, theirs),
+            (ACME, other_lane, elsewhere),
+        ):
+            assert ids(begun.select_claimable(tenant, [lane_id], 99)) == [task.id]
+            assert begun.find_claimable_runs(tenant, [lane_id], 99) == [task.run_id]
+            assert ids(begun.select_claimable_of_run(task.run_id, [lane_id], 99)) == [task.id]
+        assert begun.select_claimable_of_run(elsewhere.run_id, [db.lane_id], 99) == []
+        assert begun.select_claimable_of_run(kept.run_id, [db.lane_id], 99) == []
+        assert begun.select_allocated(mine.run_id, [db.lane_id], 99) == []
+        assert begun.select_allocated(kept.run_id, [other_lane], 99) == []
+        assert ids(begun.select_allocated(kept.run_id, [db.lane_id], 99)) == [kept.id]
+
+
+def test_the_tasks_of_one_run_are_claimed_in_the_same_order(db: StoreFixture) -> None:
+    run, other = db.put(db.run()), db.put(db.run())
+    lanes = [db.lane_id, db.lane("gpu"), db.lane("tpu")]
+    wanted = [(0, 0), (1, 5), (0, 5), (2, 9), (1, 0), (0, -1)]
+    db.put_task(other, state="QUEUED", run_open=True, priority=99)
+    tasks = [
+        db.put_task(run, state="QUEUED", run_open=True, lane_id=lanes[lane], priority=priority) for lane, priority in wanted
+    ]
+    order = [offer(tasks[number]) for number in (3, 1, 2, 0, 4, 5)]
+    with db.transaction() as begun:
+        begun.lock_runs([run.id])
+        for asked in (lanes, lanes[:1], lanes[:0:-1]):
+            for limit in (1, 3, 99):
+                found = begun.select_claimable_of_run(run.id, asked, limit)
+                assert found == [task for task in order if task.lane_id in asked][:limit]
+
+
+def test_the_workers_of_a_run_claim_what_is_kept_for_them(db: StoreFixture) -> None:
+    run, other = db.put(db.run()), db.put(db.run())
+    lanes = [db.lane_id, db.lane("gpu")]
+    kept = [
+        db.put_task(run, state="QUEUED", run_open=True, allocated=True, priority=priority, lane_id=lanes[priority % 2])
+        for priority in (0, 3, 3, 1)
+    ]
+    db.put_task(other, state="QUEUED", run_open=True, allocated=True)
+    order = [replace(kept[number], output=UNSET) for number in (1, 2, 3, 0)]
+    with db.transaction() as begun:
+        assert begun.select_allocated(run.id, lanes, 99) == order
+        assert begun.select_allocated(run.id, lanes, 2) == order[:2]
+
+
+def test_lost_tasks_are_taken_over_by_priority_then_by_age(db: StoreFixture) -> None:
+    db.tenant(GLOBEX)
+    lanes = [db.lane_id, db.lane("gpu")]
+
+    def running(*, lost: bool = True, **columns: Any) -> Task:
+        task = db.put_task(**{"machine": "approval.step", "state": "RUNNING", "run_open": True, **columns})
+        task = replace(task, lease_expired=lost)
+        with db.transaction() as begun:
+            update(begun, task)
+        return replace(task, output=UNSET)
+
+    late, urgent, early = running(), running(priority=5, lane_id=lanes[1]), running(priority=1)
+    for unfit in ({"lost": False}, {"run_open": False}, {"tenant": GLOBEX}, {"lane_id": db.lane("tpu")}):
+        running(**unfit)
+    with db.transaction() as begun:
+        assert begun.select_reclaimable(ACME, lanes, 99) == [urgent, early, late]
+        assert begun.select_reclaimable(ACME, lanes, 2) == [urgent, early]
+        assert begun.select_reclaimable(ACME, lanes[:1], 99) == [early, late]
+        assert begun.select_reclaimable(ACME, lanes, 99, early.run_id) == [early]
+        db.move_in(begun, early, "RUNNING")
+        assert begun.select_reclaimable(ACME, lanes, 99) == [urgent, late]
+
+
+# Tasks at a key.
+
+
+FOR_WHOEVER_DOES_IT = ("priority", "name", "payload")
+
+
+def task_key_of(task: Task, *, plain: bool = True) -> TaskKey:
+    left_out = ("started", "plain", *FOR_WHOEVER_DOES_IT)
+    told: dict[str, Any] = {name: getattr(task, name) for name in TaskKey.__struct_fields__ if name not in left_out}
+    return TaskKey(**told, started=task.started_at is not None, plain=plain)
+
+
+def offer(task: Task, *, plain: bool = True) -> TaskKey:
+    """The same with what whoever is to do it has to know."""
+    return replace(task_key_of(task, plain=plain), **{name: getattr(task, name) for name in FOR_WHOEVER_DOES_IT})
+
+
+@pytest.mark.parametrize("machine", [name for name, machine in MACHINES.items() if machine.kind == Kind.TASK])
+def test_a_task_that_has_only_gone_on_is_plain_wherever_it_is(db: StoreFixture, machine: str) -> None:
+    """Until it ends; a session is all that a state itself can add."""
+    run = db.put(db.run())
+    columns: dict[str, Any] = {"payload": WORDS, "policy": JSON, "priority": 3, "max_retries": 2, "max_reclaims": 7}
+    tasks = [db.put_task(run, machine=machine, state=state.name, **columns) for state in MACHINES[machine].states]
+    expected = [task_key_of(task, plain=task.phase != "done" and task.session_id is None) for task in tasks]
+    assert sum(key.plain for key in expected) > 2
+    with db.transaction() as begun:
+        assert begun.select_task_keys([*ids(tasks)[::-1], "nobody"]) == expected
+
+
+NOT_PLAIN: dict[str, tuple[str, dict[str, Any]]] = {
+    # what makes a task special: the state in which it can have it, and what somebody types to give it that
+    "is_gate": ("QUEUED", {"is_gate": True}),
+    "review_wanted": ("QUEUED", {"review_wanted": True}),
+    "has_checks": ("QUEUED", {"has_checks": True}),
+    "has_subtasks": ("QUEUED", {"has_subtasks": True}),
+    "allocated": ("QUEUED", {"allocated": True}),
+    "lease_expired": ("RUNNING", {"lease_expired": True}),
+    "keep_session": ("QUEUED", {"keep_session": True}),
+    "attempt_resumed": ("RUNNING", {"attempt_resumed": True}),
+    "parent_task_id": ("QUEUED", {"parent_task_id": "task_above", "depth": 1}),
+    "budget_usd": ("QUEUED", {"budget_usd": ZERO_USD}),
+    "max_attempts": ("QUEUED", {"max_attempts": 9}),
+    "available_at": ("QUEUED", {"available_at": AT}),
+    "open_dependencies": ("QUEUED", {"open_dependencies": 1}),
+    "retry_count": ("QUEUED", {"retry_count": 1}),
+    "reclaim_count": ("QUEUED", {"reclaim_count": 1}),
+    "cost_usd": ("QUEUED", {"cost_usd": Decimal("0.000001")}),
+    "reserved_usd": ("RUNNING", {"reserved_usd": Decimal("0.000001")}),
+    "attempt_cost_usd": ("RUNNING", {"attempt_cost_usd": Decimal("0.000001")}),
+    "attempt_error": ("QUEUED", {"attempt_error": ""}),
+    "attempt_exit_code": ("QUEUED", {"attempt_exit_code": 0}),
+    "attempt_log_path": ("QUEUED", {"attempt_log_path": ""}),
+    "session_id": ("RUNNING", {"session_id": ""}),
+    "question": ("QUEUED", {"question": ""}),
+    "answer": ("QUEUED", {"answer": ""}),
+    "comment": ("QUEUED", {"comment": ""}),
+    "error": ("QUEUED", {"error": ""}),
+    "reason": ("QUEUED", {"reason": ""}),
+    "cancel_requested_at": ("RUNNING", {"cancel_requested_at": AT}),
+    "outcome": ("RUNNING", {"state": "FAILED"}),
+}
+TOLD_ELSEWHERE = {"phase": "state", "completed_at": "outcome", "depth": "parent_task_id", "started_at": "started"}
+TOLD_ELSEWHERE |= {"worker_id": "attempt_worker_id", "attempt_started_at": "entered_at"}
+OF_NO_ACCOUNT = {"trigger", "actor", "metadata", "created_at", "position", "critical", "run_open", "output"}
+"""Written anew by whatever moves next, or asked for only by what plain tasks do not do."""
+
+
+@pytest.mark.parametrize("column", NOT_PLAIN)
+def test_a_task_is_not_plain_with(db: StoreFixture, column: str) -> None:
+    run = db.put(db.run())
+    state, typed = NOT_PLAIN[column]
+    db.put_task(run, id="task_above")
+    special, plain = (db.put_task(run, state=state, run_open=True, max_retries=2) for _ in range(2))
+    with db.transaction() as begun:
+        assert begun.select_task_keys([special.id, plain.id]) == [task_key_of(special), task_key_of(plain)]
+    type_columns(db.somebody, special, **typed)
+    special = find(db.store, special)
+    assert getattr(special, column) is not None
+    with db.transaction() as begun:
+        assert begun.select_task_keys([special.id, plain.id]) == [task_key_of(special, plain=False), task_key_of(plain)]
+        claimable = {key.id: key for key in begun.select_claimable(ACME, [db.lane_id], 9)}
+        assert claimable.get(special.id) in (None, offer(special, plain=False))
+        assert claimable.get(plain.id) == (offer(plain) if state == "QUEUED" else None)
+
+
+def test_every_column_of_a_task_is_told_at_a_glance_or_makes_it_special() -> None:
+    """So that a new one is thought of here."""
+    told = set(TaskKey.__struct_fields__)
+    assert {*NOT_PLAIN, *TOLD_ELSEWHERE, *OF_NO_ACCOUNT} == set(Task.__struct_fields__) - told
+    assert set(TOLD_ELSEWHERE.values()) <= {*told, *NOT_PLAIN}
+
+
+# Tasks that are alike.
+
+
+def put_alike(db: StoreFixture, number: int, state: str = "RUNNING", **columns: Any) -> list[Task]:
+    run = db.put(db.run())
+    return [db.put_task(run, state=state, **columns) for _ in range(number)]
+
+
+def test_tasks_that_are_alike_make_the_same_move(db: StoreFixture) -> None:
+    """Each with a line of its own in the audit trail, and an attempt of its own."""
+    tasks = put_alike(db, 5)
+    bystander = db.put_task(replace(db.run(), id=tasks[0].run_id), state="RUNNING")
+    last: dict[str, Any] = {"attempt_exit_code": 3, "attempt_log_path": WORDS, "output": JSON, "reason": WORDS}
+    moved = [db.moved(task, "SUCCEEDED", **last) for task in tasks]
+    with db.transaction() as begun:
+        begun.move_in_bulk(moved[2], ids(tasks), Task.CHANGING)
+        assert [begun.find_task(ACME, task.id) for task in tasks] == moved
+    with db.store.read() as reader:
+        for task, after in zip(tasks, moved, strict=True):
+            assert reader.list_attempts(ACME, task.id) == [
+                attempt_of(task, exit_code=3, log_path=WORDS, ended_at=after.entered_at, ended_by="complete")
+            ]
+            *before, line = reader.list_history(ACME, task.id)
+            assert len(before) == after.revision
+            assert (line.entity_id, line.revision, line.run_id) == (task.id, after.revision, task.run_id)
+            assert (line.from_state, line.to_state, line.trigger, line.reason) == ("RUNNING", "SUCCEEDED", "complete", WORDS)
+            assert (line.actor, line.at, line.seconds_in_state) == ("engine", after.entered_at, 1.0)
+    assert find(db.store, bystander) == bystander
+
+
+def test_tasks_that_are_alike_begin_their_attempts_together(db: StoreFixture) -> None:
+    tasks = put_alike(db, 3, "QUEUED", run_open=True)
+    worker = db.put(db.worker())
+    taken = [db.moved(task, "RUNNING", worker_id=worker.id) for task in tasks]
+    with db.transaction() as begun:
+        begun.move_in_bulk(taken[0], ids(tasks), Task.CHANGING)
+        assert begun.count_held([worker.id]) == {worker.id: 3}
+    assert [find(db.store, task) for task in tasks] == taken
+    with db.store.read() as reader:
+        assert [reader.list_attempts(ACME, task.id) for task in tasks] == [[attempt_of(task)] for task in taken]
+
+
+def test_only_the_columns_that_are_named_are_stored_in_those_that_are_alike(db: StoreFixture) -> None:
+    tasks = put_alike(db, 3, "QUEUED")
+    leader = db.moved(tasks[0], "SKIPPED", comment="only mine", name="mine", priority=9)
+    columns = ["state", "phase", "outcome", "revision", "trigger", "entered_at", "completed_at"]
+    with db.transaction() as begun:
+        begun.move_in_bulk(leader, ids(tasks), columns)
+    for task in tasks:
+        assert find(db.store, task) == replace(task, **{column: getattr(leader, column) for column in columns})
+
+
+def test_many_that_are_alike_move_together(db: StoreFixture) -> None:
+    run = db.put(db.run())
+    with db.transaction() as begun:
+        tasks = [db.task(run, run_open=True) for _ in range(1000)]
+        begun.insert_tasks(tasks)
+        begun.move_in_bulk(db.moved(tasks[0], "QUEUED"), ids(tasks), Task.CHANGING)
+        assert [task.revision for task in begun.select_tasks(ids(tasks))] == [1] * 1000
+        assert len(begun.select_claimable(ACME, [db.lane_id], 2000)) == 1000
+
+
+REFUSED_TOGETHER: dict[str, dict[str, Any]] = {
+    "no rule": {"trigger": "whim"},
+    "another phase": {"phase": "held"},
+    "no worker": {"worker_id": None},
+    "nobody's attempt": {"worker_id": "nobody", "attempt_worker_id": "nobody"},
+    "the attempt of somebody of another tenant": {"worker_id": "worker_globex", "attempt_worker_id": "worker_globex"},
+    "another epoch": {"epoch": 2, "current_attempt": 2},
+}
+
+
+@pytest.mark.parametrize("what", REFUSED_TOGETHER)
+def test_the_law_refuses_a_move_of_many_for_all_of_them(db: StoreFixture, what: str) -> None:
+    db.put(db.worker(id="worker_globex", tenant=db.tenant(GLOBEX)))
+    tasks = put_alike(db, 4, "QUEUED")
+    with db.transaction() as begun:
+        db.hand_in(begun)
+    taken = db.moved(tasks[0], "RUNNING")
+    with pytest.raises(LawBroken), db.transaction() as begun:
+        begun.move_in_bulk(replace(taken, **REFUSED_TOGETHER[what]), ids(tasks), Task.CHANGING)
+    assert [find(db.store, task) for task in tasks] == tasks
+    with db.transaction() as begun:
+        begun.move_in_bulk(taken, ids(tasks), Task.CHANGING)
+        assert [len(begun.list_history(ACME, task.id)) for task in tasks] == [3] * 4, "nothing else was wrong with it"
+
+
+def test_one_that_the_law_refuses_keeps_the_others_from_moving(db: StoreFixture) -> None:
+    """Of the same revision and not alike at all: the database judges each by what it is itself."""
+    tasks = put_alike(db, 3, "QUEUED")
+    skipped = db.move(db.put_task(replace(db.run(), id=tasks[0].run_id)), "SKIPPED")
+    assert skipped.revision == tasks[0].revision
+    with db.transaction() as begun:
+        db.hand_in(begun)
+    moved = db.moved(tasks[0], "RUNNING")
+    with pytest.raises(LawBroken), db.transaction() as begun:
+        begun.move_in_bulk(moved, [*ids(tasks), skipped.id], Task.CHANGING)
+    assert [find(db.store, task) for task in (*tasks, skipped)] == [*tasks, skipped]
+
+
+def test_whoever_comes_second_with_many_is_told_so(db: StoreFixture) -> None:
+    tasks = put_alike(db, 4)
+    leader = db.moved(tasks[0], "SUCCEEDED")
+    ended = db.move(tasks[2], "FAILED")
+    retried = db.move(db.move(tasks[3], "QUEUED"), "RUNNING")
+    now = [*tasks[:2], ended, retried]
+    for others in ([ended.id], [retried.id], ["nobody"], [tasks[1].id, ended.id]):
+        with pytest.raises(Conflict), db.transaction() as begun:
+            begun.move_in_bulk(leader, [tasks[0].id, *others], Task.CHANGING)
+        assert [find(db.store, task) for task in tasks] == now
+    with db.store.read() as reader:
+        assert [len(reader.list_history(ACME, task.id)) for task in tasks] == [task.revision + 1 for task in now]
+    with db.transaction() as begun:
+        begun.move_in_bulk(leader, ids(tasks[:2]), Task.CHANGING)
+    assert find(db.store, tasks[1]).state == "SUCCEEDED"
+
+
+def test_runs_with_something_to_claim_are_found_once_each(db: StoreFixture) -> None:
+    lanes = [db.lane_id, db.lane("gpu")]
+    runs = [db.put(db.run()) for _ in range(3)]
+    for run in runs:
+        for lane_id in lanes:
+            db.put_task(run, state="QUEUED", run_open=True, lane_id=lane_id)
+    with db.transaction() as begun:
+        assert sorted(begun.find_claimable_runs(ACME, lanes, 99)) == ids(runs)
+        assert len(set(begun.find_claimable_runs(ACME, lanes, 2))) == 2
+
+
+# Dependencies and subtasks_of.
+
+
+def test_dependents_are_released_when_nothing_is_left_to_wait_for(db: StoreFixture) -> None:
+    run = db.put(db.run())
+    root = db.put_task(run)
+    left, right = db.put_task(run, open_dependencies=1), db.put_task(run, open_dependencies=1)
+    end = db.put_task(run, open_dependencies=3)
+    edges = [Dependency(left.id, root.id), Dependency(right.id, root.id)]
+    edges += [Dependency(end.id, task.id) for task in (left, right, root)]
+    elsewhere = db.put_task(), db.put_task(open_dependencies=1)
+    with db.transaction() as begun:
+        begun.insert_dependencies([*edges, Dependency(elsewhere[1].id, elsewhere[0].id)])
+        assert sorted(begun.find_dependents([root.id])) == [left.id, right.id, end.id]
+        assert sorted(begun.find_dependents([left.id, right.id])) == [end.id]
+        assert begun.find_dependents([end.id]) == begun.release_dependents([end.id]) == []
+        assert begun.list_dependencies(ACME, run.id) == sorted(edges, key=lambda edge: (edge.task_id, edge.depends_on_id))
+        assert sorted(begun.release_dependents([root.id])) == [left.id, right.id]
+        assert open_dependencies(begun, run) == [0, 0, 0, 2]
+        assert begun.release_dependents([left.id, right.id]) == [end.id]
+        assert open_dependencies(begun, run) == [0, 0, 0, 0]
+        assert begun.select_tasks([elsewhere[1].id])[0].open_dependencies == 1
+
+
+def test_one_release_is_not_enough_for_two_dependencies(db: StoreFixture) -> None:
+    run = db.put(db.run())
+    first, second, end = db.put_task(run), db.put_task(run), db.put_task(run, open_dependencies=2)
+    with db.transaction() as begun:
+        begun.insert_dependencies([Dependency(end.id, first.id), Dependency(end.id, second.id)])
+        assert begun.release_dependents([first.id]) == []
+        assert open_dependencies(begun, run) == [0, 0, 1]
+        assert begun.release_dependents([second.id]) == [end.id]
+
+
+def test_tasks_behind_something_that_failed_are_doomed(db: StoreFixture) -> None:
+    run = db.put(db.run())
+    ends = {
+        state: db.put_task(run, state=state) for state in ("FAILED", "CANCELED", "SUCCEEDED", "SKIPPED", "RUNNING", "PENDING")
+    }
+    behind = {state: db.put_task(run) for state in ends}
+    twice, unasked = db.put_task(run), db.put_task(run)
+    with db.transaction() as begun:
+        begun.insert_dependencies([Dependency(behind[state].id, ends[state].id) for state in ends])
+        begun.insert_dependencies([Dependency(twice.id, ends[state].id) for state in ends])
+        begun.insert_dependencies([Dependency(unasked.id, ends["FAILED"].id)])
+        doomed = begun.find_doomed([*ids(behind.values()), twice.id, *ids(ends.values()), "nobody"])
+        assert sorted(doomed) == [behind["FAILED"].id, behind["CANCELED"].id, twice.id]
+        assert begun.find_doomed([]) == []
+
+
+def test_a_family_is_what_its_children_are_in_together(db: StoreFixture) -> None:
+    """Parents with one child and with each pair; those that failed without being critical are not waited for."""
+    expected: list[Subtasks] = []
+    with db.transaction() as begun:
+        run = db.put_in(begun, db.run())
+        for likes in ALONE_AND_IN_PAIRS:
+            parent = db.put_in(begun, db.task(run, has_subtasks=True))
+            for like in likes:
+                like.put(db, begun, run, parent_task_id=parent.id, depth=1)
+            is_open = any(not like.ended for like in likes)
+            failed = any(like.critical and like.ended and not like.succeeded for like in likes)
+            expected.append(Subtasks(parent_task_id=parent.id, open=is_open, failed=failed))
+        childless = db.put_in(begun, db.task(run))
+        found = begun.assess_subtasks([*(subtasks.parent_task_id for subtasks in expected), childless.id])
+    assert sorted(found, key=lambda subtasks: subtasks.parent_task_id) == expected
+
+
+def open_dependencies(begun: Transaction, run: Run) -> list[int]:
+    return [task.open_dependencies for task in begun.list_tasks(ACME, run.id)]
+
+
+# Attempts.
+
+
+def test_an_attempt_keeps_what_is_noted_until_it_ends(db: StoreFixture) -> None:
+    task, bystander = db.put_task(state="RUNNING"), db.put_task(state="RUNNING")
+    tiny = Decimal("0.000001")
+    noted = replace(task, attempt_cost_usd=tiny, session_id="s", attempt_log_path="l")
+    with db.transaction() as begun:
+        assert begun.list_attempts(ACME, task.id) == [attempt_of(task)]
+        update(begun, noted)
+        assert begun.list_attempts(ACME, task.id) == [attempt_of(noted)]
+        noted = replace(noted, attempt_cost_usd=2 * tiny, session_id="t", attempt_log_path="m")
+        update(begun, noted)
+        assert begun.list_attempts(ACME, task.id) == [attempt_of(noted)]
+        checked = db.move_in(begun, noted, "VALIDATING")
+        assert begun.list_attempts(ACME, task.id) == [attempt_of(noted)], "it goes on, though its task has moved"
+        told: dict[str, Any] = {"attempt_cost_usd": Decimal("0.250002"), "attempt_error": WORDS, "attempt_exit_code": 3}
+        ended = db.move_in(begun, checked, "FAILED", trigger="checks_failed", **told)
+        over = attempt_of(replace(checked, **told), ended_at=ended.entered_at, ended_by="checks_failed")
+        assert begun.list_attempts(ACME, task.id) == [over]
+        update(begun, replace(ended, attempt_cost_usd=tiny, attempt_error="again", session_id="u"))
+        assert begun.list_attempts(ACME, task.id) == [over], "what is said of a task afterwards is not said of its attempt"
+        assert begun.list_attempts(ACME, bystander.id) == [attempt_of(bystander)]
+
+
+def test_the_last_words_of_an_attempt_are_kept_with_it(db: StoreFixture) -> None:
+    task = db.put_task(state="RUNNING")
+    last: dict[str, Any] = {"session_id": "s", "attempt_log_path": "l", "attempt_exit_code": 0}
+    ended = db.move(task, "SUCCEEDED", **last)
+    with db.store.read() as reader:
+        assert reader.list_attempts(ACME, task.id) == [
+            attempt_of(replace(task, **last), ended_at=ended.entered_at, ended_by="complete")
+        ]
+
+
+def test_attempts_of_a_batch_end_each_for_itself(db: StoreFixture) -> None:
+    tasks = [db.put_task(state="RUNNING") for _ in range(3)]
+    first, second, third = tasks
+    with db.transaction() as begun:
+        ends = [
+            db.moved(first, "FAILED", trigger="fail", attempt_error="one"),
+            db.moved(second, "SUCCEEDED", trigger="complete", attempt_cost_usd=Decimal(2)),
+            db.moved(third, "VALIDATING"),
+        ]
+        move(begun, *ends)
+        assert [begun.list_attempts(ACME, task.id) for task in tasks] == [
+            [attempt_of(first, error="one", ended_at=ends[0].entered_at, ended_by="fail")],
+            [attempt_of(second, cost_usd=Decimal(2), ended_at=ends[1].entered_at, ended_by="complete")],
+            [attempt_of(third)],
+        ]
+
+
+def test_an_attempt_that_is_taken_over_in_place_ends_as_it_was(db: StoreFixture) -> None:
+    """What the move says is said of the next one."""
+    told: dict[str, Any] = {"session_id": "s", "attempt_cost_usd": Decimal(1), "attempt_log_path": "l", "attempt_resumed": True}
+    lost = db.bring(db.put_task(machine="approval.step"), "RUNNING", lease_expired=True, **told)
+    other = db.put(db.worker())
+    taken = db.move(lost, "RUNNING", worker_id=other.id, session_id="t", attempt_log_path="m")
+    with db.store.read() as reader:
+        assert reader.list_attempts(ACME, lost.id) == [
+            attempt_of(lost, ended_at=taken.entered_at, ended_by="reclaim"),
+            attempt_of(taken),
+        ]
+    assert (taken.epoch, taken.attempt_cost_usd) == (2, ZERO_USD)
+
+
+def test_an_attempt_does_not_end_before_it_began(db: StoreFixture) -> None:
+    """The clocks of two processes may disagree."""
+    task = db.put_task(state="RUNNING")
+    db.move(task, "FAILED", entered_at=task.entered_at - SECOND)
+    with db.store.read() as reader:
+        (attempt,) = reader.list_attempts(ACME, task.id)
+    assert attempt.ended_at == attempt.started_at == task.attempt_started_at

@@ -1,0 +1,652 @@
+"""What only PostgreSQL does: several writers at once, notifications, connections that get lost, and a schema among others."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from datetime import UTC, datetime
+from typing import Any
+
+import psycopg
+import pytest
+from msgspec.structs import replace
+
+from pointsman.errors import (
+    Conflict,
+    LawBroken,
+    RequestInvalid,
+    StoreBusy,
+    StoreError,
+    StoreFull,
+    StoreTooNew,
+    StoreUnavailable,
+    StoreUnusable,
+)
+from pointsman.lifecycles import load_machine
+from pointsman.store.contract import Wakeup
+from pointsman.store.postgres.connections import explain, show
+from pointsman.store.postgres.listener import EVERYTHING
+from pointsman.store.postgres.store import PostgresStore, PostgresTransaction
+from pointsman.store.rows import Breaker, Entity, Run, Task, Timer
+from pointsman.world import RandomIds
+
+AT = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
+PATIENCE_SECONDS = 20
+MOVED = Entity.CHANGING
+"""What any move may change."""
+
+
+def open_store(url: str) -> PostgresStore:
+    return PostgresStore(url, clock=None, ids=RandomIds())
+
+
+@contextmanager
+def connect(url: str) -> Iterator[psycopg.Connection[Any]]:
+    """Somebody with a prompt."""
+    with psycopg.connect(url, autocommit=True) as connection:
+        yield connection
+
+
+@pytest.fixture
+def store(postgres_url: str) -> Iterator[PostgresStore]:
+    with closing(open_store(postgres_url)) as store:
+        yield store
+
+
+@pytest.fixture
+def other(postgres_url: str) -> Iterator[PostgresStore]:
+    """Another process, as far as the database can tell."""
+    with closing(open_store(postgres_url)) as store:
+        yield store
+
+
+@contextmanager
+def transaction(store: PostgresStore, news: Wakeup = Wakeup.NOTHING) -> Iterator[PostgresTransaction]:
+    begun = store.begin()
+    try:
+        yield begun
+    except BaseException:
+        begun.rollback()
+        raise
+    begun.commit(news)
+
+
+def prepare(store: PostgresStore) -> tuple[int, int]:
+    """A tenant, the machines of runs and tasks, and a lane, whose id is the same for whoever comes first."""
+    with transaction(store) as begun:
+        begun.ensure_tenant("acme", AT)
+        for name in ("standard.run", "standard.task"):
+            begun.insert_machine(load_machine(name), fingerprint="f", definition="d")
+        begun.insert_lane("acme", None, "[]", fails_fast=False)
+        machines = {machine.name: machine.id for machine in begun.list_machines()}
+    return machines["standard.run"], machines["standard.task"]
+
+
+def a_run(name: str, **columns: Any) -> Run:
+    law = {"tenant": "acme", "machine_id": 1, "state": "PENDING", "phase": "queued", "entered_at": AT, "created_at": AT}
+    return Run(**{**law, "id": name, "name": name, "lifecycle": "standard", **columns})
+
+
+def a_task(name: str, run_id: str, **columns: Any) -> Task:
+    law = {"tenant": "acme", "machine_id": 2, "state": "PENDING", "phase": "held", "entered_at": AT, "created_at": AT}
+    return Task(**{**law, "id": name, "name": name, "run_id": run_id, "lane_id": 1, "payload": "null", **columns})
+
+
+def queued(task: Task) -> Task:
+    return replace(task, state="QUEUED", phase="queued", trigger="ready", revision=task.revision + 1)
+
+
+def insert_run(store: PostgresStore, name: str, tasks: int = 0) -> None:
+    """A run that lets its tasks begin, all of which can be claimed."""
+    rows = [a_task(f"{name}_task_{number}", name, run_open=True) for number in range(tasks)]
+    with transaction(store) as begun:
+        begun.insert_runs([a_run(name)])
+        begun.insert_tasks(rows)
+        begun.move([queued(row) for row in rows], MOVED)
+
+
+def read_stream(store: PostgresStore, after: str | None = None) -> tuple[list[str], str | None]:
+    """Whom the stream tells of, and where it was left."""
+    with store.read() as reader:
+        found = reader.list_transitions("acme", after=after, limit=100, run_id=None)
+    return [transition.entity_id for transition in found], found[-1].position if found else after
+
+
+def kill(url: str, application: str = "pointsman") -> None:
+    """End every connection of ours to this database, as an administrator would."""
+    with connect(url) as connection:
+        connection.execute(
+            "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity"
+            " WHERE datname = current_database() AND application_name = %s AND pid <> pg_backend_pid()",
+            [application],
+        )
+
+
+# the schema
+
+
+def test_migrations_are_applied_once(empty_postgres_url: str) -> None:
+    for _ in range(2):
+        open_store(empty_postgres_url).close()
+    with connect(empty_postgres_url) as connection:
+        assert connection.execute("SELECT number FROM migration ORDER BY number").fetchall() == [(1,), (2,)]
+
+
+def test_processes_that_start_together_migrate_once(empty_postgres_url: str) -> None:
+    failures: list[StoreError] = []
+
+    def start() -> None:
+        try:
+            open_store(empty_postgres_url).close()
+        except StoreError as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=start) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+
+
+def test_a_newer_schema_is_refused(postgres_url: str) -> None:
+    with connect(postgres_url) as connection:
+        connection.execute("INSERT INTO migration VALUES (99, 'of_tomorrow', now())")
+    with pytest.raises(StoreTooNew, match="schema 99"):
+        open_store(postgres_url)
+
+
+def test_tables_of_another_program_are_left_alone(empty_postgres_url: str) -> None:
+    with connect(empty_postgres_url) as connection:
+        connection.execute("CREATE TABLE task (title text)")
+    with pytest.raises(StoreUnusable, match="another program"):
+        open_store(empty_postgres_url)
+    with connect(empty_postgres_url) as connection:
+        connection.execute("CREATE SCHEMA pointsman")
+    with closing(open_store(f"{empty_postgres_url}&options=-csearch_path%3Dpointsman")) as store:
+        prepare(store)
+        insert_run(store, "run_1", tasks=1)
+    # The law holds for whoever comes with another search path, too.
+    with connect(empty_postgres_url) as connection:
+        connection.execute("CREATE TEMPORARY TABLE rule AS SELECT * FROM pointsman.rule WITH NO DATA")
+        connection.execute("UPDATE pointsman.task SET state = 'CANCELED'")
+        assert connection.execute("SELECT actor FROM pointsman.transition ORDER BY position DESC LIMIT 1").fetchall() == [
+            ("sql",)
+        ]
+
+
+def test_a_migration_table_of_another_program_is_left_alone(empty_postgres_url: str) -> None:
+    with connect(empty_postgres_url) as connection:
+        connection.execute("CREATE TABLE migration (version text, apply_time integer)")
+    with pytest.raises(StoreUnusable, match="another program's"):
+        open_store(empty_postgres_url)
+
+
+def test_a_schema_that_does_not_exist_is_explained(empty_postgres_url: str) -> None:
+    with pytest.raises(StoreUnusable, match="CREATE SCHEMA"):
+        open_store(f"{empty_postgres_url}&options=-csearch_path%3Dnowhere")
+
+
+# the stream
+
+
+def test_the_stream_waits_for_whoever_commits_late(store: PostgresStore, other: PostgresStore) -> None:
+    prepare(store)
+    late = other.begin()
+    late.insert_runs([a_run("run_late")])
+    insert_run(store, "run_early")
+    assert read_stream(store) == ([], None)
+    late.commit()
+    assert read_stream(store)[0] == ["run_late", "run_early"]
+
+
+def test_no_reader_misses_or_repeats_a_row(store: PostgresStore, other: PostgresStore) -> None:
+    prepare(store)
+    seen, position = [], None
+    for number in range(6):
+        late = other.begin()
+        late.insert_runs([a_run(f"run_{number}_late")])
+        insert_run(store, f"run_{number}_early")
+        for is_committed in (False, True):
+            if is_committed:
+                late.commit()
+            found, position = read_stream(store, position)
+            seen += found
+    assert seen == [f"run_{number}_{when}" for number in range(6) for when in ("late", "early")]
+    with store.read() as reader:
+        assert reader.last_position() == position
+
+
+def test_the_stream_does_not_wait_for_other_databases(store: PostgresStore, empty_postgres_url: str) -> None:
+    prepare(store)
+    with connect(empty_postgres_url) as connection, connection.transaction():
+        connection.execute("SELECT pg_current_xact_id()")
+        insert_run(store, "run_1")
+        assert read_stream(store)[0] == ["run_1"]
+
+
+def test_the_moves_of_an_entity_are_told_in_their_order(store: PostgresStore, other: PostgresStore, postgres_url: str) -> None:
+    """Whoever began first may well move something last."""
+    prepare(store)
+    early = other.begin()
+    early.insert_runs([a_run("run_early")])
+    insert_run(store, "run_1")
+    with connect(postgres_url) as connection:
+        connection.execute("UPDATE run SET state = 'PAUSED' WHERE id = 'run_1'")
+    (run,) = early.lock_runs(["run_1"])
+    run.state, run.phase, run.trigger, run.revision = "RUNNING", "active", "resume", run.revision + 1
+    run.started_at = run.entered_at
+    early.move([run], MOVED)
+    early.commit()
+    with store.read() as reader:
+        stream = reader.list_transitions("acme", after=None, limit=10, run_id=None)
+        assert [move.to_state for move in stream if move.entity_id == "run_1"] == ["PENDING", "PAUSED", "RUNNING"]
+
+
+def test_somebody_at_a_prompt_is_waited_for_too(store: PostgresStore, postgres_url: str) -> None:
+    prepare(store)
+    insert_run(store, "run_1")
+    with connect(postgres_url) as connection:
+        with connection.transaction():
+            connection.execute("UPDATE run SET state = 'PAUSED' WHERE id = 'run_1'")
+            insert_run(store, "run_2")
+            seen, position = read_stream(store)
+            assert seen == ["run_1"]
+        assert read_stream(store, position)[0] == ["run_1", "run_2"]
+
+
+@pytest.mark.parametrize("cursor", ["", "-", "7-", "7-x", "-7", "9999999999999999999", "1 - 2", "1.5"])
+def test_a_malformed_position_is_refused(store: PostgresStore, cursor: str) -> None:
+    with store.read() as reader, pytest.raises(RequestInvalid, match="after"):
+        reader.list_transitions("acme", after=cursor, limit=1, run_id=None)
+
+
+# news
+
+
+class Ear:
+    """Hears news, and waits for those that are still to come."""
+
+    def __init__(self) -> None:
+        self._heard: queue.Queue[Wakeup] = queue.Queue()
+
+    def __call__(self, news: Wakeup) -> None:
+        self._heard.put(news)
+
+    def next(self) -> Wakeup:
+        return self._heard.get(timeout=PATIENCE_SECONDS)
+
+    def is_silent(self) -> bool:
+        return self._heard.empty()
+
+
+def test_news_reach_every_process_with_the_commit(store: PostgresStore, other: PostgresStore) -> None:
+    here, there = Ear(), Ear()
+    store.listen(here)
+    other.listen(there)
+    begun = store.begin()
+    begun.ensure_tenant("acme", AT)
+    begun.rollback()
+    with transaction(store, Wakeup.TASKS | Wakeup.EVENTS) as begun:
+        begun.ensure_tenant("acme", AT)
+    assert (here.next(), there.next()) == (Wakeup.TASKS | Wakeup.EVENTS, Wakeup.TASKS | Wakeup.EVENTS)
+    assert here.is_silent()
+
+
+def test_a_listener_that_lost_its_connection_is_told_everything(postgres_url: str, store: PostgresStore) -> None:
+    ear = Ear()
+    store.listen(ear)
+    kill(postgres_url)
+    assert ear.next() == EVERYTHING
+    with transaction(store, Wakeup.TIMERS):
+        pass
+    assert ear.next() == Wakeup.TIMERS
+
+
+def test_nothing_is_left_of_a_store_that_was_closed(postgres_url: str) -> None:
+    store = open_store(postgres_url)
+    stop = store.listen(Ear())
+    with store.read(), store.read():
+        pass
+    stop()
+    store.listen(Ear())
+    store.close()
+    assert "pointsman-listener" not in {thread.name for thread in threading.enumerate()}
+    with connect(postgres_url) as connection:
+        # A backend goes a moment after its client.
+        left = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'pointsman'"
+        assert all(connection.execute("SELECT pg_terminate_backend(%s, 5000)", row) for row in connection.execute(left))
+        assert connection.execute(left).fetchall() == []
+
+
+# connections
+
+
+def test_a_lost_writer_is_unavailable_once_and_then_works(postgres_url: str, store: PostgresStore) -> None:
+    begun = store.begin()
+    begun.ensure_tenant("acme", AT)
+    kill(postgres_url)
+    with pytest.raises(StoreUnavailable, match="does not answer"):
+        begun.ensure_tenant("beta", AT)
+    begun.rollback()
+    with transaction(store) as begun:
+        begun.ensure_tenant("gamma", AT)
+    with connect(postgres_url) as connection:
+        assert connection.execute("SELECT id FROM tenant").fetchall() == [("gamma",)]
+
+
+def test_a_connection_lost_at_the_commit_is_unavailable(postgres_url: str, store: PostgresStore) -> None:
+    begun = store.begin()
+    begun.ensure_tenant("acme", AT)
+    kill(postgres_url)
+    with pytest.raises(StoreUnavailable):
+        begun.commit(Wakeup.TASKS)
+    store.begin().rollback()
+
+
+def test_connections_that_died_while_idle_are_not_noticed(postgres_url: str, store: PostgresStore) -> None:
+    store.begin().rollback()
+    with store.read(), store.read():
+        pass
+    kill(postgres_url)
+    store.begin().rollback()
+    with store.read() as reader:
+        assert reader.list_workers("acme") == []
+
+
+def test_a_reader_that_dies_is_replaced(postgres_url: str, store: PostgresStore) -> None:
+    with store.read() as reader:
+        kill(postgres_url)
+        with pytest.raises(StoreUnavailable):
+            reader.list_workers("acme")
+    with store.read() as reader:
+        assert reader.list_workers("acme") == []
+
+
+def test_a_reader_sees_one_instant(store: PostgresStore) -> None:
+    prepare(store)
+    with store.read() as reader:
+        assert reader.list_runs("acme", phase=None, after=None, limit=9) == []
+        insert_run(store, "run_1")
+        assert reader.list_runs("acme", phase=None, after=None, limit=9) == []
+
+
+def test_a_server_that_is_away_is_explained_without_the_password() -> None:
+    with pytest.raises(StoreUnavailable, match="does not answer") as raised:
+        open_store("postgresql://ann:s3cret@127.0.0.1:1/pointsman?connect_timeout=2")
+    assert "s3cret" not in str(raised.value)
+
+
+def test_a_database_that_does_not_exist_is_explained(postgres_url: str) -> None:
+    with pytest.raises(StoreUnusable, match="does not exist"):
+        open_store(postgres_url.replace("/pointsman_", "/no_such_"))
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("postgresql://ann:s3cret@db:5432/jobs", "postgresql://ann@db:5432/jobs"),
+        ("postgresql://ann:s3c%40ret@db/jobs?sslmode=require&password=s3cret", "postgresql://ann@db/jobs?sslmode=require"),
+        ("postgresql://db/jobs?user=ann&host=/run/pg", "postgresql://db/jobs?user=ann&host=/run/pg"),
+        ("host=db user=ann password=s3cret dbname=jobs", "user=ann dbname=jobs host=db"),
+    ],
+)
+def test_nobody_is_shown_a_password(url: str, shown: str) -> None:
+    assert show(url) == shown
+
+
+@pytest.mark.parametrize("url", ["postgresql://ann:s3cret@db:port/jobs", "s3cret", "postgresql://ann:s3%zzcret@db/jobs"])
+def test_what_is_not_a_url_is_not_repeated(url: str) -> None:
+    with pytest.raises(StoreUnusable) as raised:
+        open_store(url)
+    assert "s3" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("error", "explained"),
+    [
+        (psycopg.errors.DeadlockDetected, StoreBusy),
+        (psycopg.errors.SerializationFailure, StoreBusy),
+        (psycopg.errors.LockNotAvailable, StoreBusy),
+        (psycopg.errors.DiskFull, StoreFull),
+        (psycopg.errors.AdminShutdown, StoreUnavailable),
+        (psycopg.errors.CannotConnectNow, StoreUnavailable),
+        (psycopg.errors.TooManyConnections, StoreUnavailable),
+        (psycopg.errors.IdleInTransactionSessionTimeout, StoreUnavailable),
+        (psycopg.errors.ReadOnlySqlTransaction, StoreUnavailable),
+        (psycopg.InterfaceError, StoreUnavailable),
+        (psycopg.errors.RaiseException, LawBroken),
+        (psycopg.errors.CheckViolation, LawBroken),
+        (psycopg.errors.UniqueViolation, LawBroken),
+        (psycopg.errors.ForeignKeyViolation, LawBroken),
+        (psycopg.errors.NotNullViolation, LawBroken),
+        (psycopg.errors.NumericValueOutOfRange, LawBroken),
+        (psycopg.errors.InsufficientPrivilege, StoreUnusable),
+        (psycopg.errors.UndefinedTable, StoreError),
+    ],
+)
+def test_every_error_is_one_of_the_contract(error: type[psycopg.Error], explained: type[StoreError]) -> None:
+    assert type(explain(error("it said so"), "a database")) is explained
+
+
+def test_a_name_that_cannot_be_stored_is_not_found(store: PostgresStore) -> None:
+    with store.read() as reader:
+        assert reader.find_run("acme", "run\0") is None
+        assert reader.list_tasks("acme", "run\0") == []
+    with pytest.raises(LawBroken), transaction(store) as begun:
+        begun.ensure_tenant("acme\0", AT)
+
+
+# locks
+
+
+def test_the_tasks_of_a_locked_run_are_skipped(store: PostgresStore, other: PostgresStore) -> None:
+    prepare(store)
+    insert_run(store, "run_1", tasks=2)
+    insert_run(store, "run_2", tasks=2)
+    begun, second = store.begin(), other.begin()
+    assert [run.id for run in begun.lock_runs(["run_1"])] == ["run_1"]
+    assert [task.run_id for task in second.select_claimable("acme", [1], 3)] == ["run_2", "run_2"]
+    assert begun.select_allocated("run_2", [1], 1) == []
+    assert set(second.find_claimable_runs("acme", [1], 5)) == {"run_1", "run_2"}
+    begun.rollback()
+    second.rollback()
+
+
+def test_the_runs_of_tasks_are_locked_with_those_that_are_named(store: PostgresStore, other: PostgresStore) -> None:
+    prepare(store)
+    for name in ("run_1", "run_2", "run_3"):
+        insert_run(store, name, tasks=2)
+    begun, second = store.begin(), other.begin()
+    assert [run.id for run in begun.lock_runs(["run_3"], of_tasks=["run_1_task_0", "nobody"])] == ["run_1", "run_3"]
+    assert [task.run_id for task in second.select_claimable("acme", [1], 9)] == ["run_2", "run_2"]
+    begun.commit()
+    second.commit()
+    with transaction(other) as third:
+        assert len(third.select_claimable("acme", [1], 9)) == 6
+
+
+def test_lanes_are_counted_as_of_the_beginning(store: PostgresStore, other: PostgresStore) -> None:
+    """What others add meanwhile is seen by whoever lists them, and counted by whoever comes across it."""
+    prepare(store)
+    early = store.begin()
+    with transaction(other) as begun:
+        begun.insert_lane("acme", "git", "[]", fails_fast=False)
+    assert early.count_lanes() == 1
+    assert len(early.list_lanes()) == 2
+    early.insert_lane("acme", "git", "[]", fails_fast=False)
+    assert early.count_lanes() == 2, "it was there, so all are counted anew"
+    early.insert_lane("acme", "npm", "[]", fails_fast=False)
+    assert early.count_lanes() == 3
+    early.commit()
+    with transaction(other) as begun:
+        assert begun.count_lanes() == len(begun.list_lanes()) == 3
+
+
+def test_only_the_runs_of_what_is_returned_are_locked(store: PostgresStore, other: PostgresStore) -> None:
+    prepare(store)
+    insert_run(store, "run_1", tasks=2)
+    insert_run(store, "run_2", tasks=2)
+    begun, second = store.begin(), other.begin()
+    assert [task.run_id for task in begun.select_claimable("acme", [1], 2)] == ["run_1", "run_1"]
+    assert [task.run_id for task in second.select_claimable("acme", [1], 2)] == ["run_2", "run_2"]
+    begun.rollback()
+    second.rollback()
+
+
+def test_a_lock_that_is_held_too_long_is_busy(postgres_url: str, store: PostgresStore) -> None:
+    prepare(store)
+    insert_run(store, "run_1")
+    with connect(postgres_url) as connection, connection.transaction():
+        connection.execute("SELECT 1 FROM run FOR UPDATE")
+        begun = store.begin()
+        begun._connection.execute("SET LOCAL lock_timeout = '50ms'")
+        with pytest.raises(StoreBusy):
+            begun.lock_runs(["run_1"])
+        begun.rollback()
+
+
+def test_a_timer_is_taken_once(store: PostgresStore, other: PostgresStore) -> None:
+    timer = Timer(entity_id="run_1", purpose="retry", kind="run", tenant="acme", run_id="run_1", revision=0, due_at=AT)
+    with transaction(store) as begun:
+        begun.set_timers([timer])
+    first, second = store.begin(), other.begin()
+    taken: list[list[Timer]] = []
+    assert first.take_timers([timer]) == [timer]
+    waiting = threading.Thread(target=lambda: taken.append(second.take_timers([timer])))
+    waiting.start()
+    first.commit()
+    waiting.join()
+    second.commit()
+    assert taken == [[]]
+
+
+def test_servers_that_start_together_share_their_machines(store: PostgresStore, other: PostgresStore) -> None:
+    machine = load_machine("standard.run")
+    first, second = store.begin(), other.begin()
+    row = first.insert_machine(machine, fingerprint="f", definition="d")
+    rows = []
+    waiting = threading.Thread(target=lambda: rows.append(second.insert_machine(machine, fingerprint="f", definition="d")))
+    waiting.start()
+    first.commit()
+    waiting.join()
+    second.commit()
+    assert rows == [row]
+
+
+def test_who_was_overtaken_gets_a_conflict(store: PostgresStore, other: PostgresStore) -> None:
+    prepare(store)
+    insert_run(store, "run_1", tasks=1)
+    with transaction(store) as begun:
+        (task,) = begun.select_tasks(["run_1_task_0"])
+    canceled = replace(task, state="CANCELED", phase="done", outcome="canceled", trigger="cancel", revision=2, completed_at=AT)
+    with transaction(other) as begun:
+        begun.move([canceled], MOVED)
+    with pytest.raises(Conflict, match="run_1_task_0"), transaction(store) as begun:
+        begun.move([canceled], MOVED)
+
+
+def test_a_transaction_that_has_failed_cannot_be_committed(store: PostgresStore) -> None:
+    begun = store.begin()
+    with pytest.raises(LawBroken):
+        begun.insert_runs([a_run("run_1")])
+    with pytest.raises(StoreError, match="rolled the transaction back"):
+        begun.commit()
+    store.begin().rollback()
+
+
+def test_a_row_that_moves_twice_in_a_batch_is_audited_twice(store: PostgresStore) -> None:
+    prepare(store)
+    task = a_task("task_1", "run_1")
+    ready = queued(task)
+    canceled = replace(ready, state="CANCELED", phase="done", outcome="canceled", trigger="cancel", revision=2, completed_at=AT)
+    with transaction(store) as begun:
+        begun.insert_runs([a_run("run_1")])
+        begun.insert_tasks([task])
+        begun.move([ready, canceled], MOVED)
+        assert [step.to_state for step in begun.list_history("acme", "task_1")] == ["PENDING", "QUEUED", "CANCELED"]
+
+
+# by hand
+
+
+def test_a_legal_update_by_hand_is_audited_and_put_right(postgres_url: str, store: PostgresStore) -> None:
+    prepare(store)
+    insert_run(store, "run_1", tasks=3)
+    with connect(postgres_url) as connection:
+        connection.execute("UPDATE task SET state = 'CANCELED', reason = 'no longer wanted'")
+    with store.read() as reader:
+        assert len(reader.list_tasks("acme", "run_1")) == 3
+        for task in reader.list_tasks("acme", "run_1"):
+            assert (task.phase, task.outcome, task.revision, task.completed_at) == ("done", "canceled", 2, task.entered_at)
+            last = reader.list_history("acme", task.id)[-1]
+            assert (last.from_state, last.to_state, last.trigger) == ("QUEUED", "CANCELED", "cancel")
+            assert (last.actor, last.reason, last.at) == ("sql", "no longer wanted", task.entered_at)
+        assert reader.list_disagreements() == []
+
+
+@pytest.mark.parametrize(
+    ("statement", "message"),
+    [
+        ("UPDATE task SET state = 'SUCCEEDED'", r"machine standard.task 2 lets run_1_task_0 move QUEUED -> SUCCEEDED"),
+        ("UPDATE task SET state = 'RUNNING'", r"QUEUED -> RUNNING : by hand with this"),
+        ("UPDATE task SET state = 'CANCELED', revision = 7", r"QUEUED -> CANCELED"),
+        ("UPDATE task SET state = 'CANCELED', revision = 2, trigger = 'shrug'", r"QUEUED -> CANCELED : shrug \(allowed: CANC"),
+        ("UPDATE task SET phase = 'held'", "the phase of a task follows from its state"),
+        ("UPDATE task SET epoch = 1", "the epoch of a task grows with the attempts at it"),
+        ("UPDATE task SET revision = revision + 1, actor = 'sql'", "no rule of machine standard.task 2 lets run_1_task_0 move"),
+        ("UPDATE attempt SET cost_usd = 0", "an attempt that has ended stays as it is"),
+        ("TRUNCATE attempt", "an attempt is not deleted"),
+        ("UPDATE task SET id = 'x'", "keeps its id"),
+        ("UPDATE run SET tenant = 'x'", "a run keeps its id, its machine and its tenant"),
+        ("UPDATE transition SET actor = 'nobody'", "the audit trail is not changed"),
+        ("DELETE FROM transition", "the audit trail is not deleted"),
+        ("TRUNCATE transition", "the audit trail is not deleted"),
+        ("TRUNCATE rule", "a rule is not deleted"),
+        ("TRUNCATE machine CASCADE", "is not deleted"),
+        ("UPDATE rule SET to_state = 'SUCCEEDED'", "a rule is not changed"),
+        ("INSERT INTO rule SELECT * FROM rule_of_another", "no rule is added to a machine"),
+        ("INSERT INTO run SELECT * FROM run_of_another", "begins once, in the initial state of a run machine"),
+    ],
+)
+def test_what_the_law_forbids_is_refused(postgres_url: str, store: PostgresStore, statement: str, message: str) -> None:
+    prepare(store)
+    insert_run(store, "run_1", tasks=1)
+    with connect(postgres_url) as connection:
+        connection.execute("CREATE TEMPORARY TABLE run_of_another AS SELECT * FROM run")
+        connection.execute("UPDATE run_of_another SET id = 'run_2', state = 'RUNNING', phase = 'active'")
+        connection.execute("CREATE TEMPORARY TABLE rule_of_another AS SELECT * FROM rule LIMIT 1")
+        connection.execute("UPDATE rule_of_another SET trigger = 'shrug'")
+        with pytest.raises(psycopg.errors.RaiseException, match=message) as raised:
+            connection.execute(statement.encode())
+    assert isinstance(explain(raised.value, "a database"), LawBroken)
+
+
+def test_a_broken_constraint_is_named(store: PostgresStore) -> None:
+    prepare(store)
+    with pytest.raises(LawBroken, match="run_reservation_fits"), transaction(store) as begun:
+        begun.insert_runs([a_run("run_1", budget_usd=1, reserved_usd=2)])
+
+
+def test_a_breaker_follows_the_law_too(store: PostgresStore) -> None:
+    prepare(store)
+    with transaction(store) as begun:
+        begun.insert_machine(load_machine("standard.breaker"), fingerprint="f", definition="d")
+    machine = load_machine("standard.breaker")
+    first = next(state for state in machine.states if state.initial)
+    breaker = Breaker(
+        id="breaker_1",
+        tenant="acme",
+        machine_id=3,
+        state=first.name,
+        phase=first.phase,
+        entered_at=AT,
+        created_at=AT,
+        tool="git",
+    )
+    with transaction(store) as begun:
+        begun.insert_breakers([breaker])
+    with pytest.raises(LawBroken, match=r"no rule of machine standard\.breaker"), transaction(store) as begun:
+        begun.move([replace(breaker, revision=1, trigger="shrug")], MOVED)

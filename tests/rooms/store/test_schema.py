@@ -1,0 +1,283 @@
+"""One schema for each database, however one comes to it; and nothing is touched that is not ours."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import psycopg
+import pytest
+from tests.databases import DATABASES, open_store
+from tests.rooms.store.outsider import outsider
+
+from pointsman.errors import StoreTooNew, StoreUnusable
+from pointsman.store.scripts import read_migrations, read_queries, read_schema
+
+ROOT = Path(__file__).parents[3]
+Catalogue = dict[str, str]
+
+
+@pytest.fixture(params=DATABASES)
+def fresh_url(request: pytest.FixtureRequest) -> str:
+    """A database that nobody has opened yet."""
+    url: str = request.getfixturevalue("sqlite_url" if request.param == "sqlite" else "empty_postgres_url")
+    return url
+
+
+def package_of(url: str) -> str:
+    return f"pointsman.store.{'sqlite' if url.startswith('sqlite') else 'postgres'}"
+
+
+def file_of(url: str) -> Path:
+    return Path(url.removeprefix("sqlite:///"))
+
+
+def migrate(url: str) -> None:
+    open_store(url).close()
+
+
+# What a database consists of.
+
+
+def catalogue(url: str) -> Catalogue:
+    """Whatever was created, by its name, in the words of the database itself; the record of the migrations aside."""
+    with outsider(url) as somebody:
+        rows = somebody.ask(SQLITE_CATALOGUE if somebody.dialect == "sqlite" else POSTGRES_CATALOGUE)
+    return {name: normalized(text) for owner, name, text in rows if owner != "migration" and text}
+
+
+SQLITE_CATALOGUE = "SELECT tbl_name, type || ' ' || name, sql FROM sqlite_schema"
+POSTGRES_CATALOGUE = """
+    SELECT relname, 'column ' || relname || '.' || attname,
+           concat_ws(' ', attnum, format_type(atttypid, atttypmod), collname, attnotnull, attidentity, attgenerated,
+                     pg_get_expr(adbin, adrelid))
+      FROM pg_attribute
+      JOIN pg_class ON pg_class.oid = attrelid
+      LEFT JOIN pg_collation ON pg_collation.oid = attcollation
+      LEFT JOIN pg_attrdef ON adrelid = attrelid AND adnum = attnum
+     WHERE relnamespace = 'public'::regnamespace AND attnum > 0 AND NOT attisdropped AND relkind IN ('r', 'v', 'S')
+    UNION ALL
+    SELECT relname, 'relation ' || relname, concat_ws(' ', relkind, relpersistence, reloptions)
+      FROM pg_class WHERE relnamespace = 'public'::regnamespace AND relkind IN ('r', 'v', 'S')
+    UNION ALL
+    SELECT relname, 'constraint ' || relname || '.' || conname, pg_get_constraintdef(pg_constraint.oid)
+      FROM pg_constraint JOIN pg_class ON pg_class.oid = conrelid WHERE connamespace = 'public'::regnamespace
+    UNION ALL
+    SELECT tablename, 'index ' || indexname, indexdef FROM pg_indexes WHERE schemaname = 'public'
+    UNION ALL
+    SELECT relname, 'trigger ' || relname || '.' || tgname, concat_ws(' ', tgenabled, pg_get_triggerdef(pg_trigger.oid))
+      FROM pg_trigger JOIN pg_class ON pg_class.oid = tgrelid WHERE NOT tgisinternal
+    UNION ALL
+    SELECT '', 'function ' || proname || '(' || pg_get_function_identity_arguments(oid) || ')', pg_get_functiondef(oid)
+      FROM pg_proc WHERE pronamespace = 'public'::regnamespace
+    UNION ALL
+    SELECT viewname, 'view ' || viewname, definition FROM pg_views WHERE schemaname = 'public'
+"""
+
+
+def normalized(sql: str) -> str:
+    """Without comments, and with one space wherever there is any."""
+    return re.sub(r"\s+", " ", re.sub(r"--.*", "", sql)).strip()
+
+
+def columns_of(url: str) -> dict[str, set[str]]:
+    """The columns of every table and view."""
+    with outsider(url) as somebody:
+        if somebody.dialect == "sqlite":
+            tables = somebody.ask("SELECT name FROM sqlite_schema WHERE type IN ('table', 'view') AND name NOT LIKE 'sqlite_%'")
+            found = [(table, column) for (table,) in tables for _, column, *_ in somebody.ask(f"PRAGMA table_xinfo({table})")]
+        else:
+            asked = "SELECT table_name, column_name FROM information_schema.columns WHERE table_schema = 'public'"
+            found = [(table, column) for table, column in somebody.ask(asked)]
+    return {table: {column for owner, column in found if owner == table} for table, _ in found}
+
+
+def apply_schema(url: str) -> None:
+    """Build a database from the schema file alone."""
+    schema = read_schema(package_of(url))
+    if url.startswith("sqlite"):
+        with closing(sqlite3.connect(file_of(url))) as connection:
+            connection.executescript(schema)
+    else:
+        with psycopg.connect(url) as connection:
+            connection.execute("SET search_path = public, pg_temp")
+            connection.execute(schema.encode())
+
+
+@pytest.mark.parametrize("database", DATABASES)
+def test_migrations_lead_to_the_schema_file(request: pytest.FixtureRequest, tmp_path: Path, database: str) -> None:
+    migrated: str = request.getfixturevalue(f"{database}_url")
+    written = f"sqlite:///{tmp_path}/schema.db" if database == "sqlite" else request.getfixturevalue("empty_postgres_url")
+    migrate(migrated)
+    apply_schema(written)
+    assert catalogue(written) == catalogue(migrated)
+    assert len(catalogue(written)) > 50
+
+
+def test_both_databases_have_the_same_tables_columns_queries_and_migrations(sqlite_url: str, postgres_url: str) -> None:
+    migrate(sqlite_url)
+    assert columns_of(sqlite_url) == columns_of(postgres_url)
+    sqlite, postgres = "pointsman.store.sqlite", "pointsman.store.postgres"
+    # SQLite locks no runs, so that what it selects is true at once.
+    assert read_queries(sqlite).keys() ^ read_queries(postgres).keys() == {"select_claimable_keys"}
+    assert "select_claimable_keys" in read_queries(postgres)
+    assert [each[:2] for each in read_migrations(sqlite)] == [each[:2] for each in read_migrations(postgres)]
+
+
+# How one comes to it.
+
+
+def recorded(url: str) -> list[tuple[object, ...]]:
+    with outsider(url) as somebody:
+        return somebody.ask("SELECT number, name, applied_at FROM migration ORDER BY number")
+
+
+def test_migrating_twice_is_harmless(fresh_url: str) -> None:
+    migrate(fresh_url)
+    once, record = catalogue(fresh_url), recorded(fresh_url)
+    migrate(fresh_url)
+    assert (catalogue(fresh_url), recorded(fresh_url)) == (once, record)
+    assert [(number, name) for number, name, _ in record] == [each[:2] for each in read_migrations(package_of(fresh_url))]
+
+
+def test_threads_that_open_a_fresh_database_together_all_succeed(fresh_url: str) -> None:
+    together = threading.Barrier(8)
+
+    def start(_: int) -> None:
+        together.wait()
+        migrate(fresh_url)
+
+    with ThreadPoolExecutor(together.parties) as pool:
+        list(pool.map(start, range(together.parties)))
+    assert len(recorded(fresh_url)) == len(read_migrations(package_of(fresh_url)))
+
+
+STARTED = "import sys; from tests.databases import open_store; print('ready', flush=True); sys.stdin.readline(); "
+STARTED += "open_store(sys.argv[1]).close()"
+
+
+def test_processes_that_open_a_fresh_database_together_all_succeed(fresh_url: str) -> None:
+    command = [sys.executable, "-c", STARTED, fresh_url]
+    pipe = subprocess.PIPE
+    processes = [subprocess.Popen(command, cwd=ROOT, text=True, stdin=pipe, stdout=pipe, stderr=pipe) for _ in range(2)]
+    for process in processes:
+        assert process.stdout
+        assert process.stdout.readline() == "ready\n"
+    for process in processes:
+        assert process.stdin
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    errors = [process.communicate(timeout=60)[1] for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], errors
+    assert len(recorded(fresh_url)) == len(read_migrations(package_of(fresh_url)))
+
+
+OPENED = """
+import sys
+from tests.databases import open_store
+for line in sys.stdin:
+    open_store(line.strip()).close()
+    print("opened", flush=True)
+"""
+
+
+def test_processes_that_open_many_fresh_files_together_all_succeed(tmp_path: Path) -> None:
+    """SQLite refuses at once, instead of waiting, where two switch a new file to its log: one try in ten met that."""
+    pipe = subprocess.PIPE
+    processes = [
+        subprocess.Popen([sys.executable, "-c", OPENED], cwd=ROOT, text=True, stdin=pipe, stdout=pipe, stderr=pipe)
+        for _ in range(4)
+    ]
+    for number in range(50):
+        for process in processes:
+            assert process.stdin
+            process.stdin.write(f"sqlite:///{tmp_path / str(number)}.db\n")
+            process.stdin.flush()
+        answers = [process.stdout.readline() for process in processes if process.stdout]
+        if answers != ["opened\n"] * len(processes):
+            break
+    errors = [process.communicate(timeout=60)[1] for process in processes]
+    assert ([process.returncode for process in processes], errors) == ([0] * len(processes), [""] * len(processes))
+
+
+# What is not ours, or not ours yet.
+
+
+@contextmanager
+def left_as_it_is(url: str) -> Iterator[None]:
+    """A file to the last byte, with nothing new beside it; or everything that is to be found in a database."""
+
+    def look() -> object:
+        if url.startswith("sqlite"):
+            folder = file_of(url).parent
+            return {path.name: path.is_file() and path.read_bytes() for path in folder.glob("*")}
+        with outsider(url) as somebody:
+            tables = somebody.ask("SELECT tablename FROM pg_tables WHERE schemaname = 'public' ORDER BY 1")
+            return catalogue(url), [(table, somebody.ask(f"SELECT * FROM {table} ORDER BY 1")) for (table,) in tables]
+
+    before = look()
+    yield
+    assert look() == before
+
+
+def refuse(url: str, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        open_store(url)
+
+
+def test_a_database_from_a_newer_version_is_refused(fresh_url: str) -> None:
+    migrate(fresh_url)
+    with outsider(fresh_url) as somebody:
+        somebody.ask("INSERT INTO migration SELECT 9999, 'of_tomorrow', max(applied_at) FROM migration")
+    with left_as_it_is(fresh_url):
+        refuse(fresh_url, StoreTooNew, "9999")
+
+
+def test_a_database_of_another_program_is_refused(fresh_url: str) -> None:
+    """On a server programs may share a database, as long as they do not use the same names."""
+    with outsider(fresh_url) as somebody:
+        somebody.ask("CREATE TABLE task (title TEXT)")
+        somebody.ask("INSERT INTO task VALUES ('buy milk')")
+    with left_as_it_is(fresh_url):
+        refuse(fresh_url, StoreUnusable, "another program")
+
+
+def test_a_database_of_another_program_that_has_migrations_too_is_refused(fresh_url: str) -> None:
+    with outsider(fresh_url) as somebody:
+        somebody.ask("CREATE TABLE migration (version TEXT, app TEXT)")
+        somebody.ask("INSERT INTO migration VALUES ('0001_initial', 'shop')")
+    with left_as_it_is(fresh_url):
+        refuse(fresh_url, StoreUnusable, "another program")
+
+
+def test_a_file_that_is_no_database_is_refused(sqlite_url: str) -> None:
+    file_of(sqlite_url).write_text("Dear Sir or Madam,\n" * 500)
+    with left_as_it_is(sqlite_url):
+        refuse(sqlite_url, StoreUnusable, "not a SQLite database")
+
+
+def test_a_database_that_was_cut_short_is_refused(sqlite_url: str) -> None:
+    migrate(sqlite_url)
+    file = file_of(sqlite_url)
+    file.write_bytes(file.read_bytes()[:5000])
+    with left_as_it_is(sqlite_url):
+        refuse(sqlite_url, StoreUnusable, "not a SQLite database")
+
+
+def test_a_place_where_no_file_can_be_is_explained(tmp_path: Path) -> None:
+    for place, what in ((tmp_path, "is a folder"), (tmp_path / "nowhere" / "pointsman.db", "There is no folder")):
+        with left_as_it_is(f"sqlite:///{place}"):
+            refuse(f"sqlite:///{place}", StoreUnusable, what)
+
+
+def test_an_empty_file_becomes_a_database(sqlite_url: str) -> None:
+    file_of(sqlite_url).touch()
+    migrate(sqlite_url)
+    assert recorded(sqlite_url)

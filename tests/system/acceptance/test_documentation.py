@@ -1,0 +1,213 @@
+"""What the documentation says is true: its commands run, its files load, its generated parts are fresh."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pointsman import kernel, load_lifecycle
+
+ROOT = Path(__file__).parents[3]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+BIN = Path(sys.executable).parent
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", page.read_text("utf-8"), re.MULTILINE | re.DOTALL)
+
+
+def run(command: str, directory: Path) -> subprocess.CompletedProcess[bytes]:
+    program, *arguments = shlex.split(command, comments=True)
+    assert program == "pointsman", command
+    return subprocess.run([BIN / program, *arguments], cwd=directory, capture_output=True, check=False, timeout=60)
+
+
+class Session:
+    """A folder in which a reader types what a page says."""
+
+    def __init__(self, folder: Path, **replacements: str) -> None:
+        self.folder = folder
+        self._replacements = replacements
+
+    def type(self, block: str) -> str:
+        """One shell for each block. Every command ends with 0, or as the comment behind it says."""
+        lines = []
+        for line in block.splitlines():
+            assert line.startswith("$ "), line
+            command = line[2:]
+            for old, new in self._replacements.items():
+                command = command.replace(old, new)
+            expected = re.search(r"# exit code (\d)", line)
+            code = expected[1] if expected else "0"
+            lines += [command, f"code=$?; [ $code = {code} ] || {{ echo {shlex.quote(line)} ended with $code; exit 99; }}"]
+        # Nobody is left running, whatever goes wrong.
+        script = "\n".join(["trap 'kill $(jobs -p) 2>/dev/null; wait' EXIT", *lines])
+        result = subprocess.run(
+            ["bash", "-c", script],
+            cwd=self.folder,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+            timeout=240,
+            env=os.environ | {"PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}", "NO_COLOR": "1"},
+        )
+        assert result.returncode == 0, result.stdout
+        return result.stdout
+
+    def ask(self, command: str) -> Any:
+        return json.loads(run(f"{command} --json", self.folder).stdout)
+
+
+def find_lines(expected: str, output: str) -> None:
+    """Every line of what a page shows is there, in this order; `…` stands for anything."""
+    rest = output
+    for line in expected.splitlines():
+        pattern = r"[^\n]*".join(re.escape(part) for part in line.split("…"))
+        found = re.search(rf"^{pattern}[^\S\n]*$", rest, re.MULTILINE)
+        assert found, f"{line!r} is not in:\n{rest}"
+        rest = rest[found.end() :]
+
+
+# The flow is known to run when its worker has written down two processes, however slow the machine is.
+BOTH_RUN = "until [ $(cat .pointsman/workers/*.jsonl 2>/dev/null | wc -l) -ge 3 ]; do sleep 0.1; done; "
+URL = "postgresql://user@db.example.org/pointsman"
+
+
+def test_the_readme_goes_as_it_says(tmp_path: Path, postgres_url: str) -> None:
+    (flow,) = blocks(ROOT / "README.md", "yaml")
+    (tmp_path / "flow.yaml").write_text(flow)
+    (lifecycle,) = blocks(ROOT / "docs" / "how-to" / "write-a-lifecycle.md", "yaml")
+    (tmp_path / "my-lifecycle.yaml").write_text(lifecycle)
+    reader = Session(tmp_path, **{"sleep 4; ": BOTH_RUN, URL: shlex.quote(postgres_url)})
+    first, why, kill, fleet, machines = blocks(ROOT / "README.md", "console")
+    assert "cannot open south.txt" in reader.type(first)
+    assert "words: [4,5]" in reader.type(why).replace(", ", ",")
+    reader.type(kill)
+    attempts = {task["name"]: task["attempts"] for task in reader.ask("pointsman status latest")["tasks"]}
+    assert attempts == {"count": 1, "count[0]": 2, "count[1]": 2, "report": 1}
+    watched = reader.type(fleet)
+    assert "words is SUCCEEDED" in watched
+    assert watched.count("Finishing what runs") == 2
+    reader.type(machines)
+
+
+def test_the_tutorial_of_flows_goes_as_it_says(tmp_path: Path) -> None:
+    reader = Session(tmp_path)
+    page = (ROOT / "docs" / "tutorial" / "your-first-flow.md").read_text("utf-8")
+    output = ""
+    steps = re.findall(r"^```(\w+)\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    assert len(steps) > 10
+    for language, text in steps:
+        match language:
+            case "yaml":
+                (tmp_path / "flow.yaml").write_text(text)
+            case "console":
+                output = reader.type(text)
+            case "text":
+                find_lines(text, output)
+            case other:
+                raise AssertionError(other)
+
+
+def test_the_page_about_many_machines_goes_as_it_says(tmp_path: Path, postgres_url: str) -> None:
+    page = ROOT / "docs" / "how-to" / "run-on-many-machines.md"
+    (flow,) = blocks(page, "yaml")
+    for name in ("flow.yaml", "train.yaml"):
+        (tmp_path / name).write_text(
+            flow if name == "train.yaml" else "name: hello\ntasks: {greet: {command: [echo, hello]}}\n"
+        )
+    (tools,) = blocks(page, "toml")
+    (tmp_path / "pointsman.toml").write_text(tools)
+    reader = Session(tmp_path, **{URL: shlex.quote(postgres_url), "kill %2 ": "kill %2; wait %2 "})
+    output = reader.type("".join(blocks(page, "console")))
+    assert output.count("train is SUCCEEDED") == 1
+    assert re.search(r"(RUNNING|PENDING) → PAUSED", output)
+    assert "SUCCEEDED  train: 2 succeeded of 2 tasks" in output
+    assert output.count("Finishing what runs") == 2
+
+
+def test_the_page_about_lifecycles_goes_as_it_says(tmp_path: Path) -> None:
+    page = ROOT / "docs" / "how-to" / "write-a-lifecycle.md"
+    (lifecycle,) = blocks(page, "yaml")
+    (tmp_path / "release.yaml").write_text(lifecycle)
+    Session(tmp_path).type("".join(blocks(page, "console")))
+    assert (tmp_path / "release.svg").read_text().startswith("<svg")
+    assert load_lifecycle(tmp_path / "release.yaml").name == "release"
+
+
+def test_the_tutorial_goes_as_it_says(tmp_path: Path) -> None:
+    page = ROOT / "docs" / "tutorial" / "your-first-lifecycle.md"
+    broken, answer = blocks(page, "yaml")
+    (log,) = blocks(page, "json")
+    (tmp_path / "door.yaml").write_text(broken)
+    check = run("pointsman machine check door.yaml", tmp_path)
+    assert check.returncode == 1
+    assert sorted(re.findall(r"\[([a-z-]+)\]$", check.stdout.decode(), re.MULTILINE)) == ["uncovered-signal", "unknown-guard"]
+    (tmp_path / "door.yaml").write_text(broken.replace("reachd", "reached") + answer)
+    (tmp_path / "door.jsonl").write_text(log)
+    commands = [line[2:] for block in blocks(page, "console") for line in block.splitlines()]
+    *before, validate = commands
+    for command in before:
+        result = run(command, tmp_path)
+        assert result.returncode == 0, f"{command}: {result.stdout.decode()}{result.stderr.decode()}"
+    result = run(validate, tmp_path)
+    assert result.returncode == 1
+    assert re.findall(r"^door.jsonl:(\d+):1: .*\[([a-z-]+)\]$", result.stdout.decode(), re.MULTILINE) == [("2", "continuity")]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_python_in_the_documentation_runs(page: Path, tmp_path: Path) -> None:
+    code = "\n".join(blocks(page, "python"))
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False, text=True, timeout=60, cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+
+
+def test_the_answers_that_the_readme_gives_are_the_machines() -> None:
+    (code,) = blocks(ROOT / "README.md", "python")
+    names: dict[str, object] = {}
+    exec(code, names)
+    answers = re.findall(r"^(machine\.\S+\(.*\))  # (\(.*\)|True|False)$", code, re.MULTILINE)
+    assert len(answers) == 3
+    for question, answer in answers:
+        assert repr(eval(question, names)) == answer
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#]+)\)", page.read_text("utf-8")):
+        if "://" not in target:
+            assert (page.parent / target).exists(), target
+
+
+def test_what_is_generated_is_fresh() -> None:
+    result = subprocess.run(
+        [sys.executable, ROOT / "docs" / "generate.py", "--check"], capture_output=True, check=False, text=True
+    )
+    assert result.returncode == 0, f"{result.stdout}{result.stderr}\nRun `make docs`."
+
+
+def test_every_verification_rule_is_documented() -> None:
+    page = (ROOT / "docs" / "reference" / "lifecycle-files.md").read_text("utf-8")
+    sources = "".join(file.read_text("utf-8") for file in Path(kernel.__file__).parent.rglob("*.py"))
+    rules = set(re.findall(r'(?:Finding|report)\(\s*"([a-z-]+)"', sources)) | {
+        f"unknown-{what}" for what in re.findall(r'_unknown\("([a-z]+)"', sources)
+    }
+    assert len(rules) > 25
+    assert not {rule for rule in rules if f"`{rule}`" not in page}
+
+
+def test_the_benchmarks_have_figures_and_say_how_to_get_them_again() -> None:
+    page = (ROOT / "docs" / "benchmarks.md").read_text("utf-8")
+    figures = page.partition("<!-- bench/kernel.py -->")[2].partition("<!-- end of bench/kernel.py -->")[0]
+    for title in ("One move with a guard", "One line of a log", "Memory of the validator", "The start of the program"):
+        assert f"### {title}" in figures
+    assert "make bench" in page

@@ -1,0 +1,169 @@
+"""Simulated people: they submit runs of any shape, and do with them whatever somebody could want, wise or not."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+from tests.system.simulation.post import Message, make_request
+from tests.system.simulation.promises import PERSON
+from tests.system.simulation.shapes import LIMITS, TENANTS, TOOLS, draw_run, draw_tasks
+
+from pointsman.engine.commands.runs import AddTasks, ApproveRun, SetBudget, SignalRun, SubmitRun
+from pointsman.engine.commands.tasks import SignalTask
+from pointsman.engine.commands.tools import DeclareTool, ResetBreaker
+from pointsman.engine.commands.transition import RequestTransition
+from pointsman.engine.commands.workers import SignalWorker
+from pointsman.engine.people import PEOPLE
+from pointsman.engine.tasks import Report, as_error
+from pointsman.engine.work import Cause
+from pointsman.errors import StoreError
+from pointsman.kernel.machine import Kind
+
+if TYPE_CHECKING:
+    from tests.system.simulation.scheduler import Simulation
+
+WISE = {"WAITING_APPROVAL": "approve", "BLOCKED": "answer", "READY": "accept", "FAILED": "retry", "S_FAILED": "reset"}
+CAUSE = Cause(PERSON)
+MOST_RUNS = 12
+MOST_TASKS = 60
+PATIENCE_SECONDS = 8.0
+
+
+class Client:
+    """Asks for one thing after the other; what has a key is asked again until there is an answer."""
+
+    def __init__(self, simulation: Simulation, name: str) -> None:
+        self._simulation = simulation
+        self._name = name
+        self._asked: list[Message] = []
+        self._number = 0
+
+    def act(self) -> None:
+        now = self._simulation.time.seconds
+        for message in self._asked:
+            if now - message.sent_at > PATIENCE_SECONDS:
+                message.sent_at = now
+                self._simulation.send(message)
+                return
+        if len(self._asked) >= 3:
+            return
+        command = self._draw()
+        if command is not None:
+            message = Message(command, self, now)
+            self._simulation.send(message)
+            if command.request is not None:
+                self._asked.append(message)
+
+    def hear(self, message: Message, outcome: Any) -> None:
+        if not isinstance(outcome, StoreError):
+            self._asked = [each for each in self._asked if each is not message]
+
+    def _draw(self) -> Any:
+        chance, seen = self._simulation.chance, self._simulation.promises
+        luck = chance.random()
+        if not seen.runs or (luck < 0.3 and len(seen.runs) < MOST_RUNS):
+            return self._submit(chance.choice(TENANTS))
+        run = seen.runs[chance.choice(list(seen.runs))]
+        # Now and then somebody asks for what belongs to another.
+        tenant = run.tenant if chance.random() > 0.03 else chance.choice(TENANTS)
+        if luck < 0.4:
+            return self._add(run, tenant) if len(seen.tasks) < MOST_TASKS else None
+        if luck < 0.5:
+            return self._signal_run(run, tenant)
+        if luck < 0.55:
+            key = self._simulation.draw_key()
+            return ApproveRun(tenant=tenant, request=make_request("approve_run", key, run.id), run_id=run.id, cause=CAUSE)
+        if luck < 0.58:
+            budget = chance.choice((None, Decimal(1), Decimal(4), Decimal(20)))
+            request = make_request("set_budget", self._simulation.draw_key(), run.id, budget)
+            return SetBudget(tenant=tenant, request=request, run_id=run.id, budget_usd=budget)
+        if luck < 0.62:
+            return self._signal_worker()
+        if luck < 0.66:
+            return self._touch_tool(tenant)
+        tasks = seen.tasks_of(run.id)
+        if not tasks:
+            return None
+        task = chance.choice(tasks)
+        return self._signal_task(task, tenant) if luck < 0.94 else self._transition(task, tenant)
+
+    def _submit(self, tenant: str) -> SubmitRun:
+        self._number += 1
+        new = draw_run(self._simulation.chance, f"{self._name}-{self._number}")
+        request = make_request("submit_run", self._simulation.draw_key(), new)
+        return SubmitRun(tenant=tenant, request=request, new=new, cause=CAUSE)
+
+    def _add(self, run: Any, tenant: str) -> AddTasks:
+        chance = self._simulation.chance
+        tasks = list(self._simulation.promises.tasks_of(run.id))
+        # What runs now may end in the same commit in which others begin to wait for it.
+        running = [task for task in tasks if task.phase == "active"]
+        known = tuple(task.name for task in (running if running and chance.random() < 0.7 else tasks))
+        new = draw_tasks(chance, chance.choice((1, 1, 2)), run.lifecycle, known)
+        request = make_request("add_tasks", self._simulation.draw_key(), run.id, new)
+        return AddTasks(tenant=tenant, request=request, run_id=run.id, new=new, cause=CAUSE)
+
+    def _signal_run(self, run: Any, tenant: str) -> SignalRun:
+        signal = self._simulation.chance.choice((*PEOPLE[Kind.RUN], "pause", "resume", "checks_passed", "resume"))
+        request = make_request("signal_run", self._simulation.draw_key(), run.id, signal)
+        return SignalRun(
+            tenant=tenant, request=request, run_id=run.id, signal=signal, cause=CAUSE, error=as_error(signal), output="3"
+        )
+
+    def _signal_task(self, task: Any, tenant: str) -> SignalTask:
+        chance = self._simulation.chance
+        wise = WISE.get(task.state)
+        signal = wise if wise and chance.random() < 0.6 else chance.choice(PEOPLE[Kind.TASK])
+        report = Report(answer="this one", comment="not so", error=as_error(f"{signal} by a person"))
+        request = make_request("signal_task", self._simulation.draw_key(), task.id, signal)
+        return SignalTask(tenant=tenant, request=request, task_id=task.id, signal=signal, report=report, cause=CAUSE)
+
+    def _transition(self, task: Any, tenant: str) -> RequestTransition:
+        chance = self._simulation.chance
+        state = chance.choice([row.state for row in self._simulation.promises.tasks.values()])
+        trigger = chance.choice(("cancel", "skip", "retry", "reset", "approve", "user_cancelled", "run"))
+        by_state = chance.random() < 0.5
+        return RequestTransition(
+            tenant=tenant,
+            request=make_request("transition", self._simulation.draw_key(), task.id, by_state, state, trigger),
+            kind=Kind.TASK,
+            entity_id=task.id,
+            to_state=state if by_state else None,
+            trigger=None if by_state else trigger,
+            cause=CAUSE,
+        )
+
+    def _signal_worker(self) -> SignalWorker | None:
+        chance, seen = self._simulation.chance, self._simulation.promises
+        if not seen.workers:
+            return None
+        worker = seen.workers[chance.choice(list(seen.workers))]
+        signal = chance.choice((*PEOPLE[Kind.WORKER], "pause", "resume", "resume", "drain"))
+        request = make_request("signal_worker", self._simulation.draw_key(), worker.id, signal)
+        return SignalWorker(
+            tenant=worker.tenant, request=request, worker_id=worker.id, signal=signal, cause=CAUSE, error="by hand"
+        )
+
+    def _touch_tool(self, tenant: str) -> DeclareTool | ResetBreaker:
+        chance = self._simulation.chance
+        tool = chance.choice(TOOLS)
+        key = self._simulation.draw_key()
+        if chance.random() < 0.5:
+            return ResetBreaker(tenant=tenant, request=make_request("reset_breaker", key, tool), tool=tool, cause=CAUSE)
+        failures, successes = chance.choice((1, 2, 3)), chance.choice((1, 2))
+        return declare_tool(tenant, tool, failures, successes, chance.choice((3.0, 10.0)), key, **chance.choice(LIMITS))
+
+
+def declare_tool(
+    tenant: str, tool: str, failures: int, successes: int, cooldown_seconds: float, key: str | None = None, **limits: Any
+) -> DeclareTool:
+    return DeclareTool(
+        tenant=tenant,
+        request=make_request("declare_tool", key, tool, failures, successes, cooldown_seconds, limits),
+        tool=tool,
+        failure_threshold=failures,
+        success_threshold=successes,
+        cooldown_seconds=cooldown_seconds,
+        **limits,
+    )

@@ -1,0 +1,334 @@
+"""Planted bugs: each is a few characters of the engine or of its SQL, and has to be caught, or the harness proves nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tests.planting import Patch
+
+
+@dataclass(frozen=True, slots=True)
+class Bug:
+    name: str
+    patches: tuple[Patch, ...]
+    promises: tuple[str, ...]
+    """Which of them may name it; whichever a seed breaks first."""
+    first: int = 1
+    """Where to begin to look for it: what few seeds meet is met soon from here on."""
+
+
+def _bug(name: str, place: str, old: str, new: str, *promises: str, first: int = 1) -> Bug:
+    return Bug(name, (Patch(place, old, new),), promises, first)
+
+
+LAW = "no command breaks the law"
+COUNTS = "counts agree with a recount"
+END = "everything comes to an end"
+DOCTOR = "the doctor finds nothing"
+LIMITS = "a tool bears what it bears"
+HISTORY = "every history can be explained"
+EFFECT = "one request, one effect"
+TRUE = "what was acknowledged is true"
+WOKEN = "whoever sleeps is woken"
+_TASK_MOVES = """\
+coalesce((SELECT {} FROM rule
+                       WHERE machine_id = old.machine_id {}AND to_state = new.state AND trigger = new.trigger
+                         AND to_phase = new.phase AND to_outcome IS new.outcome AND new.revision = old.revision + 1
+                         AND needs_worker = (new.worker_id IS NOT NULL)"""
+
+BUGS = (
+    _bug(
+        "the epoch is not checked",
+        "engine.commands.tasks",
+        "if task.current_attempt == epoch and not task.lease_expired:",
+        "if task.current_attempt is not None and not task.lease_expired:",
+        "a stale epoch is refused",
+    ),
+    _bug(
+        "a lost lease still counts",
+        "engine.commands.tasks",
+        "if task.current_attempt == epoch and not task.lease_expired:",
+        "if task.current_attempt == epoch:",
+        "a stale epoch is refused",
+    ),
+    _bug(
+        "a heartbeat does not hear that its lease is over",
+        "engine.commands.workers",
+        "task.current_attempt != epoch or task.lease_expired:",
+        "task.current_attempt is None:",
+        "a lost lease is told",
+    ),
+    _bug(
+        "a claim keeps the old epoch",
+        "engine.tasks",
+        "    task.epoch += 1\n",
+        "    task.epoch += task.epoch == 0\n",
+        LAW,
+        "an attempt stays its worker's",
+    ),
+    _bug(
+        "the trail loses a move",
+        "sqlite:schema",
+        "CREATE TRIGGER worker_moves AFTER UPDATE OF revision ON worker\n    WHEN new.revision <>",
+        "CREATE TRIGGER worker_moves AFTER UPDATE OF revision ON worker\n    WHEN new.state <> 'IDLE' AND new.revision <>",
+        LAW,
+        "the trail folds to the row",
+    ),
+    _bug(
+        "the trail forgets where a run came from",
+        "sqlite:schema",
+        "VALUES (new.tenant, 'run', new.id, new.revision, new.id, new.machine_id, old.state, new.state, new.trigger",
+        "VALUES (new.tenant, 'run', new.id, new.revision, new.id, new.machine_id, new.state, new.state, new.trigger",
+        LAW,
+        "the trail goes on where it ended",
+    ),
+    Bug(
+        "nobody keeps the law, and what has ended can be cancelled",
+        (
+            Patch(
+                "sqlite:schema",
+                _TASK_MOVES.format("severity", "AND from_state = old.state "),
+                _TASK_MOVES.format("'info'", ""),
+            ),
+            Patch(
+                "kernel.step",
+                "    for move in machine.moves_on.get((state, signal), ()):\n",
+                "    for move in machine.moves_on.get((state, signal), ()) or "
+                "[each for each in machine.transitions if each.signal == signal == 'cancel' and machine.kind == 'task']:\n",
+            ),
+        ),
+        ("sealed stays sealed", "every move is in the rules"),
+    ),
+    _bug(
+        "a half-open breaker lets everybody through",
+        "engine.breakers",
+        "(breaker.phase == Phase.ACTIVE and breaker.probe_task_id is None)",
+        "breaker.phase == Phase.ACTIVE",
+        "one probe",
+        first=15,
+    ),
+    _bug(
+        "a probe that ended without an answer keeps its place",
+        "engine.tasks",
+        "    breakers.leave(work, task)\n    task.current_attempt = None\n",
+        "    task.current_attempt = None\n",
+        "one probe",
+        first=11,
+    ),
+    _bug(
+        "whoever looks at a tool trusts what was seen before the lock",
+        "engine.claims",
+        "    if breaker and not shut and not limits.has_room(work, breaker):\n        return False\n",
+        "",
+        LIMITS,
+    ),
+    _bug(
+        "what began is forgotten too soon",
+        "engine.limits",
+        "timedelta(seconds=breaker.rate_seconds or 0) - _EPOCH",
+        "timedelta(seconds=(breaker.rate_seconds or 0) / 2) - _EPOCH",
+        LIMITS,
+    ),
+    _bug(
+        "whoever begins in the same commit is not counted",
+        "engine.work",
+        "            self._at_work[breaker.id] += 1\n",
+        "            self._at_work[breaker.id] += 0\n",
+        LIMITS,
+        first=13,
+    ),
+    _bug(
+        "a reservation is not promised",
+        "engine.budgets",
+        "        run.promised_usd += amount\n",
+        "        run.promised_usd += ZERO_USD\n",
+        COUNTS,
+        LAW,
+    ),
+    _bug(
+        "a cost is counted twice",
+        "engine.budgets",
+        "    run.spent_usd += cost\n",
+        "    run.spent_usd += 2 * cost\n",
+        "money is counted once",
+    ),
+    _bug(
+        "nobody counts that a dependency was met",
+        "sqlite:release_dependents",
+        "open_dependencies - :released",
+        "open_dependencies - (:released - 1)",
+        COUNTS,
+    ),
+    _bug(
+        "who waits for what has just succeeded is counted free twice",
+        "engine.submit",
+        'or row.outcome != "success" or task_id in work.succeeded',
+        'or row.outcome != "success"',
+        COUNTS,
+        LAW,
+        first=144,
+    ),
+    _bug("what was freed is not begun", "engine.follow", "        work.waiting += freed\n", "", "what can begin begins"),
+    _bug(
+        "what follows stops too early",
+        "engine.follow",
+        "    while True:\n        if work.succeeded:",
+        "    for _ in range(3):\n        if work.succeeded:",
+        COUNTS,
+        "workers are as busy as they are",
+        "what can begin begins",
+        END,
+        LAW,
+        "workers are given back",
+        DOCTOR,
+    ),
+    _bug(
+        "a commit whose answer was lost is tried again",
+        "engine.writer",
+        "                raise  # to try again could do it twice\n",
+        "                pass\n",
+        EFFECT,
+        "no command goes on for ever",
+        LAW,
+        HISTORY,
+    ),
+    _bug(
+        "the answer to a request is not kept",
+        "engine.batch",
+        "        if not isinstance(outcomes[index], PointsmanError):\n",
+        "        if isinstance(outcomes[index], KeyReused):\n",
+        EFFECT,
+        "twins get one answer",
+        "a stale epoch is refused",
+    ),
+    _bug(
+        "a commit that failed is acknowledged",
+        "engine.batch",
+        "        transaction.commit(work.wakeups)\n",
+        "        with __import__('contextlib').suppress(StoreError):\n            transaction.commit(work.wakeups)\n",
+        TRUE,
+        LAW,
+    ),
+    _bug(
+        "a retry is never due",
+        "engine.tasks",
+        '    work.set_timer(task, Kind.TASK, "retry", due_at, task.run_id)\n',
+        "",
+        END,
+    ),
+    _bug(
+        "a timer fires and fires",
+        "sqlite:take_timers",
+        "DELETE FROM timer WHERE entity_id = :entity_id",
+        "UPDATE timer SET revision = revision WHERE entity_id = :entity_id",
+        "timers come to rest",
+    ),
+    _bug(
+        "a worker stays busy when its task was taken from it",
+        "engine.tasks",
+        "    work.change_held(task.attempt_worker_id, -ended)\n    budgets.settle",
+        "    budgets.settle",
+        "workers are as busy as they are",
+    ),
+    _bug(
+        "nobody notices that a worker is gone",
+        "engine.workers",
+        '    reassign_tasks(work, worker, Cause(reason=f"worker {worker.name} is gone: {silence}"))\n',
+        "",
+        "workers are as busy as they are",
+    ),
+    _bug(
+        "a worker gets more than it asked for",
+        "engine.claims",
+        "if each.id not in passed][:room]",
+        "if each.id not in passed]",
+        "nobody holds more than fits",
+    ),
+    _bug(
+        "attempts are not limited",
+        "engine.tasks",
+        "    return task.max_attempts is not None and task.attempt_count >= task.max_attempts\n",
+        "    return False\n",
+        LAW,
+        "no more attempts than allowed",
+    ),
+    _bug(
+        "a lane is remembered that was never committed",
+        "engine.submit",
+        "    work.new_lanes[lane.id] = lane\n",
+        "    work.lanes[lane.id] = lane  # type: ignore\n",
+        LAW,
+        first=32,
+    ),
+    _bug(
+        "what is not plain goes along with what is",
+        "engine.bulk",
+        "if not key.plain or key.id in",
+        "if key.id in",
+        COUNTS,
+        LAW,
+        TRUE,
+        END,
+        "money is counted once",
+        "workers are as busy as they are",
+    ),
+    _bug(
+        "who goes along frees nobody that waits for it",
+        "engine.tasks",
+        "work.succeeded += (task.id, *work.tasks.followers.get(task.id, ()))",
+        "work.succeeded.append(task.id)",
+        COUNTS,
+        END,
+    ),
+    _bug(
+        "a tenant can touch what belongs to another",
+        "engine.work",
+        "if row is None or row.tenant != tenant:",
+        "if row is None:",
+        "no tenant reaches another",
+    ),
+    _bug(
+        "nobody is told of tasks that begin in the queue",
+        "engine.submit",
+        "    if machine.initial.phase is Phase.QUEUED:\n        work.wakeups |= Wakeup.TASKS\n",
+        "",
+        WOKEN,
+    ),
+    _bug(
+        "nobody is told that a task is back in the queue",
+        "engine.tasks",
+        "        work.wakeups |= Wakeup.TASKS\n",
+        "",
+        WOKEN,
+    ),
+    _bug(
+        "nobody is told that a run is open again",
+        "engine.runs",
+        "        work.wakeups |= Wakeup.TASKS\n",
+        "        pass\n",
+        WOKEN,
+    ),
+    _bug(
+        "nobody is told that a worker has room again",
+        "engine.workers",
+        "            work.wakeups |= Wakeup.TASKS  # it had no room",
+        "            pass  # it had no room",
+        WOKEN,
+    ),
+    _bug("nobody is told of a timer", "engine.work", "        self.wakeups |= Wakeup.TIMERS\n", "", WOKEN),
+    _bug(
+        "nobody is told of a lease", "engine.commands.workers", "        work.wakeups |= Wakeup.TIMERS", "        pass", WOKEN
+    ),
+    _bug(
+        "nobody is told what moved",
+        "engine.work",
+        "        for rows, columns in table.take_moved():\n            self.wakeups |= Wakeup.EVENTS\n",
+        "        for rows, columns in table.take_moved():\n",
+        WOKEN,
+    ),
+    _bug("the bell does not ring", "store.sqlite.store", "            self._bell.ring(news)\n", "            pass\n", WOKEN),
+)
+
+
+def find(name: str) -> Bug:
+    return next(bug for bug in BUGS if bug.name == name)

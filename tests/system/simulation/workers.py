@@ -1,0 +1,296 @@
+"""Simulated workers: they register, send heartbeats, claim, report, fall silent, come back, and know what they were told."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+from tests.system.simulation.post import Message, make_request
+from tests.system.simulation.process import BEGINNING
+
+from pointsman.engine.claims import Claim
+from pointsman.engine.commands.tasks import NoteAttempt, SignalAttempt, SignalAttempts
+from pointsman.engine.commands.workers import ClaimTasks, GiveUpTasks, Heartbeat, HeartbeatReply, RegisterWorker
+from pointsman.engine.tasks import Report, as_error
+from pointsman.engine.work import Cause
+from pointsman.errors import LeaseLost, NotFound, StoreError, TransitionRefused, WorkerUnavailable
+from pointsman.store.rows import Task, Worker
+
+if TYPE_CHECKING:
+    from tests.system.simulation.scheduler import Simulation
+
+COSTS = (Decimal(0), Decimal(0), Decimal("0.1"), Decimal("0.4"), Decimal("1.5"))
+PATIENCE_SECONDS = 6.0
+
+
+@dataclass(slots=True)
+class Held:
+    claim: Claim
+    due_at: float
+    """When its worker has something to say about it."""
+    is_checked: bool = False
+    """Its work is done, and its checks are run."""
+    asked: Message | None = None
+
+
+class SimulatedWorker:
+    def __init__(self, simulation: Simulation, number: int, tenant: str) -> None:
+        chance = simulation.chance
+        self._simulation = simulation
+        self.name = f"w{number}"
+        self.tenant = tenant
+        self.lifecycle = chance.choice(("standard", "standard", "orchestrated", "supervised"))
+        self.capabilities = tuple(word for word in ("gpu", "linux") if chance.random() < 0.6)
+        self.slots = chance.choice((1, 1, 2, 6, 12))
+        self.lease_seconds = chance.choice((5.0, 10.0, 20.0))
+        self.id: str | None = None
+        self.holds: dict[str, Held] = {}
+        self.beats_at = 0.0
+        self.silent_until = 0.0
+        self.is_gone = False
+        self._asked: dict[str, Message] = {}
+        """What it waits for an answer to, by what it is."""
+        self.is_diligent = False
+        """Everything it takes up succeeds."""
+
+    # doing something
+
+    def act(self) -> None:
+        now = self._simulation.time.seconds
+        if self.is_gone or now < self.silent_until:
+            return
+        if self.id is None:
+            self._ask("register", self._register)
+        elif now >= self.beats_at:
+            self.beats_at = now + self.lease_seconds / 3
+            known = tuple((task_id, held.claim.epoch) for task_id, held in self.holds.items())
+            self._send(Heartbeat(tenant=self.tenant, request=None, worker_id=self.id, attempts=known))
+        elif not self._report_due(now) and len(self.holds) < self.slots:
+            self._ask("claim", self._claim)
+
+    def forget(self) -> None:
+        """Its process was started again: it remembers nothing but who it is."""
+        self.holds.clear()
+        self._asked.clear()
+
+    def _ask(self, what: str, make: Any) -> None:
+        """Once, and again when the answer has not come for a while."""
+        asked = self._asked.get(what)
+        if asked is None:
+            self._asked[what] = self._send(make())
+        elif self._simulation.time.seconds - asked.sent_at > PATIENCE_SECONDS:
+            asked.sent_at = self._simulation.time.seconds
+            if asked.command.request is not None:
+                self._simulation.send(asked)
+            else:
+                del self._asked[what]
+
+    def _send(self, command: Any) -> Message:
+        message = Message(command, self, self._simulation.time.seconds)
+        self._simulation.send(message)
+        return message
+
+    def _register(self) -> RegisterWorker:
+        return RegisterWorker(
+            tenant=self.tenant,
+            request=make_request("register_worker", self._simulation.draw_key(), self.name),
+            name=self.name,
+            lifecycle=self.lifecycle,
+            capabilities=self.capabilities,
+            max_concurrent_tasks=self.slots,
+            lease_seconds=self.lease_seconds,
+        )
+
+    def _claim(self) -> ClaimTasks:
+        assert self.id
+        limit = self.slots if self._simulation.chance.random() < 0.5 else self._simulation.chance.randint(1, self.slots)
+        return ClaimTasks(tenant=self.tenant, request=None, worker_id=self.id, limit=limit, run_id=self._draw_run())
+
+    def _draw_run(self) -> str | None:
+        """Now and then it wants to work for one run only, whoever that belongs to."""
+        chance, seen = self._simulation.chance, self._simulation.promises
+        return chance.choice(list(seen.runs)) if seen.runs and not self.is_diligent and chance.random() < 0.2 else None
+
+    # reports
+
+    def _report_due(self, now: float) -> bool:
+        for held in self.holds.values():
+            if held.asked and now - held.asked.sent_at > PATIENCE_SECONDS:
+                held.asked.sent_at = now
+                self._simulation.send(held.asked)  # the same report: whether it was heard, nobody knows
+                return True
+            if held.asked is None and held.due_at <= now:
+                if not self._report_together(now):
+                    self._report(held, now)
+                return True
+        return False
+
+    def _report_together(self, now: float) -> bool:
+        """What is done, several at once: mostly with the same to say of each; now and then one twice, or of an old attempt."""
+        chance = self._simulation.chance
+        done = [held for held in self.holds.values() if held.asked is None and held.due_at <= now and not held.is_checked]
+        if len(done) < 2 or chance.random() < 0.3:
+            return False
+        report = Report(output="2", cost_usd=Decimal(0) if chance.random() < 0.8 else chance.choice(COSTS))
+        reports = [self._complete(held.claim.task_id, held.claim.epoch, report) for held in done]
+        if not self.is_diligent and chance.random() < 0.3:
+            odd = chance.choice(reports)
+            epoch = odd.epoch + chance.choice((-1, 0, 0, 1))
+            other = report if chance.random() < 0.5 else Report(output="4", cost_usd=chance.choice(COSTS))
+            reports.insert(chance.randint(0, len(reports)), self._complete(odd.task_id, epoch, other))
+        message = self._send(SignalAttempts(tenant=self.tenant, reports=tuple(reports)))
+        for held in done:
+            held.asked = message
+        return True
+
+    def _complete(self, task_id: str, epoch: int, report: Report) -> SignalAttempt:
+        return SignalAttempt(
+            tenant=self.tenant,
+            request=None,
+            task_id=task_id,
+            epoch=epoch,
+            signal="complete",
+            report=report,
+            cause=Cause("worker"),
+        )
+
+    def _report(self, held: Held, now: float) -> None:
+        chance = self._simulation.chance
+        if self.is_diligent:
+            signal = "checks_passed" if held.is_checked else "complete"
+            held.asked = self._signal(held, signal, Report(output="1", session_id="session"))
+        elif held.is_checked:
+            passed = chance.random() < 0.7
+            report = Report(error=as_error("checks"), retryable=chance.random() < 0.7)
+            held.asked = self._signal(held, "checks_passed" if passed else "checks_failed", report)
+        elif chance.random() < 0.15:
+            held.due_at = now + chance.uniform(0, 4)
+            note = NoteAttempt(
+                tenant=self.tenant,
+                request=None,
+                task_id=held.claim.task_id,
+                epoch=held.claim.epoch,
+                cost_usd=chance.choice(COSTS),
+                session_id=chance.choice((None, "session")),
+            )
+            self._send(note)
+        else:
+            held.asked = self._signal(held, *self._draw_report())
+
+    def _draw_report(self) -> tuple[str, Report]:
+        chance = self._simulation.chance
+        cost = chance.choice(COSTS)
+        luck = chance.random()
+        if luck < 0.62:
+            return "complete", Report(output="2", cost_usd=cost, session_id=chance.choice((None, "session")))
+        if luck < 0.84:
+            return "fail", Report(error=as_error("it broke"), cost_usd=cost, retryable=chance.random() < 0.7)
+        if luck < 0.89:
+            until = BEGINNING + timedelta(seconds=round(self._simulation.time.seconds + chance.uniform(-2, 20)))
+            return "fail", Report(error=as_error("usage limit"), usage_limit_until=until, cost_usd=cost)
+        if luck < 0.95:
+            return "ask", Report(question="which?", session_id="session", cost_usd=cost)
+        return chance.choice(("expire", "overspend", "skip", "checks_passed", "cancel")), Report(error=as_error("it ended"))
+
+    def _signal(self, held: Held, signal: str, report: Report) -> Message:
+        command = SignalAttempt(
+            tenant=self.tenant,
+            request=make_request(
+                f"{signal}_attempt", self._simulation.draw_key(), held.claim.task_id, held.claim.epoch, report
+            ),
+            task_id=held.claim.task_id,
+            epoch=held.claim.epoch,
+            signal=signal,
+            report=report,
+            cause=Cause("worker"),
+        )
+        return self._send(command)
+
+    # hearing
+
+    def hear(self, message: Message, outcome: Any) -> None:
+        if self.is_gone:
+            return
+        for what in [what for what, asked in self._asked.items() if asked is message]:
+            del self._asked[what]
+        command = message.command
+        if isinstance(command, RegisterWorker) and isinstance(outcome, Worker) and self.id is None:
+            self.id = outcome.id
+            self.holds.clear()
+            self.beats_at = self._simulation.time.seconds
+        elif isinstance(command, ClaimTasks) and command.worker_id == self.id:
+            self._hear_claims(outcome)
+        elif isinstance(command, Heartbeat) and isinstance(outcome, HeartbeatReply) and command.worker_id == self.id:
+            self._hear_beat(outcome)
+        elif isinstance(command, SignalAttempt):
+            self._hear_report(message, command, outcome)
+        elif isinstance(command, SignalAttempts):
+            self._hear_reports(message, command, outcome)
+
+    def _hear_claims(self, outcome: Any) -> None:
+        now = self._simulation.time.seconds
+        if isinstance(outcome, tuple):
+            chance = self._simulation.chance
+            together = chance.choice((0.0, 1.0, 3.0, 8.0)) if chance.random() < 0.6 else None
+            for claim in outcome[0]:
+                takes = chance.choice((0.0, 1.0, 3.0, 8.0, 25.0)) if together is None else together
+                takes = 0.0 if self.is_diligent else takes
+                self.holds[claim.task_id] = Held(claim, now + takes)
+        elif isinstance(outcome, WorkerUnavailable):
+            self.beats_at = now
+        elif isinstance(outcome, NotFound) and outcome.kind == "worker":
+            self.id = None
+
+    def _hear_beat(self, beat: HeartbeatReply) -> None:
+        for task_id, epoch in beat.lost:
+            self._drop(task_id, epoch)
+        for task_id, epoch in beat.cancelled:
+            held = self.holds.get(task_id)
+            if held and held.claim.epoch == epoch:
+                held.asked = self._signal(held, "cancel", Report(error=as_error("its process was ended"), retryable=False))
+        if beat.unknown and self.id:
+            self._send(GiveUpTasks(tenant=self.tenant, request=None, worker_id=self.id, attempts=beat.unknown))
+        if beat.worker.phase == "done":
+            self.id = None
+            self.forget()
+
+    def _hear_report(self, message: Message, command: SignalAttempt, outcome: Any) -> None:
+        held = self.holds.get(command.task_id)
+        if held is None or held.asked is not message or held.claim.epoch != command.epoch:
+            return
+        if isinstance(outcome, StoreError):
+            return  # it is said again when the answer has not come for a while
+        held.asked = None
+        if isinstance(outcome, TransitionRefused):
+            held.due_at = self._simulation.time.seconds
+            held.is_checked = not held.is_checked and held.claim.has_checks and command.signal == "complete"
+        elif isinstance(outcome, Task) and outcome.current_attempt == command.epoch:
+            held.is_checked = True
+            held.due_at = self._simulation.time.seconds + (0.0 if self.is_diligent else self._simulation.chance.uniform(0, 4))
+        else:
+            assert isinstance(outcome, (Task, LeaseLost)), outcome
+            self._drop(command.task_id, command.epoch)
+
+    def _hear_reports(self, message: Message, command: SignalAttempts, outcome: Any) -> None:
+        if isinstance(outcome, StoreError):
+            return
+        now = self._simulation.time.seconds
+        for report, refusal in zip(command.reports, outcome, strict=True):
+            held = self.holds.get(report.task_id)
+            if held is None or held.asked is not message or held.claim.epoch != report.epoch:
+                continue
+            if isinstance(refusal, LeaseLost) and sum(each.task_id == report.task_id for each in command.reports) == 1:
+                self._drop(report.task_id, report.epoch)
+            elif isinstance(refusal, TransitionRefused) or held.claim.has_checks:
+                held.asked = None
+                held.is_checked = held.claim.has_checks
+                held.due_at = now + (0.0 if self.is_diligent else self._simulation.chance.uniform(0, 4))
+            else:
+                self._drop(report.task_id, report.epoch)
+
+    def _drop(self, task_id: str, epoch: int) -> None:
+        held = self.holds.get(task_id)
+        if held and held.claim.epoch == epoch:
+            del self.holds[task_id]
