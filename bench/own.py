@@ -21,7 +21,8 @@ from bench.peers.conversation import Answer, answer_each, check_done, say
 import pointsman
 from pointsman import app
 from pointsman.engine.claims import Claim
-from pointsman.engine.engine import Completion, Engine
+from pointsman.engine.engine import Engine
+from pointsman.engine.operations.attempts import AttemptReport, ReportAttempt
 from pointsman.engine.submit import NewRun, NewTask
 from pointsman.errors import PointsmanError
 
@@ -35,8 +36,16 @@ LEASE_SECONDS = 300.0
 async def turn(engine: Engine, worker_id: str, held: Sequence[Claim], room: int, *, with_output: bool = False) -> list[Claim]:
     """Report what is held as done, and claim as many as there is room for. Here, and only here, is how Pointsman drains."""
     # Both are begun before either is waited for, so they share a commit; the claim comes last, when there is room for it.
-    done = engine.complete_tasks(
-        [Completion(task_id=claim.task_id, epoch=claim.epoch, output=claim.task_id if with_output else None) for claim in held]
+    done = engine.report_attempts(
+        [
+            ReportAttempt(
+                task_id=claim.task_id,
+                epoch=claim.epoch,
+                signal="complete",
+                report=AttemptReport(output=claim.task_id if with_output else None),
+            )
+            for claim in held
+        ]
     )
     if not room:
         await done

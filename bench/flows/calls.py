@@ -16,7 +16,8 @@ from bench.own import drain, layered_run
 from bench.report import Table, Target, rate_row
 
 from pointsman import app
-from pointsman.engine.engine import Completion, Engine
+from pointsman.engine.engine import Engine
+from pointsman.engine.operations.attempts import ReportAttempt
 from pointsman.flows import build_run, load_flow
 from pointsman.settings import load_settings
 from pointsman.worker.worker import Worker
@@ -43,9 +44,9 @@ class Watched:
     async def wait(self) -> None:
         await self._done.wait()
 
-    async def complete_tasks(self, completions: Iterable[Completion]) -> list[Any]:
-        reported = list(completions)
-        refusals = await self._engine.complete_tasks(reported)
+    async def report_attempts(self, reports: Iterable[ReportAttempt]) -> list[Any]:
+        reported = list(reports)
+        refusals = await self._engine.report_attempts(reported)
         self._left -= len(reported)
         if self._left == 0:
             self._done.set()

@@ -32,7 +32,8 @@ from bench.report import Row, Table, Target
 from pointsman import app
 from pointsman.cli.progress import Progress
 from pointsman.cli.view import FRAMES_A_SECOND, LiveView
-from pointsman.engine.engine import Completion, Engine
+from pointsman.engine.engine import Engine
+from pointsman.engine.operations.attempts import ReportAttempt
 
 KNOWN = 10_000
 BURST = 1_000
@@ -130,7 +131,9 @@ async def measure_pictures(folder: Path, count: int, frames: int) -> dict[str, l
             pass
         for _ in range(frames):
             claims = await engine.claim_tasks(worker.id, BURST // 2)
-            await engine.complete_tasks([Completion(task_id=claim.task_id, epoch=claim.epoch) for claim in claims])
+            await engine.report_attempts(
+                [ReportAttempt(task_id=claim.task_id, epoch=claim.epoch, signal="complete") for claim in claims]
+            )
             began = time.perf_counter()
             assert await watcher.take_in() == BURST
             middle = time.perf_counter()

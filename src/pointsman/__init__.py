@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING
 
 __version__ = "0.1.0"
 __all__ = [
+    "AttemptReport",
     "Backoff",
-    "Completion",
     "Engine",
     "Facts",
     "NewRun",
     "NewTask",
     "Refusal",
+    "ReportAttempt",
     "Snapshot",
     "Step",
     "__version__",
@@ -22,7 +23,8 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from pointsman.engine.engine import Completion, Engine
+    from pointsman.engine.engine import Engine
+    from pointsman.engine.operations.attempts import AttemptReport, ReportAttempt
     from pointsman.engine.policy import Backoff
     from pointsman.engine.submit import NewRun, NewTask
     from pointsman.kernel.machine import Refusal
@@ -32,12 +34,13 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "Backoff": "pointsman.engine.policy",
-    "Completion": "pointsman.engine.engine",
+    "AttemptReport": "pointsman.engine.operations.attempts",
     "Engine": "pointsman.engine.engine",
     "Facts": "pointsman.lifecycles.guards",
     "NewRun": "pointsman.engine.submit",
     "NewTask": "pointsman.engine.submit",
     "Refusal": "pointsman.kernel.machine",
+    "ReportAttempt": "pointsman.engine.operations.attempts",
     "Snapshot": "pointsman.kernel.step",
     "Step": "pointsman.kernel.step",
     "load_lifecycle": "pointsman.lifecycles",

@@ -28,6 +28,7 @@
     │   │   └── OutcomeUnknown    it went away during a commit, and could not be asked what became of it
     │   ├── StoreBusy             somebody else holds the database for longer than we wait
     │   ├── StoreFull             there is no room to write
+    │   ├── Overloaded            more operations wait for the writer than it takes; says when to try again
     │   ├── LawBroken             the database refused a change that no rule allows
     │   └── Conflict              somebody else changed a row meanwhile; tried again, never seen from outside
     └── EngineClosed              asked after the engine was closed
@@ -61,6 +62,7 @@ __all__ = [
     "NotFound",
     "NothingYet",
     "OutcomeUnknown",
+    "Overloaded",
     "Place",
     "PointsmanError",
     "Problem",
@@ -293,6 +295,17 @@ class StoreBusy(StoreError):
 
 class StoreFull(StoreError):
     """The disk is full."""
+
+
+class Overloaded(StoreError):
+    """More operations wait for the writer than it takes."""
+
+    def __init__(self, queue_length: int, retry_after_seconds: float) -> None:
+        super().__init__(
+            f"{queue_length:,} operations wait to be written, and no more are taken. "
+            f"Try again in {retry_after_seconds:.1f} seconds."
+        )
+        self.retry_after_seconds = retry_after_seconds
 
 
 class LawBroken(StoreError):

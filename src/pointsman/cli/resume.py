@@ -45,7 +45,7 @@ async def _resume(name: str | None, asked: Asked, flags: dict[str, Any]) -> int:
             return 0 if run.outcome == "success" else 1
         after = await project.engine.last_position()
         if run.phase == Phase.HELD and (await project.engine.get_machine(run)).moves(run.state, "resume"):
-            run = await project.engine.signal_run(run.id, "resume", actor=person())
+            run = await project.engine.for_tenant(actor=person()).signal_run(run.id, "resume")
         warn_of_changes(run)
         await declare_tools(project)
         unfinished = [task for task in await project.engine.list_tasks(run.id) if task.phase != Phase.DONE]

@@ -57,7 +57,7 @@ async def _run(flow: Flow, inputs: dict[str, str], asked: Asked, flags: dict[str
     lifecycles = [own] if own else []
     async with open_project(asked, creates=True, keeps=True, lifecycles=lifecycles, **flags) as project:
         await declare_tools(project)
-        run = await project.engine.submit_run(new, actor=person())
+        run = await project.engine.for_tenant(actor=person()).submit_run(new)
         write_plan(flow, settings.directory / ".pointsman" / "runs" / run.id)
         if detach:
             click.echo(json.dumps({"run_id": run.id}) if asked.as_json else run.id)

@@ -145,8 +145,6 @@ class Following:
         is_known = self.after is not None and int(transition.position) <= int(self.after)
         if not is_known:
             self.view.change(change)
-            if change.state.outcome is Outcome.CANCELED:
-                self.worker.look()
         if change.line is None:
             await self._take_run(change, is_known=is_known)
 
@@ -160,7 +158,6 @@ class Following:
         elif change.state.phase is Phase.HELD and not is_known:
             see = f"See what can be done: {self.project.hint('status', short(self.run_id))}"
             self.view.say(f"The run is {run.state}, and this waits until it goes on. {see}")
-            self.worker.look()
 
     async def _tell_of_leftovers(self, run: Run) -> None:
         """Whoever is waited for although the run has ended; mostly it is over in a moment, and not worth a word."""
@@ -202,7 +199,9 @@ def _signals(project: Project, run: Run, worker: Worker, view: View, interruptio
     async def cancel() -> None:
         while True:
             try:
-                await project.engine.signal_run(run.id, "cancel", actor=person(), reason="interrupted from the keyboard")
+                await project.engine.for_tenant(actor=person()).signal_run(
+                    run.id, "cancel", reason="interrupted from the keyboard"
+                )
             except StoreError as error:
                 view.say(f"It cannot be cancelled yet: {error}")
                 await project.world.sleep(AWAY_SECONDS)
@@ -210,7 +209,6 @@ def _signals(project: Project, run: Run, worker: Worker, view: View, interruptio
                 break  # it has ended meanwhile
             else:
                 break
-        worker.look()
 
     def interrupted(code: int) -> None:
         interruption.count += 1

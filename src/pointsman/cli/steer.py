@@ -112,9 +112,9 @@ async def steer(project: Project, signal: str, name: str, task: str | None, reas
     active = {each.id for each in await engine.list_tasks(before.id) if each.phase == Phase.ACTIVE}
     try:
         if task_before:
-            await engine.signal_task(task_before.id, signal, actor=person(), reason=reason)
+            await engine.for_tenant(actor=person()).signal_task(task_before.id, signal, reason=reason)
         else:
-            await engine.signal_run(before.id, signal, actor=person(), reason=reason)
+            await engine.for_tenant(actor=person()).signal_run(before.id, signal, reason=reason)
     except TransitionRefused as refused:
         raise await _in_words(project, refused, before, task_before) from None
     after = await engine.get_run(before.id)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
@@ -12,10 +13,10 @@ from typing import Any
 import msgspec
 
 from pointsman.engine import bulk
-from pointsman.engine.command import Command, Needs, Request
-from pointsman.engine.commands.workers import ClaimTasks
 from pointsman.engine.follow import settle
+from pointsman.engine.hooks import Hooks, LeasesLost
 from pointsman.engine.machines import Machines
+from pointsman.engine.operation import Needs, Operation, Request, Stage, answer_type
 from pointsman.engine.work import Work
 from pointsman.errors import Conflict, KeyReused, PointsmanError, StoreError
 from pointsman.store.contract import Transaction
@@ -23,6 +24,7 @@ from pointsman.store.rows import Entity, Lane, StoredResponse, TaskKey
 from pointsman.world import World
 
 Answer = Callable[[], Any]
+log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -31,23 +33,32 @@ class Decider:
 
     machines: Machines
     world: World
+    hooks: Hooks = field(default_factory=Hooks)
     lanes: dict[int, Lane] = field(default_factory=dict)
     tenants: set[str] = field(default_factory=set)
 
-    def decide(self, transaction: Transaction, commands: Sequence[Command[Any]]) -> list[Any]:
-        """The answer to each command, or the error that it met; commits, and raises only for errors of the database."""
+    def decide(self, transaction: Transaction, operations: Sequence[Operation[Any]]) -> list[Any]:
+        """The answer to each operation, or the error that it met; commits, and raises only for errors of the database."""
         work = Work(transaction, self.machines, self.world, self.lanes, self.tenants)
-        _load(work, commands)
-        outcomes = _decide_all(work, commands)
+        _load(work, operations)
+        outcomes = _decide_all(work, operations)
         transaction.commit(work.wakeups)
         self.lanes.update(work.new_lanes)
         self.tenants |= work.new_tenants
+        if work.leases_lost:
+            self._report_losses(work)
         return outcomes
 
+    def _report_losses(self, work: Work) -> None:
+        self.hooks.emit(LeasesLost(len(work.leases_lost)))
+        for run_id, task_id, epoch, worker_id in work.leases_lost:
+            where = {"run": run_id, "task": task_id, "attempt": epoch, "worker": worker_id}
+            log.warning("an attempt lost its lease", extra=where)
 
-def _load(work: Work, commands: Sequence[Command[Any]]) -> None:
+
+def _load(work: Work, operations: Sequence[Operation[Any]]) -> None:
     """Everything in the order in which it is locked: runs with their tasks, then workers."""
-    needs = [command.needs for command in commands]
+    needs = [operation.needs for operation in operations]
     task_ids = [task_id for each in needs for task_id in each.task_ids]
     run_ids = {run_id for each in needs for run_id in each.run_ids}
     held_by = sorted({worker_id for each in needs for worker_id in each.held_by})
@@ -70,7 +81,7 @@ def _load(work: Work, commands: Sequence[Command[Any]]) -> None:
 
 
 def _find_together(needs: Sequence[Needs]) -> dict[str, int]:
-    """Tasks that the same is reported of and nothing else is asked about, with their epochs. One command's at a time."""
+    """Tasks that the same is reported of and nothing else is asked about, with their epochs. One operation's at a time."""
     (first, *others) = [each for each in needs if each.together] or [Needs()]
     if others or any(each.held_by for each in needs):
         return {}
@@ -90,37 +101,35 @@ def _has_subtasks(work: Work, task_id: str) -> bool:
     return task is not None and task.has_subtasks
 
 
-def _decide_all(work: Work, commands: Sequence[Command[Any]]) -> list[Any]:
-    """Claims come last, so that they see what the others have freed: a worker finishes and claims in one commit."""
-    answers: list[Answer | PointsmanError | None] = [None] * len(commands)
+def _decide_all(work: Work, operations: Sequence[Operation[Any]]) -> list[Any]:
+    """Stage by stage, each followed by what it leads to."""
+    answers: list[Answer | PointsmanError | None] = [None] * len(operations)
     requests: dict[tuple[str, str, str], tuple[str, int]] = {}
-    for index, command in enumerate(commands):
-        if not isinstance(command, ClaimTasks):
-            answers[index] = _decide_one(work, command, index, requests, answers)
-    settle(work, claims_follow=any(isinstance(command, ClaimTasks) for command in commands))
-    for index, command in enumerate(commands):
-        if isinstance(command, ClaimTasks):
-            answers[index] = _decide_one(work, command, index, requests, answers)
-    settle(work)
+    claims_follow = any(operation.stage is Stage.CLAIMS for operation in operations)
+    for stage in Stage:
+        for index, operation in enumerate(operations):
+            if operation.stage is stage:
+                answers[index] = _decide_one(work, operation, index, requests, answers)
+        settle(work, claims_follow=claims_follow and stage is not Stage.CLAIMS)
     outcomes = [_answer(answer) for answer in answers]
     for _, index in requests.values():
         if not isinstance(outcomes[index], PointsmanError):
-            _remember(work, commands[index], outcomes[index])
+            _remember(work, operations[index], outcomes[index])
     return outcomes
 
 
 def _decide_one(
     work: Work,
-    command: Command[Any],
+    operation: Operation[Any],
     index: int,
     requests: dict[tuple[str, str, str], tuple[str, int]],
     answers: Sequence[Answer | PointsmanError | None],
 ) -> Answer | PointsmanError:
     try:
-        request = command.request
+        request = operation.request
         if request is None:
-            return command.decide(work)
-        key = (command.tenant, request.endpoint, request.key)
+            return operation.decide(work)
+        key = (operation.tenant, request.endpoint, request.key)
         if key in requests:
             request_hash, twin = requests[key]
             if request_hash != request.request_hash:
@@ -130,19 +139,19 @@ def _decide_one(
             return answer
         stored = work.transaction.find_response(*key)
         if stored and stored.expires_at > work.now:
-            return _repeat(command, request, stored)
+            return _repeat(operation, request, stored)
         requests[key] = (request.request_hash, index)
-        return command.decide(work)
+        return operation.decide(work)
     except StoreError:
         raise
     except PointsmanError as error:
         return error
 
 
-def _repeat(command: Command[Any], request: Request, stored: StoredResponse) -> Answer:
+def _repeat(operation: Operation[Any], request: Request, stored: StoredResponse) -> Answer:
     if stored.request_hash != request.request_hash:
         raise KeyReused(request.key)
-    answer = msgspec.json.decode(stored.body, type=command.answer_type)
+    answer = msgspec.json.decode(stored.body, type=answer_type(type(operation)))
     return lambda: answer
 
 
@@ -154,12 +163,12 @@ def _answer(answer: Answer | PointsmanError | None) -> Any:
     return copy(outcome) if isinstance(outcome, Entity) else outcome
 
 
-def _remember(work: Work, command: Command[Any], outcome: Any) -> None:
+def _remember(work: Work, operation: Operation[Any], outcome: Any) -> None:
     """Keep the answer with the effect; a twin in another process that was quicker has both, so this one is tried again."""
-    request = command.request
+    request = operation.request
     assert request
     stored = StoredResponse(
-        tenant=command.tenant,
+        tenant=operation.tenant,
         endpoint=request.endpoint,
         key=request.key,
         request_hash=request.request_hash,

@@ -6,11 +6,9 @@ import math
 from collections.abc import Iterable, Iterator
 from datetime import datetime
 from decimal import Decimal
-from functools import lru_cache
-from typing import Any, get_type_hints
+from typing import Any
 
 import msgspec
-from msgspec import Struct
 
 from pointsman.errors import NotFound, Problem, RequestInvalid
 
@@ -53,13 +51,6 @@ def text(path: str, value: object, limit: int = MAX_TEXT_BYTES) -> Iterator[Prob
         yield Problem(path, _too_large(size, limit))
 
 
-def texts(**values: object) -> Iterator[Problem]:
-    """Several at once; None is none."""
-    for path, value in values.items():
-        if value is not None:
-            yield from text(path, value)
-
-
 def name(path: str, value: object) -> Iterator[Problem]:
     if isinstance(value, str) and not value.strip():
         yield Problem(path, "It is empty. Give it a name.")
@@ -87,12 +78,10 @@ def whole(path: str, value: object) -> Iterator[Problem]:
         yield Problem(path, f"It is {brief(value)}, and must be a whole number.")
 
 
-def seconds(path: str, value: object, low: float = 0.0, *, or_none: bool = False) -> Iterator[Problem]:
-    """Above `low`, up to ten years."""
-    if value is None and or_none:
-        return
-    if isinstance(value, bool) or not isinstance(value, int | float) or not low < value <= MAX_SECONDS:
-        yield Problem(path, f"It is {brief(value)}, and must be a number of seconds above {low:g} and up to ten years.")
+def seconds(path: str, value: object) -> Iterator[Problem]:
+    """Above zero, up to ten years."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= MAX_SECONDS:
+        yield Problem(path, f"It is {brief(value)}, and must be a number of seconds above 0 and up to ten years.")
 
 
 def number(path: str, value: object, low: float, high: float) -> Iterator[Problem]:
@@ -119,7 +108,7 @@ def one_of(path: str, value: object, allowed: tuple[str, ...]) -> Iterator[Probl
 
 
 def instant(path: str, value: object) -> Iterator[Problem]:
-    if value is not None and not (isinstance(value, datetime) and value.tzinfo is not None):
+    if not (isinstance(value, datetime) and value.tzinfo is not None):
         yield Problem(path, f"It is {brief(value)}, and must be an instant with its time zone.")
 
 
@@ -143,16 +132,9 @@ def write_json(value: object) -> tuple[str, str | None]:
     return written.decode(), None
 
 
-def fields(path: str, value: object, expected: type[Struct]) -> Iterator[Problem]:
-    """That a request is what it should be, and its plain fields are of their types; what is in them is looked at elsewhere."""
-    if not isinstance(value, expected):
-        yield Problem(path, f"It is {brief(value)}, and must be a {expected.__name__}.")
-        return
-    prefix = f"{path}." if path else ""
-    for field, annotation in _plain_fields(expected):
-        found = getattr(value, field)
-        if annotation is bool:
-            yield from truth(f"{prefix}{field}", found)
+def encode(value: object) -> str | None:
+    """What was checked, as the database keeps it; None is nothing."""
+    return None if value is None else msgspec.json.encode(value).decode()
 
 
 def identity(kind: str, value: object) -> str:
@@ -162,9 +144,23 @@ def identity(kind: str, value: object) -> str:
     return value
 
 
-@lru_cache(maxsize=16)
-def _plain_fields(expected: type[Struct]) -> tuple[tuple[str, Any], ...]:
-    return tuple(get_type_hints(expected).items())
+def identity_problems(kind: str, _: str, value: object) -> Iterator[Problem]:
+    """As a rule of a field: there is either nothing wrong, or nothing of that id."""
+    identity(kind, value)
+    return iter(())
+
+
+def attempts(path: str, value: object) -> Iterator[Problem]:
+    """Pairs of a task id and the epoch of an attempt."""
+    if not isinstance(value, list | tuple):
+        yield Problem(path, f"It is {brief(value)}, and must be a list of pairs of a task id and an epoch.")
+        return
+    for index, each in enumerate(value):
+        if not isinstance(each, list | tuple) or len(each) != 2:
+            yield Problem(f"{path}[{index}]", f"It is {brief(each)}, and must be a pair of a task id and an epoch.")
+            continue
+        identity("task", each[0])
+        yield from whole(f"{path}[{index}]", each[1])
 
 
 def _too_large(size: int, limit: int) -> str:

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 from datetime import timedelta
 from functools import lru_cache
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Struct
 
+from pointsman.engine.checks import MAX_SECONDS
+from pointsman.engine.fields import number
 from pointsman.world import Chance
 
 
 class Backoff(Struct, frozen=True, omit_defaults=True):
     """How long to wait before the next try: `base_seconds`, then `factor` times as long each time, spread by up to `jitter`."""
 
-    base_seconds: float = 1.0
-    factor: float = 2.0
-    max_seconds: float = 3600.0
-    jitter: float = 0.1
-    """A share of the delay that is added by chance, so that those who failed together do not return together."""
+    base_seconds: Annotated[float, number(0, MAX_SECONDS), "The first delay."] = 1.0
+    factor: Annotated[float, number(1, 1000), "How much longer each delay is than the one before."] = 2.0
+    max_seconds: Annotated[float, number(0, MAX_SECONDS), "The longest delay."] = 3600.0
+    jitter: Annotated[float, number(0, 10), "A random share is added, so that tasks that failed together retry apart."] = 0.1
 
     def delay(self, exponent: int, chance: Chance) -> timedelta:
         # A limit on the exponent, so that no number of tries can overflow.

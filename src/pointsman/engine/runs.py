@@ -209,6 +209,7 @@ def _open(work: Work, run: Run, *, now_open: bool) -> None:
     for task in work.tasks.rows.values():
         if task.run_id == run.id:
             task.run_open = now_open
+    work.wakeups |= Wakeup.WORKERS  # what runs may be suspended, or go on
     if now_open:
         work.wakeups |= Wakeup.TASKS
 

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
-from decimal import Decimal
 from graphlib import CycleError, TopologicalSorter
 from itertools import pairwise
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Struct
 
-from pointsman.engine import checks
+from pointsman.engine import runs
+from pointsman.engine.checks import MAX_COUNT
+from pointsman.engine.fields import Amount, Count, CountFromZero, Json, Name, RunId, Seconds, Words, whole
 from pointsman.engine.machines import allocates
 from pointsman.engine.policy import Backoff, Policy, write_policy
 from pointsman.engine.work import Cause, Work
@@ -29,95 +30,79 @@ MAX_TASKS = 100_000
 MOST_SUGGESTIONS = 10
 
 
+TaskCount = Annotated[int, whole(1, MAX_TASKS)]
+
+
 class NewTask(Struct, frozen=True, kw_only=True):
     """A task to be done."""
 
-    name: str
-    payload: Any = None
-    """What a worker gets to see; any JSON up to a megabyte."""
-    depends_on: tuple[str, ...] = ()
-    parent: str | None = None
-    """The name of the task that this one is a part of."""
-    tool: str | None = None
-    capabilities: tuple[str, ...] = ()
-    priority: int = 0
-    gate: bool = False
-    critical: bool = True
-    review: bool = False
-    checks: bool = False
-    max_retries: int = 0
-    max_attempts: int | None = None
-    max_reclaims: int = 3
-    backoff: Backoff = Backoff()
-    retry_on_failure: bool = True
-    timeout_seconds: float | None = None
-    reclaim_after_seconds: float | None = None
-    approval_seconds: float | None = None
-    on_open_circuit: Literal["wait", "fail"] = "wait"
-    budget_usd: Decimal | None = None
+    name: Annotated[Name, "Unique in its run."]
+    payload: Annotated[Json, "What the worker gets to see; any JSON up to a megabyte."] = None
+    depends_on: Annotated[Words, "Names of the tasks that must succeed before it begins."] = ()
+    parent: Annotated[Name | None, "The name of the task that this is a subtask of."] = None
+    tool: Annotated[Name | None, "A declared tool, whose circuit breaker and limits apply."] = None
+    capabilities: Annotated[Words, "What its worker must be able to do."] = ()
+    priority: Annotated[int, whole(-MAX_COUNT), "Higher goes first."] = 0
+    gate: Annotated[bool, "It waits for an approval, and no worker claims it."] = False
+    critical: Annotated[bool, "Its failure fails the run."] = True
+    review: Annotated[bool, "A person accepts or rejects its result."] = False
+    checks: Annotated[bool, "Its worker checks the result and reports that, too."] = False
+    max_retries: Annotated[CountFromZero, "How often it is retried after a failure."] = 0
+    max_attempts: Annotated[Count | None, "How many attempts it gets in all."] = None
+    max_reclaims: Annotated[CountFromZero, "How often it is taken up again after its worker was lost."] = 3
+    backoff: Annotated[Backoff, "How long it waits between retries."] = Backoff()
+    retry_on_failure: Annotated[bool, "False: a failure is final."] = True
+    timeout_seconds: Annotated[Seconds | None, "How long one attempt may take."] = None
+    reclaim_after_seconds: Annotated[Seconds | None, "An older attempt may be taken over, whatever its worker says."] = None
+    approval_seconds: Annotated[Seconds | None, "How long a gate waits for a person."] = None
+    on_open_circuit: Annotated[Literal["wait", "fail"], "While the circuit of its tool is open."] = "wait"
+    budget_usd: Annotated[Amount | None, "What it may spend, over all attempts."] = None
 
 
 class NewRun(Struct, frozen=True, kw_only=True):
-    """A run of tasks to be carried through."""
+    """A run of tasks."""
 
-    name: str
-    tasks: tuple[NewTask, ...] = ()
-    lifecycle: str = DEFAULT
-    ordered: bool = False
-    """Each task waits for the one before it."""
-    task_count: int | None = None
-    """How many tasks there will be, when more are added later; the run does not begin before they are all there."""
-    autostart: bool = True
-    payload: Any = None
-    parent_run_id: str | None = None
-    worker_count: int = 1
-    checks: bool = False
-    max_retries: int = 0
-    backoff: Backoff = Backoff()
-    timeout_seconds: float | None = None
-    budget_usd: Decimal | None = None
+    name: Annotated[Name, "What people call it."]
+    tasks: Annotated[Sequence[NewTask], "Its tasks, in their order."] = ()
+    lifecycle: Annotated[Name, "The lifecycle that it and its tasks follow."] = DEFAULT
+    ordered: Annotated[bool, "Each task waits for the one before it."] = False
+    task_count: Annotated[TaskCount | None, "How many tasks there will be; it begins when all of them are added."] = None
+    autostart: Annotated[bool, "Its tasks begin without being asked."] = True
+    payload: Annotated[Json, "Kept with the run; any JSON up to a megabyte."] = None
+    parent_run_id: Annotated[RunId | None, "The run that this one belongs to."] = None
+    worker_count: Annotated[int, whole(1, MAX_WORKERS), "How many workers it gets for itself, if its lifecycle allocates."] = 1
+    checks: Annotated[bool, "It is checked when its tasks are done."] = False
+    max_retries: Annotated[CountFromZero, "How often it is retried after a failure."] = 0
+    backoff: Annotated[Backoff, "How long it waits between retries."] = Backoff()
+    timeout_seconds: Annotated[Seconds | None, "How long all of it may take."] = None
+    budget_usd: Annotated[Amount | None, "What all its tasks together may spend."] = None
 
 
-def check_run(new: NewRun) -> None:
-    """Refuse a run with every problem that can be seen without the database."""
-    checks.refuse(checks.fields("", new, NewRun))
-    checks.refuse(_check_run(new))
-    if new.parent_run_id is not None:
-        checks.identity("run", new.parent_run_id)
-
-
-def _check_run(new: NewRun) -> Iterator[Problem]:
-    yield from checks.name("name", new.name)
-    yield from checks.name("lifecycle", new.lifecycle)
-    yield from checks.json("payload", new.payload)
-    yield from checks.count("worker_count", new.worker_count, 1, MAX_WORKERS)
-    yield from checks.count("max_retries", new.max_retries, 0)
-    yield from _check_backoff("backoff", new.backoff)
-    yield from checks.seconds("timeout_seconds", new.timeout_seconds, or_none=True)
-    if new.budget_usd is not None:
-        yield from checks.amount("budget_usd", new.budget_usd)
-    if new.task_count is not None:
-        yield from checks.count("task_count", new.task_count, 1, MAX_TASKS)
-    if not isinstance(new.tasks, list | tuple):
-        yield Problem("tasks", f"It is {checks.brief(new.tasks)}, and must be a list of tasks.")
+def check_run(new: NewRun, found: Collection[str] = ()) -> Iterator[Problem]:
+    """Every problem that the fields of a run have only together; `found` are the paths of those that single fields have."""
+    if not {"", "tasks"}.isdisjoint(found):
         return
-    yield from check_tasks(new.tasks, known={}, ordered=new.ordered)
-    if isinstance(new.task_count, int) and new.task_count < len(new.tasks):
+    yield from check_tasks(new.tasks, known={}, ordered=new.ordered, found=found)
+    if "task_count" not in found and new.task_count is not None and new.task_count < len(new.tasks):
         yield Problem("task_count", f"{len(new.tasks)} tasks are given, but only {new.task_count} are announced. Say how many.")
     if not new.tasks and not new.task_count:
         yield Problem("tasks", "A run needs at least one task. Give one, or announce how many will come with task_count.")
 
 
-def check_tasks(tasks: Sequence[NewTask], known: Mapping[str, int], *, ordered: bool = False) -> list[Problem]:
-    """Every problem of a set of tasks; `known` are the tasks that are there already, by name, with their depths."""
+def check_tasks(
+    tasks: Sequence[NewTask], known: Mapping[str, int], *, ordered: bool = False, found: Collection[str] = ()
+) -> list[Problem]:
+    """Every problem that tasks have only together; `known` are those that the run has already, by name, with their depths."""
     if len(tasks) > MAX_TASKS:
         return [Problem("tasks", f"{len(tasks)} tasks are more than the {MAX_TASKS} that fit into one request. Split it up.")]
-    problems = check_each_task(tasks)
-    if not any(problem.path.endswith((".name", "]")) for problem in problems):
+    problems: list[Problem] = []
+    if not any(path.endswith((".name", "]")) for path in found):
         problems += _check_names(tasks, known)
-    if not any(problem.path.endswith(("]", ".depends_on", ".parent")) for problem in problems):
+    if not any(path.endswith(("]", ".depends_on", ".parent")) for path in found):
         problems += _check_links(tasks, known)
-    return problems or _check_circles(tasks, ordered=ordered) or _check_depths(tasks, known)
+    if problems or found:
+        return problems
+    return _check_circles(tasks, ordered=ordered) or _check_depths(tasks, known)
 
 
 def _check_names(tasks: Sequence[NewTask], known: Mapping[str, int]) -> Iterator[Problem]:
@@ -143,48 +128,6 @@ def _check_links(tasks: Sequence[NewTask], known: Mapping[str, int]) -> list[Pro
         if len(set(task.depends_on)) != len(task.depends_on):
             problems.append(Problem(f"tasks[{index}].depends_on", "The same task is named twice. Name it once."))
     return problems
-
-
-def check_each_task(tasks: Sequence[NewTask]) -> list[Problem]:
-    """Every problem of the tasks one by one."""
-    return [problem for index, task in enumerate(tasks) for problem in _check_task(f"tasks[{index}]", task)]
-
-
-def _check_task(path: str, task: NewTask) -> Iterator[Problem]:
-    mistyped = list(checks.fields(path, task, NewTask))
-    yield from mistyped
-    if mistyped:
-        return
-    yield from checks.name(f"{path}.name", task.name)
-    yield from checks.json(f"{path}.payload", task.payload)
-    yield from checks.words(f"{path}.depends_on", task.depends_on)
-    yield from checks.words(f"{path}.capabilities", task.capabilities)
-    for field, value in (("parent", task.parent), ("tool", task.tool)):
-        if value is not None:
-            yield from checks.name(f"{path}.{field}", value)
-    yield from checks.count(f"{path}.priority", task.priority, -checks.MAX_COUNT)
-    yield from checks.count(f"{path}.max_retries", task.max_retries, 0)
-    yield from checks.count(f"{path}.max_reclaims", task.max_reclaims, 0)
-    if task.max_attempts is not None:
-        yield from checks.count(f"{path}.max_attempts", task.max_attempts)
-    for field in ("timeout_seconds", "reclaim_after_seconds", "approval_seconds"):
-        yield from checks.seconds(f"{path}.{field}", getattr(task, field), or_none=True)
-    yield from _check_backoff(f"{path}.backoff", task.backoff)
-    if task.budget_usd is not None:
-        yield from checks.amount(f"{path}.budget_usd", task.budget_usd)
-    if task.on_open_circuit not in ("wait", "fail"):
-        yield Problem(f"{path}.on_open_circuit", f"{checks.brief(task.on_open_circuit)} is neither 'wait' nor 'fail'.")
-
-
-def _check_backoff(path: str, backoff: Backoff) -> Iterator[Problem]:
-    mistyped = list(checks.fields(path, backoff, Backoff))
-    yield from mistyped
-    if mistyped:
-        return
-    yield from checks.number(f"{path}.base_seconds", backoff.base_seconds, 0, checks.MAX_SECONDS)
-    yield from checks.number(f"{path}.factor", backoff.factor, 1, 1000)
-    yield from checks.number(f"{path}.max_seconds", backoff.max_seconds, 0, checks.MAX_SECONDS)
-    yield from checks.number(f"{path}.jitter", backoff.jitter, 0, 10)
 
 
 def _check_circles(tasks: Sequence[NewTask], *, ordered: bool) -> list[Problem]:
@@ -303,6 +246,58 @@ def check_gates(new: Sequence[NewTask], machine: Machine) -> None:
     message = f"{machine.name} has no gates: nobody could approve it. Choose the lifecycle standard or approval."
     if problems := [Problem(f"tasks[{index}].gate", message) for index, task in enumerate(new) if task.gate]:
         raise RequestInvalid(problems)
+
+
+def extend_run(work: Work, run: Run, new: Sequence[NewTask], cause: Cause) -> list[Task]:
+    """Add tasks to a run that is in hand, or refuse them with every problem."""
+    work.flush()  # others may have added some in this transaction
+    known = work.transaction.find_task_names(run.id)
+    work.load(task_ids=known.values())
+    _check_open(work, run, new, known)
+    problems = check_tasks(new, {name: work.tasks.rows[task_id].depth for name, task_id in known.items()})
+    if problems:
+        raise RequestInvalid(problems)
+    machine = _find_machine(work, run, known.values())
+    check_gates(new, machine)
+    check_tools(work, run.tenant, new)
+    is_open = runs.is_open(run, work.machine(run).state(run.state))
+    rows = add_tasks(work, run, new, machine, cause, is_open=is_open, ordered=False, known=known)
+    if run.missing_tasks:
+        run.missing_tasks = max(run.missing_tasks - len(new), 0)
+        work.runs.change(run)
+        runs.make_ready(work, run)
+        runs.tell_tasks(work, run)
+    return rows
+
+
+def add_subtasks(work: Work, task: Task, new: Sequence[NewTask]) -> None:
+    """Add subtasks that a running task has planned, once: an attempt before this one may have added some already."""
+    work.flush()
+    known = work.transaction.find_task_names(task.run_id)
+    if missing := [each for each in new if each.name not in known]:
+        cause = Cause(task.attempt_worker_id or "worker", f"subtasks of {task.name}")
+        extend_run(work, work.runs.rows[task.run_id], missing, cause)
+
+
+def _check_open(work: Work, run: Run, new: Sequence[NewTask], known: Mapping[str, str]) -> None:
+    if run.phase == Phase.DONE and not _are_subtasks(work, run, new, known):
+        raise RequestInvalid([Problem("run_id", f"{run.name} has ended ({run.state}). Submit a new run.")])
+    if run.phase == Phase.ACTIVE and not work.takes(run, "complete"):
+        message = f"{run.name} is {run.state}: its tasks are done, and only its checks are left. Submit a new run."
+        raise RequestInvalid([Problem("run_id", message)])
+
+
+def _are_subtasks(work: Work, run: Run, new: Sequence[NewTask], known: Mapping[str, str]) -> bool:
+    """Whether all belong to running tasks: these go on to their end when their run has failed, which may be retried."""
+    parents = [work.tasks.rows.get(known.get(task.parent or "", "")) for task in new]
+    return work.takes(run, "retry") and all(parent and parent.phase == Phase.ACTIVE for parent in parents)
+
+
+def _find_machine(work: Work, run: Run, known: Iterable[str]) -> Machine:
+    """The one that the other tasks of the run follow, which may be unknown here but for what the database has of it."""
+    for task_id in known:
+        return work.machine(work.tasks.rows[task_id])
+    return work.machines.lifecycle(run.lifecycle).of_kind(Kind.TASK)
 
 
 def add_tasks(

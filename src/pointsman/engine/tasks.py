@@ -196,6 +196,7 @@ def cancel(work: Work, task: Task, cause: Cause) -> Refusal | None:
         if task.cancel_requested_at is None:
             task.cancel_requested_at = work.now
             work.tasks.change(task)
+            work.wakeups |= Wakeup.WORKERS
         return None
     return refusal
 
@@ -250,6 +251,8 @@ def _take(work: Work, task: Task, transition: Transition, cause: Cause, report: 
         work.drop_timers(task)
     ends = left.phase is Phase.ACTIVE and (left is entered or entered.phase is not Phase.ACTIVE)
     if ends:
+        if cause.actor != task.attempt_worker_id:
+            work.wakeups |= Wakeup.WORKERS  # its process has to end
         _end_attempt(work, task, report)
     state = work.move(task, transition, cause)
     task.available_at = None

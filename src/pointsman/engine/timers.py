@@ -16,21 +16,26 @@ from pointsman.store.rows import Breaker, Entity, Notice, Run, Task, Timer, Work
 BATCH = 200
 
 
-def tend(work: Work, limit: int = BATCH, skip: int = 0) -> int:
-    """Fire what is due and look after workers that have fallen silent; how much there was to do."""
+def fire_due(work: Work, limit: int = BATCH, skip: int = 0) -> int:
+    """Fire the timers that are due; how many fired."""
     due = work.transaction.find_due_timers(work.now, limit + skip)[skip:]
-    silent = work.transaction.find_silent_workers(work.now, limit + skip)[skip:]
-    _load(work, due, silent)
+    _load(work, due, ())
     fired = work.transaction.take_timers(due) if due else []
     for timer in fired:
         _fire(work, timer)
+    work.allocation_wanted = True
+    return len(fired)
+
+
+def miss_silent(work: Work, limit: int = BATCH, skip: int = 0) -> int:
+    """Take the tasks of workers whose lease has expired; how many workers there were."""
+    silent = work.transaction.find_silent_workers(work.now, limit + skip)[skip:]
+    _load(work, (), silent)
     for name in silent:
         worker = work.workers.rows[name]
         if not worker.missing and worker.heartbeat_at + timedelta(seconds=worker.lease_seconds) < work.now:
             workers.miss(work, worker)
-    work.allocation_wanted = True
-    purged = work.transaction.purge_responses(work.now, BATCH)
-    return len(fired) + len(silent) + purged
+    return len(silent)
 
 
 def _load(work: Work, due: Collection[Timer], silent: Collection[str]) -> None:

@@ -22,7 +22,7 @@ class Wakeups:
 
     def close(self) -> None:
         self._stop()
-        self._spread(Wakeup.TASKS | Wakeup.TIMERS | Wakeup.EVENTS)
+        self._spread(~Wakeup.NOTHING)
 
     def expect(self, news: Wakeup) -> asyncio.Future[None]:
         """Something to wait for; ask for it before looking, so that nothing slips by between looking and waiting."""

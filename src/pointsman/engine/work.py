@@ -175,6 +175,8 @@ class Work:
         self.reviewed_workers: set[str] = set()
         self.lost: dict[str, list[str]] = {}
         """By worker: tasks that it has lost and that nobody has taken over yet."""
+        self.leases_lost: list[tuple[str, str, int, str | None]] = []
+        """(run, task, epoch, worker) of attempts that were lost."""
         self.allocation_wanted = False
         self._held: dict[str, int] = {}
         self._at_work: dict[str, int] = {}

@@ -172,6 +172,7 @@ def lose_lease(work: Work, task: Task, cause: Cause) -> None:
     """An attempt is lost. Where the machine has no answer to that, the next claim takes the task over where it stands."""
     if task.phase != Phase.ACTIVE or task.lease_expired:
         return
+    work.leases_lost.append((task.run_id, task.id, task.epoch, task.attempt_worker_id))
     error = tasks.as_error(cause.reason or "its attempt was lost")
     if task.cancel_requested_at is not None and tasks.try_send(work, task, "cancel", cause, tasks.Report(error=error)) is None:
         return
@@ -192,7 +193,7 @@ def lose_lease(work: Work, task: Task, cause: Cause) -> None:
         assert task.attempt_worker_id
         work.lost.setdefault(task.attempt_worker_id, []).append(task.id)
         work.change_held(task.attempt_worker_id, -1)
-        work.wakeups |= Wakeup.TASKS
+        work.wakeups |= Wakeup.TASKS | Wakeup.WORKERS
         if work.runs.rows[task.run_id].phase == Phase.DONE:
             tasks.end_lost(work, task)
     elif _send_lease_lost(work, task, cause) and task.outcome is None:

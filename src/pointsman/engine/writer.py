@@ -6,6 +6,7 @@ While one batch is being written the next one gathers, so batches grow with the 
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -13,13 +14,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from pointsman.engine.command import Command
-from pointsman.engine.commands.tend import Repair, Tend
-from pointsman.engine.queries import CLOSED
+from pointsman.engine.hooks import BatchCommitted, BatchRetried, BatchSplit, Hooks, OperationRefused, Overload
+from pointsman.engine.operation import Operation, name_of
 from pointsman.errors import (
     Conflict,
     EngineClosed,
     OutcomeUnknown,
+    Overloaded,
     PointsmanError,
     StoreBusy,
     StoreError,
@@ -34,10 +35,13 @@ TRIES = 6
 """How often a batch is tried when the database is busy or away; the pauses between grow to a few seconds in all."""
 FIRST_PAUSE_SECONDS = 0.02
 
-ALONE = (Tend, Repair)
-"""These lock what they find on their way, so they must hold nothing before."""
+MAX_QUEUE = 10_000
+"""How many operations wait for the writer at most; further ones are refused, so that memory and answers stay bounded."""
+LONGEST_RETRY_AFTER_SECONDS = 30.0
+CLOSED = "The engine has been closed. Open it again."
 
-Decide = Callable[[Transaction, Sequence[Command[Any]]], list[Any]]
+log = logging.getLogger(__name__)
+Decide = Callable[[Transaction, Sequence[Operation[Any]]], list[Any]]
 
 
 @dataclass(slots=True)
@@ -45,24 +49,40 @@ class CommitMetrics:
     """How commits are shared."""
 
     batches: int = 0
-    commands: int = 0
+    operations: int = 0
     largest_batch: int = 0
     retries: int = 0
     splits: int = 0
     refused: int = 0
     waited_seconds: float = 0.0
-    """By all commands together, from arrival to the beginning of their transaction."""
+    """By all operations together, from arrival to the beginning of their transaction."""
     wrote_seconds: float = 0.0
     """By all batches together."""
 
+    turned_away: int = 0
+    """Operations that came while the queue was full."""
+
+    def add(self, operations: int, refused: int, waited_seconds: float, wrote_seconds: float) -> None:
+        """Count one batch."""
+        self.batches += 1
+        self.operations += operations
+        self.largest_batch = max(self.largest_batch, operations)
+        self.refused += refused
+        self.waited_seconds += waited_seconds
+        self.wrote_seconds += wrote_seconds
+
     @property
     def mean_batch(self) -> float:
-        return self.commands / self.batches if self.batches else 0.0
+        return self.operations / self.batches if self.batches else 0.0
+
+    @property
+    def seconds_each(self) -> float:
+        return self.wrote_seconds / self.operations if self.operations else 0.0
 
 
 @dataclass(slots=True)
 class _Waiting:
-    command: Command[Any]
+    operation: Operation[Any]
     arrived: float
     loop: asyncio.AbstractEventLoop
     future: asyncio.Future[Any]
@@ -76,6 +96,8 @@ class Writer:
     decide: Decide
     clock: Clock
     chance: Chance
+    hooks: Hooks = field(default_factory=Hooks)
+    max_queue: int = MAX_QUEUE
     metrics: CommitMetrics = field(default_factory=CommitMetrics)
     _queue: deque[_Waiting] = field(default_factory=deque)
     _arrived: threading.Condition = field(default_factory=threading.Condition)
@@ -87,17 +109,32 @@ class Writer:
         self._thread = threading.Thread(target=self._work, name="pointsman-writer", daemon=True)
         self._thread.start()
 
-    def submit(self, command: Command[Any]) -> asyncio.Future[Any]:
-        """Queue a command; must be called from a running event loop, which gets the answer."""
+    def submit(self, operation: Operation[Any]) -> asyncio.Future[Any]:
+        """Queue an operation; must be called from a running event loop, which gets the answer."""
         loop = asyncio.get_running_loop()
         future = loop.create_future()
         with self._arrived:
+            length = len(self._queue)
             if self._is_over:
                 future.set_exception(EngineClosed(CLOSED))
-            else:
-                self._queue.append(_Waiting(command, self.clock.monotonic(), loop, future))
+            elif length < self.max_queue:
+                self._queue.append(_Waiting(operation, self.clock.monotonic(), loop, future))
                 self._arrived.notify()
+        if not future.done() and length >= self.max_queue:
+            future.set_exception(self._turn_away(length))
         return future
+
+    @property
+    def queue_length(self) -> int:
+        return len(self._queue)
+
+    def _turn_away(self, length: int) -> Overloaded:
+        """The queue is full: try again when half of it should have been written."""
+        seconds = min(max(0.1, self.metrics.seconds_each * length / 2), LONGEST_RETRY_AFTER_SECONDS)
+        self.metrics.turned_away += 1
+        self.hooks.emit(Overload(length, seconds))
+        log.warning("the queue of the writer is full", extra={"queue_length": length, "retry_after_seconds": seconds})
+        return Overloaded(length, seconds)
 
     def close(self) -> None:
         """Finish what has arrived, and stop."""
@@ -107,55 +144,70 @@ class Writer:
         if self._thread:
             self._thread.join()
 
-    def execute(self, commands: Sequence[Command[Any]]) -> list[Any]:
-        """Decide and commit a batch here and now; each command gets its answer or its error, and none is lost."""
+    def execute(self, operations: Sequence[Operation[Any]]) -> list[Any]:
+        """Decide and commit a batch here and now; each operation gets its answer or its error, and none is lost."""
         try:
-            return self._try(commands)
+            return self._try(operations)
         except OutcomeUnknown as error:
-            return self._ask_again(commands, error)
+            return self._ask_again(operations, error)
         except (StoreBusy, StoreFull, StoreUnavailable) as error:
-            return [error] * len(commands)
-        except Exception as error:  # noqa: BLE001 - whatever it is, it must reach whoever asked, and not end the writer
-            if len(commands) == 1:
+            return [error] * len(operations)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it must reach the caller, and not end the writer
+            self._report_culprit(operations, error)
+            if len(operations) == 1:
                 return [error]
-        # Something in the batch breaks a law of the database, or a defect of ours: halve it until the culprit is alone.
+        # Something in the batch breaks a law of the database, or is a defect of ours: halve it until the culprit is alone.
         self.metrics.splits += 1
-        middle = len(commands) // 2
-        return self.execute(commands[:middle]) + self.execute(commands[middle:])
+        middle = len(operations) // 2
+        return self.execute(operations[:middle]) + self.execute(operations[middle:])
 
-    def _ask_again(self, commands: Sequence[Command[Any]], error: OutcomeUnknown) -> list[Any]:
+    def _report_culprit(self, operations: Sequence[Operation[Any]], error: Exception) -> None:
+        if len(operations) > 1:
+            self.hooks.emit(BatchSplit(len(operations), error))
+            return
+        (operation,) = operations
+        log.error(
+            "the database or a defect refused an operation: %s",
+            error,
+            exc_info=error,
+            extra={"operation": name_of(type(operation)), "tenant": operation.tenant},
+        )
+
+    def _ask_again(self, operations: Sequence[Operation[Any]], error: OutcomeUnknown) -> list[Any]:
         """What has an idempotency key can be asked again without doing it twice; the others hear that nobody knows."""
-        outcomes: list[Any] = [error] * len(commands)
-        keyed = [index for index, command in enumerate(commands) if command.request]
+        outcomes: list[Any] = [error] * len(operations)
+        keyed = [index for index, operation in enumerate(operations) if operation.request]
         try:
-            answers = self._try([commands[index] for index in keyed]) if keyed else []
+            answers = self._try([operations[index] for index in keyed]) if keyed else []
         except StoreError:
             return outcomes
         for index, answer in zip(keyed, answers, strict=True):
             outcomes[index] = answer
         return outcomes
 
-    def _try(self, commands: Sequence[Command[Any]]) -> list[Any]:
+    def _try(self, operations: Sequence[Operation[Any]]) -> list[Any]:
         pause = FIRST_PAUSE_SECONDS
         for remaining in reversed(range(TRIES)):
             try:
-                return self._commit(commands)
+                return self._commit(operations)
             except OutcomeUnknown:
                 raise  # to try again could do it twice
             except (StoreBusy, StoreUnavailable, Conflict) as error:
                 # Whoever closes does not wait for a database that is away; a connection that was lost is tried once more.
                 is_away = isinstance(error, StoreUnavailable) and self._closing.is_set() and remaining < TRIES - 1
                 if not remaining or is_away:
+                    log.warning("a batch was given up: %s", error, extra={"operations": len(operations)})
                     raise
+                self.hooks.emit(BatchRetried(error))
             self.metrics.retries += 1
             self._closing.wait(pause * self.chance.uniform(0.5, 1.5))
             pause *= 3
         raise AssertionError("the last try returns or raises")
 
-    def _commit(self, commands: Sequence[Command[Any]]) -> list[Any]:
+    def _commit(self, operations: Sequence[Operation[Any]]) -> list[Any]:
         transaction = self.store.begin()
         try:
-            return self.decide(transaction, commands)
+            return self.decide(transaction, operations)
         except BaseException:
             transaction.rollback()
             raise
@@ -163,12 +215,14 @@ class Writer:
     def _work(self) -> None:
         while batch := self._take():
             began = self.clock.monotonic()
-            outcomes = self.execute([waiting.command for waiting in batch])
+            if log.isEnabledFor(logging.DEBUG):
+                log.debug("a batch begins", extra={"operations": [name_of(type(each.operation)) for each in batch]})
+            outcomes = self.execute([waiting.operation for waiting in batch])
             self._measure(batch, outcomes, began)
             _deliver(batch, outcomes)
 
     def _take(self) -> list[_Waiting]:
-        """What has arrived, up to a limit; a command that wants a transaction of its own gets one."""
+        """What has arrived, up to a limit; a operation that wants a transaction of its own gets one."""
         with self._arrived:
             while not self._queue:
                 if self._closing.is_set():
@@ -176,20 +230,22 @@ class Writer:
                     return []
                 self._arrived.wait()
             batch = [self._queue.popleft()]
-            if isinstance(batch[0].command, ALONE):
+            if not batch[0].operation.shares_transaction:
                 return batch
-            while self._queue and len(batch) < MAX_BATCH and not isinstance(self._queue[0].command, ALONE):
+            while self._queue and len(batch) < MAX_BATCH and self._queue[0].operation.shares_transaction:
                 batch.append(self._queue.popleft())
             return batch
 
     def _measure(self, batch: Sequence[_Waiting], outcomes: Sequence[Any], began: float) -> None:
-        metrics = self.metrics
-        metrics.batches += 1
-        metrics.commands += len(batch)
-        metrics.largest_batch = max(metrics.largest_batch, len(batch))
-        metrics.refused += sum(isinstance(outcome, PointsmanError) for outcome in outcomes)
-        metrics.waited_seconds += sum(began - waiting.arrived for waiting in batch)
-        metrics.wrote_seconds += self.clock.monotonic() - began
+        refused = sum(isinstance(outcome, PointsmanError) for outcome in outcomes)
+        waited = sum(began - waiting.arrived for waiting in batch)
+        wrote = self.clock.monotonic() - began
+        self.metrics.add(len(batch), refused, waited, wrote)
+        if self.hooks:
+            self.hooks.emit(BatchCommitted(len(batch), refused, waited, wrote, len(self._queue)))
+            for waiting, outcome in zip(batch, outcomes, strict=True):
+                if isinstance(outcome, PointsmanError):
+                    self.hooks.emit(OperationRefused(name_of(type(waiting.operation)), outcome))
 
 
 def _deliver(batch: Sequence[_Waiting], outcomes: Sequence[Any]) -> None:

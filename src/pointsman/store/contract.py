@@ -55,6 +55,8 @@ class Wakeup(IntFlag):
     """A timer was set."""
     EVENTS = 4
     """Something has moved."""
+    WORKERS = 8
+    """An attempt was canceled, paused or lost, or a worker was told to do something."""
 
 
 def read_position(after: object) -> int:

@@ -10,16 +10,18 @@ without.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from decimal import Decimal
 from itertools import chain, repeat
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from pointsman.engine.claims import Claim
-from pointsman.engine.engine import Completion, Engine
-from pointsman.errors import LeaseLost, PointsmanError, RequestError, StoreError, TransitionRefused
+from pointsman.engine.engine import Engine
+from pointsman.engine.operations.attempts import AttemptReport, ReportAttempt
+from pointsman.engine.submit import NewTask
+from pointsman.errors import LeaseLost, PointsmanError, RequestError, RequestInvalid, StoreError, TransitionRefused
 from pointsman.kernel.machine import Phase
 from pointsman.store.rows import ZERO_USD
 from pointsman.worker.checks import run_checks
@@ -241,9 +243,10 @@ class Attempt:
             return
         request_id = f"{self.claim.task_id} {self.claim.epoch} cost {self._costs_told}"
         try:
+            report = AttemptReport(cost_usd=cost)
             task = await self._insist(
-                lambda: self._context.engine.note_attempt(
-                    self.claim.task_id, self.claim.epoch, cost_usd=cost, request_id=request_id
+                lambda: self._context.engine.report_attempt(
+                    self.claim.task_id, self.claim.epoch, report=report, request_id=request_id
                 )
             )
         except LeaseLost:
@@ -259,16 +262,10 @@ class Attempt:
     async def _check(self, job: Job, ending: Ending, completed: Completed) -> Verdict:
         """The engine is told that the work is done, and then how its checks went."""
         task_id, epoch, cost = self.claim.task_id, self.claim.epoch, self._cost
+        report = AttemptReport(output=completed.output, cost_usd=cost, exit_code=completed.exit_code, log_path=self._log_path)
         task = await self._insist(
-            lambda: self._context.engine.complete_task(
-                task_id,
-                epoch,
-                output=completed.output,
-                cost_usd=cost,
-                exit_code=completed.exit_code,
-                log_path=self._log_path,
-                request_id=f"{task_id} {epoch}",  # said again when the answer is lost
-            )
+            # The key lets it be sent again when the answer is lost.
+            lambda: self._context.engine.complete_task(task_id, epoch, report, request_id=f"{task_id} {epoch}")
         )
         job.cost_file.tell(cost)
         if task.phase != Phase.ACTIVE:
@@ -329,104 +326,46 @@ class Attempt:
 
     async def _report(self, verdict: Verdict) -> None:
         """What each verdict is to the engine."""
-        engine, send, free = self._context.engine, self._context.reports.send, self._free
-        task_id, epoch = self.claim.task_id, self.claim.epoch
         match verdict:
             case Completed(output, exit_code):
-                await self._complete(output, exit_code)
+                await self._send("complete", output=output, exit_code=exit_code)
             case Checked(failures=()):
-                await send(
-                    engine.signal_attempt(task_id, epoch, "checks_passed", cost_usd=self._cost, log_path=self._log_path), free
-                )
+                await self._send("checks_passed")
             case Checked(failures, retryable):
-                report = engine.signal_attempt(
-                    task_id,
-                    epoch,
-                    "checks_failed",
-                    error=clean("\n".join(failures)),
-                    retryable=retryable,
-                    cost_usd=self._cost,
-                    log_path=self._log_path,
-                )
-                await send(report, free)
+                await self._send("checks_failed", error=clean("\n".join(failures)), retryable=retryable)
             case Failed(message, retryable, exit_code):
-                report = engine.fail_task(
-                    task_id,
-                    epoch,
-                    clean(message),
-                    retryable=retryable,
-                    cost_usd=self._cost,
-                    exit_code=exit_code,
-                    log_path=self._log_path,
-                    tail=self._tail,
-                )
-                await send(report, free)
+                await self._send("fail", error=clean(message), retryable=retryable, exit_code=exit_code, tail=self._tail)
             case Expired(message, retryable):
-                report = engine.signal_attempt(
-                    task_id,
-                    epoch,
-                    "expire",
-                    error=message,
-                    retryable=retryable,
-                    cost_usd=self._cost,
-                    log_path=self._log_path,
-                    tail=self._tail,
-                )
-                await send(report, free)
+                await self._send("expire", error=message, retryable=retryable, tail=self._tail)
             case Canceled():
-                report = engine.signal_attempt(
-                    task_id,
-                    epoch,
-                    "cancel",
-                    error="called off",
-                    cost_usd=self._cost,
-                    log_path=self._log_path,
-                )
-                await send(report, free)
+                await self._send("cancel", error="canceled")
             case Skipped(reason):
                 await self._skip(clean(reason))
             case Spread(items):
-                if await self._spread(verdict):
-                    await self._complete({"outputs": None, "items": len(items)}, None)
-                else:
-                    await self._report(Canceled())
+                await self._spread(items)
             case Nothing():
-                free()
+                self._free()
 
-    async def _complete(self, output: object, exit_code: int | None) -> None:
-        completion = Completion(
-            task_id=self.claim.task_id,
-            epoch=self.claim.epoch,
-            output=output,
-            cost_usd=self._cost,
-            exit_code=exit_code,
-            log_path=self._log_path,
-        )
-        await self._context.reports.complete(completion, self._free)
+    async def _send(self, signal: str, **fields: Any) -> None:
+        report = AttemptReport(cost_usd=self._cost, log_path=self._log_path, **fields)
+        operation = ReportAttempt(self.claim.task_id, self.claim.epoch, signal, report)
+        await self._context.reports.send(operation, self._free)
 
     async def _skip(self, reason: str) -> None:
-        """Where the machine has no way for it, it counts as done."""
-        engine = self._context.engine
+        """Where the machine has no way to skip a task, it counts as done."""
         try:
-            await engine.signal_attempt(self.claim.task_id, self.claim.epoch, "skip", error=reason)
+            await self._send("skip", error=reason)
         except TransitionRefused:
-            await self._complete({"outputs": None, "skipped": True}, None)
+            await self._send("complete", output={"outputs": None, "skipped": True})
 
-    async def _spread(self, spread: Spread) -> bool:
-        """Add one part for each item, once: an attempt before this one may have done so already. False when its run has been
-        called off meanwhile.
-        """
-        engine, run_id, name = self._context.engine, self.claim.run_id, self.claim.name
-        known = {result.name for result in await engine.list_results(run_id, [name])}
-        missing = [item for item in spread.items if item.name not in known]
+    async def _spread(self, items: Sequence[NewTask]) -> None:
+        """Add one subtask for each item and complete, in one commit; or cancel, when the run has ended meanwhile."""
         try:
-            if missing:
-                await engine.add_tasks(run_id, missing, actor="worker", reason=f"items of {name}")
-        except RequestError:
-            if (await engine.get_run(run_id)).phase != Phase.DONE:
+            await self._send("complete", output={"outputs": None, "items": len(items)}, subtasks=items)
+        except RequestInvalid:
+            if (await self._context.engine.get_run(self.claim.run_id)).phase != Phase.DONE:
                 raise
-            return False
-        return True
+            await self._send("cancel", error="canceled")
 
     @property
     def _cost(self) -> Decimal:

@@ -7,8 +7,8 @@ import threading
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 
-from pointsman.engine.commands.workers import HeartbeatReply
 from pointsman.engine.engine import Engine
+from pointsman.engine.operations.workers import HeartbeatReply
 from pointsman.errors import EngineClosed, PointsmanError
 
 BEATS_IN_A_LEASE = 6
@@ -56,7 +56,7 @@ class Heartbeat:
         while not self._is_over:
             with suppress(PointsmanError):  # the database is away: the next beat may reach it, and until then nobody is told
                 try:
-                    self._heard(await self._engine.heartbeat(self._worker_id, list(self._held())))
+                    self._heard(await self._engine.send_heartbeat(self._worker_id, list(self._held())))
                 except EngineClosed:
                     return
             self._wanted.wait(self._pause_seconds)  # nothing else runs in this loop

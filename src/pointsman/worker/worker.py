@@ -13,11 +13,12 @@ from contextlib import suppress
 from typing import Literal
 
 from pointsman.engine.claims import Claim
-from pointsman.engine.commands.workers import HeartbeatReply
 from pointsman.engine.engine import Engine
+from pointsman.engine.operations.workers import HeartbeatReply
 from pointsman.errors import PointsmanError, RequestError, StoreError, StoreUnavailable, TransitionRefused, WorkerUnavailable
 from pointsman.kernel.machine import Phase
 from pointsman.settings import Settings
+from pointsman.store.contract import Wakeup
 from pointsman.worker import processes, records
 from pointsman.worker.attempt import Attempt, AttemptContext, Note
 from pointsman.worker.heartbeat import Heartbeat
@@ -98,18 +99,21 @@ class Worker:
             pace=self._pace,
         )
         self._heartbeat = self._start_heartbeat(row.id)
-        stop_listening = self._engine.listen_for_tasks(self._hear_of_tasks)
+        stop_listening = [
+            self._engine.listen(Wakeup.TASKS, self._hear_of_tasks),
+            self._engine.listen(Wakeup.WORKERS, self._heartbeat.beat_now),
+        ]
         try:
             await self._take_turns(row.id, context)
         finally:
             if self._tasks:  # something went wrong here: nothing runs on without anybody to report it
                 self.kill()
                 await asyncio.wait(self._tasks.values())
-            stop_listening()
+            for stop in stop_listening:
+                stop()
             self._heartbeat.stop()
             if not self._is_given_up:
                 await asyncio.to_thread(self._heartbeat.join)
-            context.reports.close()
             functions.close()
             if await self._leave(row.id):
                 record.close()
@@ -130,11 +134,6 @@ class Worker:
         if self._is_given_up and self._claiming:
             self._claiming.cancel()
         self._changed.set()
-
-    def look(self) -> None:
-        """Something that it does may have been called off: ask now, and not only with the next heartbeat."""
-        if self._heartbeat:
-            self._heartbeat.beat_now()
 
     def last_line(self, task_id: str) -> str:
         """The last line that a task has written, if it runs here."""
@@ -269,7 +268,9 @@ class Worker:
         dead = await records.end_predecessors(self._settings.directory, self._world.sleep)
         for worker_id in dead:
             with suppress(RequestError, TransitionRefused):
-                await self._engine.signal_worker(worker_id, "terminate", actor="worker", reason="its worker was killed")
+                await self._engine.for_tenant(actor="worker").signal_worker(
+                    worker_id, "terminate", reason="its worker was killed"
+                )
         records.forget(self._settings.directory, dead)
 
     async def _leave(self, worker_id: str) -> bool:
@@ -282,9 +283,9 @@ class Worker:
         try:
             row = await self._engine.get_worker(worker_id)
             if row.phase != Phase.DONE and self._wish != "kill":
-                row = await self._engine.signal_worker(worker_id, "drain", actor="worker", reason="the worker ends")
+                row = await self._engine.for_tenant(actor="worker").signal_worker(worker_id, "drain", reason="the worker ends")
             if row.phase != Phase.DONE:
-                await self._engine.signal_worker(worker_id, "terminate", actor="worker", reason="the worker ends")
+                await self._engine.for_tenant(actor="worker").signal_worker(worker_id, "terminate", reason="the worker ends")
         except StoreError:
             return False
         except PointsmanError:

@@ -20,6 +20,7 @@ from pointsman import app
 from pointsman.cli import main
 from pointsman.engine.claims import Claim
 from pointsman.engine.engine import Engine
+from pointsman.engine.operations.attempts import AttemptReport
 from pointsman.engine.submit import NewRun, NewTask
 from pointsman.store.rows import Run, Task
 
@@ -120,7 +121,11 @@ class Scene:
         """Claim a task and do it."""
         (claim,) = self.claim()
         path = self.write_log(run, claim, content) if content is not None else None
-        self.do(lambda engine: engine.complete_task(claim.task_id, claim.epoch, log_path=path, exit_code=0, **options))
+        self.do(
+            lambda engine: engine.complete_task(
+                claim.task_id, claim.epoch, AttemptReport(log_path=path, exit_code=0, **options)
+            )
+        )
         return claim
 
     def fail(self, run: Run, content: bytes | None = None) -> Claim:
@@ -128,7 +133,7 @@ class Scene:
         path = self.write_log(run, claim, content) if content is not None else None
         self.do(
             lambda engine: engine.fail_task(
-                claim.task_id, claim.epoch, EXIT_CODE_2, exit_code=2, log_path=path, retryable=False
+                claim.task_id, claim.epoch, AttemptReport(error=EXIT_CODE_2, exit_code=2, log_path=path, retryable=False)
             )
         )
         return claim

@@ -9,6 +9,7 @@ from tests.rooms.cli.scene import Scene
 from tests.rooms.cli.test_watch import read_until
 
 from pointsman.cli.logs import find_tail
+from pointsman.engine.operations.attempts import AttemptReport
 from pointsman.engine.submit import NewTask
 
 
@@ -120,12 +121,12 @@ def test_logs_are_followed_over_attempts_and_tasks_until_the_run_has_ended(scene
     try:
         (claim,) = scene.claim()
         path = scene.write_log(run, claim, b"begun\nhalf ")
-        scene.do(lambda engine: engine.note_attempt(claim.task_id, claim.epoch, log_path=path))
+        scene.do(lambda engine: engine.report_attempt(claim.task_id, claim.epoch, report=AttemptReport(log_path=path)))
         assert read_until(process, "begun") == "one | begun\n"
         with (scene.folder / path).open("ab") as file:
             file.write(b"a line\n")
         assert read_until(process, "half") == "one | half a line\n"
-        scene.do(lambda engine: engine.complete_task(claim.task_id, claim.epoch, log_path=path))
+        scene.do(lambda engine: engine.complete_task(claim.task_id, claim.epoch, AttemptReport(log_path=path)))
         scene.complete(run, b"the end, unended")
         assert read_until(process, "the end") == "two | the end, unended\n"
         assert process.wait(20) == 0

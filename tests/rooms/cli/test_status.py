@@ -265,7 +265,7 @@ def test_a_task_whose_run_is_over_or_paused_says_so(scene: Scene) -> None:
     run = scene.submit(NewTask(name="one"), NewTask(name="two"))
     scene.call("pause latest")
     assert why(scene, "two") == "its run is PAUSED"
-    scene.do(lambda engine: engine.signal_run(run.id, "resume", actor="me"))
+    scene.do(lambda engine: engine.for_tenant(actor="me").signal_run(run.id, "resume"))
     scene.fail(run)
     assert why(scene, "two") == "its run is FAILED"
 
@@ -295,7 +295,7 @@ def test_workers_are_listed_with_what_they_hold(scene: Scene) -> None:
 def test_workers_that_are_gone_are_listed_only_when_asked_for(scene: Scene) -> None:
     async def come_and_go(engine: Engine) -> None:
         worker = await engine.register_worker("box")
-        await engine.signal_worker(worker.id, "drain", actor="me")
+        await engine.for_tenant(actor="me").signal_worker(worker.id, "drain")
 
     scene.do(come_and_go)
     assert scene.call("status --workers --json").json == []

@@ -10,7 +10,7 @@ from typing import Any
 
 from pointsman import app
 from pointsman.engine.claims import Claim
-from pointsman.engine.engine import Engine
+from pointsman.engine.engine import Engine, TenantEngine
 from pointsman.engine.submit import NewRun, NewTask
 from pointsman.store.rows import Run, Task, Worker
 from pointsman.world import RandomIds, World
@@ -50,7 +50,7 @@ async def pass_time(engine: Engine, clock: ManualClock, seconds: float) -> None:
         pass
 
 
-async def register(engine: Engine, *, slots: int = 1, **options: Any) -> Worker:
+async def register(engine: TenantEngine, *, slots: int = 1, **options: Any) -> Worker:
     return await engine.register_worker("worker", max_concurrent_tasks=slots, **options)
 
 

@@ -26,6 +26,7 @@ from tests.rooms.engine.test_standard import (
 
 from pointsman.engine.claims import Claim
 from pointsman.engine.engine import Engine
+from pointsman.engine.operations.attempts import AttemptReport
 from pointsman.engine.submit import NewTask
 from pointsman.errors import LeaseLost, TransitionRefused
 from pointsman.kernel.machine import Case
@@ -49,18 +50,18 @@ async def bring_to(engine: Engine, clock: ManualClock, worker: Worker, state: st
         await engine.signal_task(task.id, "run")
     if state not in ("PENDING", "QUEUED", "CANCELLED"):
         claim = await claim_one(engine, worker)
-        await engine.note_attempt(task.id, claim.epoch, session_id="s-1")
+        await engine.report_attempt(task.id, claim.epoch, report=AttemptReport(session_id="s-1"))
         match state:
             case "READY" | "COMPLETED":
-                await engine.complete_task(task.id, claim.epoch, exit_code=0)
+                await engine.complete_task(task.id, claim.epoch, AttemptReport(exit_code=0))
             case "FAILED":
-                await engine.fail_task(task.id, claim.epoch, "is_error: true", exit_code=1)
+                await engine.fail_task(task.id, claim.epoch, AttemptReport(error="is_error: true", exit_code=1))
             case "TIMED_OUT":
                 await pass_time(engine, clock, 60)
             case "BUDGET_EXCEEDED":
-                await engine.signal_attempt(task.id, claim.epoch, "overspend")
+                await engine.report_attempt(task.id, claim.epoch, "overspend")
             case "BLOCKED":
-                await engine.ask(task.id, claim.epoch, "which one?")
+                await engine.report_attempt(task.id, claim.epoch, "ask", AttemptReport(question="which one?"))
     if state in ("COMPLETED", "CANCELLED"):
         await engine.signal_task(task.id, {"COMPLETED": "accept", "CANCELLED": "cancel"}[state])
     task = await engine.get_task(task.id)
@@ -78,10 +79,10 @@ async def test_a_task_created_alone_waits_until_somebody_runs_it(database_url: s
         assert task.state == "PENDING"
         await claim_nothing(engine, worker)
         assert await state_of(engine, run) == "WAITING"
-        assert (await engine.signal_task(task.id, "run", actor="ada")).state == "QUEUED"
+        assert (await engine.for_tenant(actor="ada").signal_task(task.id, "run")).state == "QUEUED"
         assert await state_of(engine, run) == "RUNNING"
         claim = await claim_one(engine, worker)
-        await engine.complete_task(claim.task_id, claim.epoch, output="a patch")
+        await engine.complete_task(claim.task_id, claim.epoch, AttemptReport(output="a patch"))
         assert await state_of(engine, run, "x") == "READY"
         await engine.signal_task(task.id, "accept")
         assert await path_of(engine, task.id) == ["PENDING", "QUEUED", "RUNNING", "READY", "COMPLETED"]
@@ -151,9 +152,13 @@ async def test_an_answer_resumes_the_same_session_in_a_new_execution(database_ur
         run, task = await create_alone(engine)
         await engine.signal_task(task.id, "run")
         first = await claim_one(engine, worker)
-        await engine.note_attempt(task.id, first.epoch, session_id="s-1", cost_usd=usd("0.10"), log_path="/logs/1")
+        await engine.report_attempt(
+            task.id, first.epoch, report=AttemptReport(session_id="s-1", cost_usd=usd("0.10"), log_path="/logs/1")
+        )
         clock.advance(5)
-        asking = await engine.ask(task.id, first.epoch, "tabs or spaces?", cost_usd=usd("0.20"))
+        asking = await engine.report_attempt(
+            task.id, first.epoch, "ask", AttemptReport(question="tabs or spaces?", cost_usd=usd("0.20"))
+        )
         assert (asking.state, asking.question, asking.session_id) == ("BLOCKED", "tabs or spaces?", "s-1")
         assert await state_of(engine, run) == "WAITING"
         answered = await engine.signal_task(task.id, "answer", answer="spaces")
@@ -161,7 +166,7 @@ async def test_an_answer_resumes_the_same_session_in_a_new_execution(database_ur
         second = await claim_one(engine, worker)
         assert (second.session_id, second.answer, second.epoch) == ("s-1", "spaces", 2)
         clock.advance(5)
-        await engine.complete_task(task.id, second.epoch, cost_usd=usd("0.30"), exit_code=0, log_path="/logs/2")
+        await engine.complete_task(task.id, second.epoch, AttemptReport(cost_usd=usd("0.30"), exit_code=0, log_path="/logs/2"))
         one, two = await engine.list_attempts(task.id)
         assert (one.session_id, one.cost_usd, one.log_path, one.ended_by) == ("s-1", usd("0.30"), "/logs/1", "ask")
         assert (two.session_id, two.cost_usd, two.log_path, two.ended_by) == ("s-1", usd("0.30"), "/logs/2", "exit_ok")
@@ -177,9 +182,13 @@ async def test_a_question_without_a_session_is_refused_and_changes_nothing(datab
         claim = await claim_one(engine, worker)
         before = await engine.get_task(claim.task_id)
         with pytest.raises(TransitionRefused, match="has_session"):
-            await engine.ask(claim.task_id, claim.epoch, "which one?")
+            await engine.report_attempt(claim.task_id, claim.epoch, "ask", AttemptReport(question="which one?"))
         assert await engine.get_task(claim.task_id) == before
-        assert (await engine.ask(claim.task_id, claim.epoch, "which one?", session_id="s-1")).state == "BLOCKED"
+        assert (
+            await engine.report_attempt(
+                claim.task_id, claim.epoch, "ask", AttemptReport(question="which one?", session_id="s-1")
+            )
+        ).state == "BLOCKED"
         assert await state_of(engine, run) == "WAITING"
 
 
@@ -188,7 +197,7 @@ async def test_a_question_uses_up_no_attempt(database_url: str, clock: ManualClo
         worker = await register(engine)
         run = await submit_agents(engine, NewTask(name="x", max_attempts=1))
         claim = await claim_one(engine, worker)
-        await engine.ask(claim.task_id, claim.epoch, "which one?", session_id="s-1")
+        await engine.report_attempt(claim.task_id, claim.epoch, "ask", AttemptReport(question="which one?", session_id="s-1"))
         await engine.signal_task(claim.task_id, "answer", answer="that one")
         assert (await claim_and_complete(engine, worker)).epoch == 2
         assert await state_of(engine, run, "x") == "READY"
@@ -233,7 +242,7 @@ async def test_a_resume_uses_up_no_attempt(database_url: str, clock: ManualClock
         worker = await register(engine, lease_seconds=3600)
         run = await submit_agents(engine, NewTask(name="x", timeout_seconds=60, max_attempts=1))
         claim = await claim_one(engine, worker)
-        await engine.note_attempt(claim.task_id, claim.epoch, session_id="s-1")
+        await engine.report_attempt(claim.task_id, claim.epoch, report=AttemptReport(session_id="s-1"))
         await pass_time(engine, clock, 60)
         await engine.signal_task(claim.task_id, "resume")
         assert (await claim_and_complete(engine, worker)).epoch == 2
@@ -277,7 +286,9 @@ async def test_a_budget_that_is_spent_ends_the_task_for_good(database_url: str, 
         await engine.signal_task(task.id, "run")
         claim = await claim_one(engine, worker)
         assert claim.budget_usd == usd(1)
-        stopped = await engine.note_attempt(task.id, claim.epoch, cost_usd=usd("1.50"), session_id="s-1")
+        stopped = await engine.report_attempt(
+            task.id, claim.epoch, report=AttemptReport(cost_usd=usd("1.50"), session_id="s-1")
+        )
         assert (stopped.state, stopped.cost_usd) == ("BUDGET_EXCEEDED", usd("1.50"))
         (attempt,) = await engine.list_attempts(task.id)
         assert (attempt.ended_by, attempt.cost_usd, attempt.session_id) == ("overspend", usd("1.50"), "s-1")
@@ -298,7 +309,7 @@ async def test_an_agent_whose_worker_dies_has_failed(database_url: str, clock: M
         assert await state_of(engine, run, "x") == "FAILED"
         with pytest.raises(LeaseLost):
             await engine.complete_task(claim.task_id, claim.epoch)
-        await engine.heartbeat(worker.id)
+        await engine.send_heartbeat(worker.id)
         await engine.signal_task(claim.task_id, "run")
         assert (await claim_and_complete(engine, worker)).epoch == 2
 
@@ -333,7 +344,7 @@ async def request_cancel(engine: Engine, clock: ManualClock, worker: Worker) -> 
     await submit_agents(engine)
     claim = await claim_one(engine, worker)
     clock.advance(1)
-    asked = await engine.signal_task(claim.task_id, "cancel", actor="ada")
+    asked = await engine.for_tenant(actor="ada").signal_task(claim.task_id, "cancel")
     assert (asked.state, asked.cancel_requested_at) == ("RUNNING", clock.now())
     return claim
 
@@ -343,12 +354,12 @@ async def test_a_running_task_is_cancelled_when_its_process_has_ended(database_u
         worker = await register(engine)
         claim = await request_cancel(engine, clock, worker)
         attempt = (claim.task_id, claim.epoch)
-        beat = await engine.heartbeat(worker.id, [attempt])
+        beat = await engine.send_heartbeat(worker.id, [attempt])
         assert (beat.cancelled, beat.lost) == ((attempt,), ())
         assert (await engine.signal_task(claim.task_id, "cancel")).state == "RUNNING", "asking twice changes nothing"
-        ended = await engine.signal_attempt(*attempt, "cancel")
+        ended = await engine.report_attempt(*attempt, "cancel")
         assert (ended.state, ended.outcome, ended.worker_id) == ("CANCELLED", "canceled", None)
-        assert (await engine.heartbeat(worker.id, [attempt])).lost == (attempt,)
+        assert (await engine.send_heartbeat(worker.id, [attempt])).lost == (attempt,)
         assert (await engine.list_attempts(claim.task_id))[0].ended_by == "cancel"
         assert (await engine.get_run(claim.run_id)).state == "FAILED"
         assert (await engine.get_worker(worker.id)).state == "IDLE"
@@ -363,15 +374,17 @@ async def test_what_really_happened_to_the_process_wins_over_a_cancel(
         claim = await request_cancel(engine, clock, worker)
         reports: dict[str, Awaitable[Task]] = {
             "complete": engine.complete_task(claim.task_id, claim.epoch),
-            "fail": engine.fail_task(claim.task_id, claim.epoch, "exit 1"),
-            "ask": engine.ask(claim.task_id, claim.epoch, "really?", session_id="s-1"),
+            "fail": engine.fail_task(claim.task_id, claim.epoch, AttemptReport(error="exit 1")),
+            "ask": engine.report_attempt(
+                claim.task_id, claim.epoch, "ask", AttemptReport(question="really?", session_id="s-1")
+            ),
         }
         assert (await reports.pop(how)).state == expected
         for late in reports.values():
             with pytest.raises(LeaseLost):
                 await late
         with pytest.raises(LeaseLost):
-            await engine.signal_attempt(claim.task_id, claim.epoch, "cancel")
+            await engine.report_attempt(claim.task_id, claim.epoch, "cancel")
         assert (await engine.get_task(claim.task_id)).state == expected
 
 
@@ -379,10 +392,10 @@ async def test_a_cancel_of_the_last_attempt_does_not_touch_the_next_one(database
     async with proved_engine(database_url, clock) as engine:
         worker = await register(engine)
         first = await request_cancel(engine, clock, worker)
-        await engine.fail_task(first.task_id, first.epoch, "exit 1")
+        await engine.fail_task(first.task_id, first.epoch, AttemptReport(error="exit 1"))
         await engine.signal_task(first.task_id, "run")
         second = await claim_one(engine, worker)
-        beat = await engine.heartbeat(worker.id, [(second.task_id, second.epoch)])
+        beat = await engine.send_heartbeat(worker.id, [(second.task_id, second.epoch)])
         assert (beat.cancelled, beat.lost) == ((), ())
 
 
@@ -401,9 +414,9 @@ async def test_a_cancelled_run_waits_for_the_processes_of_its_tasks(database_url
         claim = await claim_one(engine, worker)
         assert (await engine.signal_run(run.id, "cancel")).state == "CANCELED"
         assert await states_of(engine, run) == {"runs": "RUNNING", "waits": "CANCELLED"}
-        beat = await engine.heartbeat(worker.id, [(claim.task_id, claim.epoch)])
+        beat = await engine.send_heartbeat(worker.id, [(claim.task_id, claim.epoch)])
         assert beat.cancelled == ((claim.task_id, claim.epoch),)
-        await engine.signal_attempt(claim.task_id, claim.epoch, "cancel")
+        await engine.report_attempt(claim.task_id, claim.epoch, "cancel")
         assert await states_of(engine, run) == {"runs": "CANCELLED", "waits": "CANCELLED"}
 
 
@@ -418,7 +431,7 @@ async def test_a_parent_is_blocked_until_its_subtasks_are_completed_and_then_rea
         run = await submit_agents(engine)
         parent = await claim_one(engine, worker)
         await engine.add_tasks(run.id, [NewTask(name="one", parent="x"), NewTask(name="two", parent="x")])
-        await engine.complete_task(parent.task_id, parent.epoch, session_id="s-1")
+        await engine.complete_task(parent.task_id, parent.epoch, AttemptReport(session_id="s-1"))
         assert await states_of(engine, run) == {"x": "BLOCKED", "one": "QUEUED", "two": "QUEUED"}
         assert await state_of(engine, run) == "RUNNING"
         await claim_and_complete(engine, worker)
@@ -439,7 +452,7 @@ async def test_a_parent_without_a_session_cannot_wait_for_its_subtasks(database_
         with pytest.raises(TransitionRefused, match="session"):
             await engine.complete_task(parent.task_id, parent.epoch)
         assert await state_of(engine, run, "x") == "RUNNING"
-        await engine.complete_task(parent.task_id, parent.epoch, session_id="s-1")
+        await engine.complete_task(parent.task_id, parent.epoch, AttemptReport(session_id="s-1"))
         assert await state_of(engine, run, "x") == "BLOCKED"
 
 
@@ -459,8 +472,8 @@ async def test_the_last_subtask_and_its_parent_may_end_in_the_same_moment(databa
         run = await submit_agents(engine, NewTask(name="x"), NewTask(name="one", parent="x", priority=-1))
         parent, child = await engine.claim_tasks(worker.id, 2)
         await asyncio.gather(
-            engine.heartbeat(worker.id, [(parent.task_id, 1), (child.task_id, 1)]),
-            engine.complete_task(parent.task_id, parent.epoch, session_id="s-1"),
+            engine.send_heartbeat(worker.id, [(parent.task_id, 1), (child.task_id, 1)]),
+            engine.complete_task(parent.task_id, parent.epoch, AttemptReport(session_id="s-1")),
             engine.complete_task(child.task_id, child.epoch),
         )
         assert await states_of(engine, run) == {"x": "READY", "one": "COMPLETED"}
@@ -471,8 +484,8 @@ async def test_a_subtask_that_failed_is_run_again_and_its_parent_waits_that_long
         worker = await register(engine, slots=2)
         run = await submit_agents(engine, NewTask(name="x"), NewTask(name="one", parent="x", priority=-1))
         parent, child = await engine.claim_tasks(worker.id, 2)
-        await engine.complete_task(parent.task_id, parent.epoch, session_id="s-1")
-        await engine.fail_task(child.task_id, child.epoch, "exit 1")
+        await engine.complete_task(parent.task_id, parent.epoch, AttemptReport(session_id="s-1"))
+        await engine.fail_task(child.task_id, child.epoch, AttemptReport(error="exit 1"))
         assert await states_of(engine, run) == {"x": "BLOCKED", "one": "FAILED"}
         assert await state_of(engine, run) == "FAILED"
         await engine.signal_task(child.task_id, "run")
@@ -527,7 +540,7 @@ async def test_a_failed_dependency_fails_whoever_waits_for_it_and_whoever_waits_
             engine, NewTask(name="a"), NewTask(name="b", depends_on=("a",)), NewTask(name="c", depends_on=("b",))
         )
         claim = await claim_one(engine, worker)
-        await engine.signal_attempt(claim.task_id, claim.epoch, how, error="it broke")
+        await engine.report_attempt(claim.task_id, claim.epoch, how, AttemptReport(error="it broke"))
         ended = {"fail": "FAILED", "expire": "TIMED_OUT", "overspend": "BUDGET_EXCEEDED", "cancel": "CANCELLED"}[how]
         assert await states_of(engine, run) == {"a": ended, "b": "FAILED", "c": "FAILED"}
         for name in ("b", "c"):

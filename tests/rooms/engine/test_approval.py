@@ -23,6 +23,7 @@ from tests.rooms.engine.test_standard import (
 )
 
 from pointsman.engine.engine import Engine
+from pointsman.engine.operations.attempts import AttemptReport
 from pointsman.engine.policy import Backoff
 from pointsman.engine.submit import NewRun, NewTask
 from pointsman.errors import KeyReused, LeaseLost, NotFound, TransitionRefused
@@ -80,7 +81,7 @@ async def test_a_gate_opens_when_it_is_reached_and_only_a_person_passes_it(datab
         }
         assert await state_of(engine, run) == "WAITING_APPROVAL"
         await claim_nothing(engine, worker)
-        approved = await engine.approve_run(run.id, actor="ada", reason="go")
+        approved = await engine.for_tenant(actor="ada").approve_run(run.id, reason="go")
         assert approved.state == "RUNNING"
         events = await read_stream(engine)
         assert (await engine.approve_run(run.id)).state == "RUNNING"
@@ -168,7 +169,7 @@ async def test_jitter_spreads_the_backoff_within_its_share(database_url: str, cl
         backoff = Backoff(base_seconds=100, jitter=0.25)
         run = await submit(engine, *(NewTask(name=f"t{n}", backoff=backoff) for n in range(20)), lifecycle="approval")
         for claim in await engine.claim_tasks(worker.id, 20):
-            await engine.fail_task(claim.task_id, claim.epoch, "all at once")
+            await engine.fail_task(claim.task_id, claim.epoch, AttemptReport(error="all at once"))
         due = [task.available_at for task in await engine.list_tasks(run.id)]
         assert all(at is not None and 200 <= (at - clock.now()).total_seconds() <= 250 for at in due)
         assert len(set(due)) > 15
@@ -257,19 +258,19 @@ async def test_a_step_of_a_silent_worker_stays_running_and_is_taken_over_by_a_ne
         step = await task_of(engine, run, "a")
         assert (step.state, step.epoch, step.lease_expired) == ("RUNNING", 1, True)
         for stale in (
-            engine.complete_task(step.id, 1, output="stale", cost_usd=usd(1)),
-            engine.fail_task(step.id, 1, "stale"),
-            engine.note_attempt(step.id, 1, cost_usd=usd(1)),
+            engine.complete_task(step.id, 1, AttemptReport(output="stale", cost_usd=usd(1))),
+            engine.fail_task(step.id, 1, AttemptReport(error="stale")),
+            engine.report_attempt(step.id, 1, report=AttemptReport(cost_usd=usd(1))),
         ):
-            with pytest.raises(LeaseLost, match="its lease is over"):
+            with pytest.raises(LeaseLost, match="its lease has expired"):
                 await stale
         heir = await register(engine)
         claim = await claim_one(engine, heir)
         assert (claim.epoch, claim.attempt_count) == (2, 2)
         with pytest.raises(LeaseLost, match="attempt 2 has taken over"):
             await engine.complete_task(step.id, 1)
-        assert (await engine.heartbeat(zombie.id, [(step.id, 1)])).lost == ((step.id, 1),)
-        await engine.complete_task(step.id, 2, output="fresh")
+        assert (await engine.send_heartbeat(zombie.id, [(step.id, 1)])).lost == ((step.id, 1),)
+        await engine.complete_task(step.id, 2, AttemptReport(output="fresh"))
         done = await engine.get_task(step.id)
         assert (done.state, msgspec.json.decode(str(done.output)), done.cost_usd) == ("SUCCEEDED", "fresh", usd(0))
         assert await path_of(engine, step.id) == ["PENDING", "RUNNING", "RUNNING", "SUCCEEDED"]
@@ -287,7 +288,7 @@ async def test_a_worker_that_comes_back_may_take_its_own_step_over(database_url:
     async with proved_engine(database_url, clock) as engine:
         run = await submit_template(engine, NewTask(name="a"))
         worker = await lose_worker(engine, clock)
-        await engine.heartbeat(worker.id)
+        await engine.send_heartbeat(worker.id)
         assert (await engine.get_worker(worker.id)).state == "IDLE"
         assert (await claim_and_complete(engine, worker)).epoch == 2
         assert await state_of(engine, run) == "SUCCEEDED"
@@ -326,7 +327,7 @@ async def test_a_step_older_than_its_limit_is_reclaimed_from_a_worker_that_still
         await pass_time(engine, clock, 0.1)
         second = await claim_one(engine, heir)
         assert (second.task_id, second.epoch) == (first.task_id, 2)
-        assert (await engine.heartbeat(slow.id, [(first.task_id, 1)])).lost == ((first.task_id, 1),)
+        assert (await engine.send_heartbeat(slow.id, [(first.task_id, 1)])).lost == ((first.task_id, 1),)
         with pytest.raises(LeaseLost):
             await engine.complete_task(first.task_id, 1)
         assert (await engine.get_worker(slow.id)).state == "IDLE", "who lost its only step is free"
@@ -378,7 +379,7 @@ async def test_a_step_is_cancelled_from_wherever_it_stands(database_url: str, cl
             await claim_one(engine, worker)
         step = await task_of(engine, run, "x")
         assert step.state == state
-        assert (await engine.signal_task(step.id, "cancel", actor="ada")).state == "CANCELED"
+        assert (await engine.for_tenant(actor="ada").signal_task(step.id, "cancel")).state == "CANCELED"
         assert await states_of(engine, run) == {"x": "CANCELED", "after": "PENDING"}
         assert await state_of(engine, run) == "FAILED"
         if state == "RUNNING":
@@ -404,7 +405,7 @@ async def test_a_cancelled_run_cancels_its_steps_from_wherever_they_stand(
                 await claim_and_fail(engine, worker)
             case "stale":
                 await lose_worker(engine, clock)
-        canceled = await engine.signal_run(run.id, "cancel", actor="ada", reason="not needed")
+        canceled = await engine.for_tenant(actor="ada").signal_run(run.id, "cancel", reason="not needed")
         assert canceled.state == "CANCELED"
         states = await states_of(engine, run)
         assert states.pop("first") == ("CANCELED" if state == "PENDING" else "SUCCEEDED")
@@ -434,15 +435,15 @@ async def test_a_key_makes_one_durable_run_for_each_tenant(database_url: str, cl
         new = NewRun(name="release", tasks=TEMPLATE, lifecycle="approval", ordered=True)
         first = await engine.submit_run(new, request_id="k1")
         assert (await engine.submit_run(new, request_id="k1")).id == first.id
-        other = await engine.submit_run(new, request_id="k1", tenant="other")
+        other = await engine.for_tenant("other").submit_run(new, request_id="k1")
         assert other.id != first.id
         with pytest.raises(KeyReused):
             await engine.submit_run(NewRun(name="another", tasks=TEMPLATE, lifecycle="approval"), request_id="k1")
-        assert len(await engine.list_runs()) == len(await engine.list_runs(tenant="other")) == 1
+        assert len(await engine.list_runs()) == len(await engine.for_tenant("other").list_runs()) == 1
         for attempt in (
-            engine.approve_run(first.id, tenant="other"),
-            engine.signal_run(first.id, "cancel", tenant="other"),
-            engine.get_run(first.id, tenant="other"),
+            engine.for_tenant("other").approve_run(first.id),
+            engine.for_tenant("other").signal_run(first.id, "cancel"),
+            engine.for_tenant("other").get_run(first.id),
         ):
             with pytest.raises(NotFound):
                 await attempt

@@ -28,6 +28,7 @@ from tests.system.faults.prompt import Prompt, prompt
 
 from pointsman.engine.checks import MAX_TEXT_BYTES as MAX_PAYLOAD_BYTES
 from pointsman.engine.engine import Engine
+from pointsman.engine.operations.attempts import AttemptReport
 from pointsman.engine.policy import Backoff
 from pointsman.engine.submit import MAX_TASKS, NewRun, NewTask, check_run
 from pointsman.errors import (
@@ -199,21 +200,21 @@ BY_ID: dict[str, tuple[str, Asked]] = {
     "approve_run": ("run", lambda desk, name: desk.engine.approve_run(name)),
     "set_budget": ("run", lambda desk, name: desk.engine.set_budget(name, Decimal(1))),
     "parent_run_id": ("run", lambda desk, name: submit(desk.engine, NewTask(name="a"), parent_run_id=name)),
-    "transition a run": ("run", lambda desk, name: desk.engine.transition(Kind.RUN, name, trigger="cancel")),
+    "transition a run": ("run", lambda desk, name: desk.engine.request_transition(Kind.RUN, name, trigger="cancel")),
     "get_task": ("task", lambda desk, name: desk.engine.get_task(name)),
     "list_attempts": ("task", lambda desk, name: desk.engine.list_attempts(name)),
     "signal_task": ("task", lambda desk, name: desk.engine.signal_task(name, "cancel")),
     "complete_task": ("task", lambda desk, name: desk.engine.complete_task(name, 1)),
-    "fail_task": ("task", lambda desk, name: desk.engine.fail_task(name, 1, "no")),
-    "ask": ("task", lambda desk, name: desk.engine.ask(name, 1, "why?")),
-    "signal_attempt": ("task", lambda desk, name: desk.engine.signal_attempt(name, 1, "expire")),
-    "note_attempt": ("task", lambda desk, name: desk.engine.note_attempt(name, 1)),
-    "transition a task": ("task", lambda desk, name: desk.engine.transition(Kind.TASK, name, to_state="CANCELED")),
+    "fail_task": ("task", lambda desk, name: desk.engine.fail_task(name, 1, AttemptReport(error="no"))),
+    "ask": ("task", lambda desk, name: desk.engine.report_attempt(name, 1, "ask", AttemptReport(question="why?"))),
+    "signal_attempt": ("task", lambda desk, name: desk.engine.report_attempt(name, 1, "expire")),
+    "note_attempt": ("task", lambda desk, name: desk.engine.report_attempt(name, 1)),
+    "transition a task": ("task", lambda desk, name: desk.engine.request_transition(Kind.TASK, name, to_state="CANCELED")),
     "get_worker": ("worker", lambda desk, name: desk.engine.get_worker(name)),
     "claim_tasks": ("worker", lambda desk, name: desk.engine.claim_tasks(name)),
-    "heartbeat": ("worker", lambda desk, name: desk.engine.heartbeat(name)),
+    "heartbeat": ("worker", lambda desk, name: desk.engine.send_heartbeat(name)),
     "signal_worker": ("worker", lambda desk, name: desk.engine.signal_worker(name, "pause")),
-    "transition a worker": ("worker", lambda desk, name: desk.engine.transition(Kind.WORKER, name, trigger="pause")),
+    "transition a worker": ("worker", lambda desk, name: desk.engine.request_transition(Kind.WORKER, name, trigger="pause")),
     "get_breaker": ("tool", lambda desk, name: desk.engine.get_breaker(name)),
     "reset_breaker": ("tool", lambda desk, name: desk.engine.reset_breaker(name)),
 }
@@ -255,7 +256,7 @@ def test_what_never_was_has_no_history(desk: Desk) -> None:
         lambda desk, name: desk.engine.signal_worker(name, "pause", request_id="key"),
         lambda desk, name: desk.engine.reset_breaker(name, request_id="key"),
         lambda desk, name: desk.engine.set_budget(name, None, request_id="key"),
-        lambda desk, name: desk.engine.transition(Kind.RUN, name, trigger="cancel", request_id="key"),
+        lambda desk, name: desk.engine.request_transition(Kind.RUN, name, trigger="cancel", request_id="key"),
     ],
     ids=[
         "add_tasks",
@@ -274,9 +275,9 @@ def test_nor_with_an_idempotency_key(desk: Desk, ask: Asked, bad: str) -> None:
 
 def test_a_worker_is_told_which_of_its_attempts_nobody_knows(desk: Desk) -> None:
     attempts = [("task_of_nobody", 1), (desk.running.id, 7), (desk.waiting.id, 1), (desk.running.id, 1)]
-    beat = desk.ask(lambda desk: desk.engine.heartbeat(desk.worker.id, attempts))
+    beat = desk.ask(lambda desk: desk.engine.send_heartbeat(desk.worker.id, attempts))
     assert beat.lost == tuple(attempts[:3])
-    desk.refuses(lambda desk: desk.engine.heartbeat(desk.worker.id, [(HALF, 1)]), NotFound)
+    desk.refuses(lambda desk: desk.engine.send_heartbeat(desk.worker.id, [(HALF, 1)]), NotFound)
 
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -385,10 +386,10 @@ SHAPES: dict[str, tuple[dict[str, Any], str, str]] = {
     "another answer to an open circuit": (
         {"tasks": (NewTask(name="a", on_open_circuit="panic"),)},  # type: ignore[arg-type]
         "tasks[0].on_open_circuit",
-        "'wait' nor 'fail'",
+        "must be one of wait, fail",
     ),
     "dependencies that are one word": (
-        {"tasks": (NewTask(name="build"), NewTask(name="test", depends_on="build"))},  # type: ignore[arg-type]
+        {"tasks": (NewTask(name="build"), NewTask(name="test", depends_on="build"))},
         "tasks[1].depends_on",
         "must be a list of words",
     ),
@@ -409,7 +410,7 @@ def test_a_circle_is_shown_in_the_order_in_which_it_is_walked(desk: Desk) -> Non
     assert circle
     names = circle[1].split(" -> ")
     assert names[0] == names[-1]
-    follows = {task.name: task.depends_on[0] for task in tasks}
+    follows = {task.name: next(iter(task.depends_on)) for task in tasks}
     assert all(follows[name] == after for name, after in pairwise(names))
 
 
@@ -526,14 +527,26 @@ CALL_NUMBERS: dict[str, Asked] = {
     "cooldown_seconds": lambda desk, number: desk.engine.declare_tool("linker", cooldown_seconds=number),
     "limit": lambda desk, number: desk.engine.claim_tasks(desk.worker.id, number),
     "wait_seconds": lambda desk, number: desk.engine.claim_tasks(desk.worker.id, wait_seconds=number),
-    "exit_code": lambda desk, number: desk.engine.complete_task(desk.running.id, 1, exit_code=number),
+    "exit_code": lambda desk, number: desk.engine.complete_task(desk.running.id, 1, AttemptReport(exit_code=number)),
 }
 CALL_AMOUNTS: dict[str, tuple[str, Asked]] = {
     "set_budget": ("budget_usd", lambda desk, amount: desk.engine.set_budget(desk.run.id, amount)),
-    "complete_task": ("cost_usd", lambda desk, cost: desk.engine.complete_task(desk.running.id, 1, cost_usd=cost)),
-    "fail_task": ("cost_usd", lambda desk, cost: desk.engine.fail_task(desk.running.id, 1, "no", cost_usd=cost)),
-    "ask": ("cost_usd", lambda desk, cost: desk.engine.ask(desk.running.id, 1, "why?", cost_usd=cost)),
-    "note_attempt": ("cost_usd", lambda desk, cost: desk.engine.note_attempt(desk.running.id, 1, cost_usd=cost)),
+    "complete_task": (
+        "cost_usd",
+        lambda desk, cost: desk.engine.complete_task(desk.running.id, 1, AttemptReport(cost_usd=cost)),
+    ),
+    "fail_task": (
+        "cost_usd",
+        lambda desk, cost: desk.engine.fail_task(desk.running.id, 1, AttemptReport(error="no", cost_usd=cost)),
+    ),
+    "ask": (
+        "cost_usd",
+        lambda desk, cost: desk.engine.report_attempt(desk.running.id, 1, "ask", AttemptReport(question="why?", cost_usd=cost)),
+    ),
+    "note_attempt": (
+        "cost_usd",
+        lambda desk, cost: desk.engine.report_attempt(desk.running.id, 1, report=AttemptReport(cost_usd=cost)),
+    ),
     "a run": ("budget_usd", lambda desk, amount: submit(desk.engine, NewTask(name="a"), budget_usd=amount)),
     "a task": ("tasks[0].budget_usd", lambda desk, amount: submit(desk.engine, NewTask(name="a", budget_usd=amount))),
 }
@@ -621,37 +634,52 @@ TEXTS: dict[str, tuple[str, Asked]] = {
     "name of a tool": ("tool", lambda desk, text: desk.engine.declare_tool(text)),
     "comment": ("comment", lambda desk, text: desk.engine.signal_task(desk.waiting.id, "cancel", comment=text)),
     "answer": ("answer", lambda desk, text: desk.engine.signal_task(desk.waiting.id, "cancel", answer=text)),
-    "question": ("question", lambda desk, text: desk.engine.ask(desk.running.id, 1, text)),
-    "error": ("error", lambda desk, text: desk.engine.fail_task(desk.running.id, 1, text)),
+    "question": (
+        "question",
+        lambda desk, text: desk.engine.report_attempt(desk.running.id, 1, "ask", AttemptReport(question=text)),
+    ),
+    "error": ("error", lambda desk, text: desk.engine.fail_task(desk.running.id, 1, AttemptReport(error=text))),
     "error of a signal": (
         "error",
-        lambda desk, text: desk.engine.signal_attempt(desk.running.id, 1, "expire", error=text),
+        lambda desk, text: desk.engine.report_attempt(desk.running.id, 1, "expire", AttemptReport(error=text)),
     ),
     "session of a completion": (
         "session_id",
-        lambda desk, text: desk.engine.complete_task(desk.running.id, 1, session_id=text),
+        lambda desk, text: desk.engine.complete_task(desk.running.id, 1, AttemptReport(session_id=text)),
     ),
-    "session of a question": ("session_id", lambda desk, text: desk.engine.ask(desk.running.id, 1, "why?", session_id=text)),
-    "session of a note": ("session_id", lambda desk, text: desk.engine.note_attempt(desk.running.id, 1, session_id=text)),
-    "log path": ("log_path", lambda desk, text: desk.engine.note_attempt(desk.running.id, 1, log_path=text)),
+    "session of a question": (
+        "session_id",
+        lambda desk, text: desk.engine.report_attempt(
+            desk.running.id, 1, "ask", AttemptReport(question="why?", session_id=text)
+        ),
+    ),
+    "session of a note": (
+        "session_id",
+        lambda desk, text: desk.engine.report_attempt(desk.running.id, 1, report=AttemptReport(session_id=text)),
+    ),
+    "log path": (
+        "log_path",
+        lambda desk, text: desk.engine.report_attempt(desk.running.id, 1, report=AttemptReport(log_path=text)),
+    ),
     "signal of a task": ("signal", lambda desk, text: desk.engine.signal_task(desk.running.id, text)),
     "signal of a run": ("signal", lambda desk, text: desk.engine.signal_run(desk.run.id, text)),
     "signal of a worker": ("signal", lambda desk, text: desk.engine.signal_worker(desk.worker.id, text)),
-    "signal of an attempt": ("signal", lambda desk, text: desk.engine.signal_attempt(desk.running.id, 1, text)),
-    "state": ("to_state", lambda desk, text: desk.engine.transition(Kind.RUN, desk.run.id, to_state=text)),
-    "trigger": ("trigger", lambda desk, text: desk.engine.transition(Kind.RUN, desk.run.id, trigger=text)),
+    "signal of an attempt": ("signal", lambda desk, text: desk.engine.report_attempt(desk.running.id, 1, text)),
+    "state": ("to_state", lambda desk, text: desk.engine.request_transition(Kind.RUN, desk.run.id, to_state=text)),
+    "trigger": ("trigger", lambda desk, text: desk.engine.request_transition(Kind.RUN, desk.run.id, trigger=text)),
     "key of a submission": ("request_id", lambda desk, text: submit_with(desk, request_id=text)),
     "key of a completion": (
         "request_id",
         lambda desk, text: desk.engine.complete_task(desk.running.id, 1, request_id=text),
     ),
     "tenant of a submission": ("tenant", lambda desk, text: submit_with(desk, tenant=text)),
-    "tenant of a claim": ("tenant", lambda desk, text: desk.engine.claim_tasks(desk.worker.id, tenant=text)),
+    "actor of a submission": ("actor", lambda desk, text: submit_with(desk, actor=text)),
+    "tenant of a claim": ("tenant", lambda desk, text: desk.engine.for_tenant(text).claim_tasks(desk.worker.id)),
 }
 
 
 def say(who: str) -> dict[str, tuple[str, Asked]]:
-    """Everywhere that people are asked who they are, or why."""
+    """Everywhere that people are asked why."""
     return {
         f"{who} of a submission": (who, lambda desk, text: submit_with(desk, **{who: text})),
         f"{who} of more tasks": (
@@ -669,7 +697,7 @@ def say(who: str) -> dict[str, tuple[str, Asked]]:
         f"{who} of an approval": (who, lambda desk, text: desk.engine.approve_run(desk.run.id, **{who: text})),
         f"{who} of a transition": (
             who,
-            lambda desk, text: desk.engine.transition(Kind.RUN, desk.run.id, trigger="pause", **{who: text}),
+            lambda desk, text: desk.engine.request_transition(Kind.RUN, desk.run.id, trigger="pause", **{who: text}),
         ),
         f"{who} of a signal to a worker": (
             who,
@@ -679,15 +707,16 @@ def say(who: str) -> dict[str, tuple[str, Asked]]:
     }
 
 
-TEXTS |= say("actor") | say("reason")
+TEXTS |= say("reason")
 
 
 def submit_new(desk: Desk, *, new: NewRun, key: str | None) -> Awaitable[Run]:
     return desk.engine.submit_run(new, request_id=key)
 
 
-def submit_with(desk: Desk, **options: Any) -> Awaitable[Run]:
-    return desk.engine.submit_run(NewRun(name="a", tasks=(NewTask(name="a"),)), **options)
+def submit_with(desk: Desk, *, tenant: str = "default", actor: str = "user", **options: Any) -> Awaitable[Run]:
+    engine = desk.engine.for_tenant(tenant, actor=actor)
+    return engine.submit_run(NewRun(name="a", tasks=(NewTask(name="a"),)), **options)
 
 
 @pytest.mark.parametrize("bad", BAD_TEXTS)
@@ -721,11 +750,11 @@ def test_a_text_is_text(desk: Desk, place: str) -> None:
 @pytest.mark.parametrize(
     "ask",
     [
-        lambda desk, tenant: desk.engine.get_run(desk.run.id, tenant=tenant),
-        lambda desk, tenant: desk.engine.list_runs(tenant=tenant),
-        lambda desk, tenant: desk.engine.list_workers(tenant=tenant),
-        lambda desk, tenant: desk.engine.list_transitions(tenant=tenant),
-        lambda desk, tenant: desk.engine.measure_transitions(tenant=tenant),
+        lambda desk, tenant: desk.engine.for_tenant(tenant).get_run(desk.run.id),
+        lambda desk, tenant: desk.engine.for_tenant(tenant).list_runs(),
+        lambda desk, tenant: desk.engine.for_tenant(tenant).list_workers(),
+        lambda desk, tenant: desk.engine.for_tenant(tenant).list_transitions(),
+        lambda desk, tenant: desk.engine.for_tenant(tenant).measure_transitions(),
     ],
     ids=["get_run", "list_runs", "list_workers", "list_transitions", "measure_transitions"],
 )
@@ -800,10 +829,13 @@ JSON_PLACES: dict[str, tuple[str, Asked]] = {
         "tasks[0].payload",
         lambda desk, value: desk.engine.add_tasks(desk.run.id, [NewTask(name="more", payload=value)], request_id="a key"),
     ),
-    "output of a task": ("output", lambda desk, value: desk.engine.complete_task(desk.running.id, 1, output=value)),
+    "output of a task": (
+        "output",
+        lambda desk, value: desk.engine.complete_task(desk.running.id, 1, AttemptReport(output=value)),
+    ),
     "output of a task with a key": (
         "output",
-        lambda desk, value: desk.engine.complete_task(desk.running.id, 1, output=value, request_id="a key"),
+        lambda desk, value: desk.engine.complete_task(desk.running.id, 1, AttemptReport(output=value), request_id="a key"),
     ),
     "output of a run": ("output", lambda desk, value: desk.engine.signal_run(desk.run.id, "checks_passed", output=value)),
     "output of a run with a key": (
@@ -878,7 +910,9 @@ def test_people_do_not_speak_for_a_worker_or_the_engine(desk: Desk, signal: str)
 @pytest.mark.parametrize("signal", ["start", "complete", "fail", "wait", "proceed", "expire", "delay_over"])
 def test_people_do_not_say_what_follows_from_the_tasks_of_a_run(desk: Desk, signal: str) -> None:
     desk.refuses(lambda desk: desk.engine.signal_run(desk.run.id, signal), RequestInvalid, path="signal")
-    desk.refuses(lambda desk: desk.engine.transition(Kind.RUN, desk.run.id, trigger=signal), RequestInvalid, path="signal")
+    desk.refuses(
+        lambda desk: desk.engine.request_transition(Kind.RUN, desk.run.id, trigger=signal), RequestInvalid, path="signal"
+    )
 
 
 @pytest.mark.parametrize(
@@ -911,7 +945,7 @@ def test_people_do_not_say_what_a_worker_does(desk: Desk, signal: str) -> None:
 
 @pytest.mark.parametrize("signal", ["claim", "approve", "accept", "retry", "lease_lost", "no_such_signal", ""])
 def test_a_worker_says_only_what_workers_say(desk: Desk, signal: str) -> None:
-    error = desk.refuses(lambda desk: desk.engine.signal_attempt(desk.running.id, 1, signal), RequestInvalid, path="signal")
+    error = desk.refuses(lambda desk: desk.engine.report_attempt(desk.running.id, 1, signal), RequestInvalid, path="signal")
     assert "It may say: complete" in str(error)
 
 
@@ -928,22 +962,22 @@ def test_a_signal_that_does_not_exist_is_refused_with_what_is_allowed(desk: Desk
 
 @pytest.mark.parametrize("to_state", ["", "NO_SUCH_STATE", "running", "SUCCEEDED"])
 def test_a_state_that_does_not_exist_is_unknown(desk: Desk, to_state: str) -> None:
-    desk.refuses(lambda desk: desk.engine.transition(Kind.WORKER, desk.worker.id, to_state=to_state), UnknownName)
+    desk.refuses(lambda desk: desk.engine.request_transition(Kind.WORKER, desk.worker.id, to_state=to_state), UnknownName)
 
 
 @pytest.mark.parametrize("to_state", ["INITIALIZING", "SHUTDOWN", "BUSY"])
 def test_a_state_that_cannot_be_reached_is_an_answer(desk: Desk, to_state: str) -> None:
     with desk.nothing_changes():
-        result = desk.ask(lambda desk: desk.engine.transition(Kind.WORKER, desk.worker.id, to_state=to_state))
+        result = desk.ask(lambda desk: desk.engine.request_transition(Kind.WORKER, desk.worker.id, to_state=to_state))
     assert not result.success
     assert result.error
 
 
 def test_a_transition_has_one_aim(desk: Desk) -> None:
     run_id = desk.run.id
-    desk.refuses(lambda desk: desk.engine.transition(Kind.RUN, run_id), RequestInvalid, path="to_state")
+    desk.refuses(lambda desk: desk.engine.request_transition(Kind.RUN, run_id), RequestInvalid, path="to_state")
     desk.refuses(
-        lambda desk: desk.engine.transition(Kind.RUN, run_id, to_state="PAUSED", trigger="pause"),
+        lambda desk: desk.engine.request_transition(Kind.RUN, run_id, to_state="PAUSED", trigger="pause"),
         RequestInvalid,
         path="to_state",
     )
@@ -952,7 +986,7 @@ def test_a_transition_has_one_aim(desk: Desk) -> None:
 def test_a_breaker_is_not_called_a_worker(desk: Desk) -> None:
     """Document 000 moves jobs and workers; a breaker has a command of its own."""
     breaker = desk.ask(lambda desk: desk.engine.get_breaker("compiler"))
-    error = desk.refuses(lambda desk: desk.engine.transition(Kind.BREAKER, breaker.id, trigger="reset"))
+    error = desk.refuses(lambda desk: desk.engine.request_transition(Kind.BREAKER, breaker.id, trigger="reset"))
     assert "worker" not in str(error)
 
 
@@ -962,10 +996,10 @@ def test_an_attempt_that_never_was_changes_nothing(desk: Desk, epoch: int, key: 
     task_id = desk.running.id
     for ask in (
         lambda desk: desk.engine.complete_task(task_id, epoch, request_id=key),
-        lambda desk: desk.engine.fail_task(task_id, epoch, "no", request_id=key),
-        lambda desk: desk.engine.ask(task_id, epoch, "why?", request_id=key),
-        lambda desk: desk.engine.signal_attempt(task_id, epoch, "expire", request_id=key),
-        lambda desk: desk.engine.note_attempt(task_id, epoch, cost_usd=Decimal(1)),
+        lambda desk: desk.engine.fail_task(task_id, epoch, AttemptReport(error="no"), request_id=key),
+        lambda desk: desk.engine.report_attempt(task_id, epoch, "ask", AttemptReport(question="why?"), request_id=key),
+        lambda desk: desk.engine.report_attempt(task_id, epoch, "expire", request_id=key),
+        lambda desk: desk.engine.report_attempt(task_id, epoch, report=AttemptReport(cost_usd=Decimal(1))),
         lambda desk: desk.engine.complete_task(desk.waiting.id, epoch, request_id=key),
     ):
         error = desk.refuses(ask, LeaseLost)
@@ -980,7 +1014,7 @@ def test_an_epoch_is_a_whole_number(desk: Desk, epoch: Any) -> None:
 def test_an_instant_says_its_time_zone(desk: Desk) -> None:
     until = datetime(2031, 1, 1)  # noqa: DTZ001 - the point
     desk.refuses(
-        lambda desk: desk.engine.fail_task(desk.running.id, 1, "limit", usage_limit_until=until),
+        lambda desk: desk.engine.fail_task(desk.running.id, 1, AttemptReport(error="limit", usage_limit_until=until)),
         RequestInvalid,
         path="usage_limit_until",
     )
@@ -1019,23 +1053,23 @@ def test_a_malformed_position_is_refused(desk: Desk, position: str) -> None:
 
 def test_a_refused_request_makes_no_tenant(desk: Desk) -> None:
     for ask in (
-        lambda desk: desk.engine.signal_run("run_of_nobody", "cancel", tenant="passer-by"),
-        lambda desk: desk.engine.claim_tasks("worker_of_nobody", tenant="passer-by"),
+        lambda desk: desk.engine.for_tenant("passer-by").signal_run("run_of_nobody", "cancel"),
+        lambda desk: desk.engine.for_tenant("passer-by").claim_tasks("worker_of_nobody"),
         lambda desk: submit_with_unknown_tool(desk, "passer-by"),
     ):
         desk.refuses(ask, RequestError)
 
 
 def submit_with_unknown_tool(desk: Desk, tenant: str) -> Awaitable[Run]:
-    return desk.engine.submit_run(NewRun(name="a", tasks=(NewTask(name="a", tool="none"),)), tenant=tenant)
+    return desk.engine.for_tenant(tenant).submit_run(NewRun(name="a", tasks=(NewTask(name="a", tool="none"),)))
 
 
 def test_what_belongs_to_another_tenant_is_not_found(desk: Desk) -> None:
     for ask, kind in (
-        (lambda desk: desk.engine.get_run(desk.run.id, tenant="default2"), "run"),
-        (lambda desk: desk.engine.list_tasks(desk.run.id, tenant="default2"), "run"),
-        (lambda desk: desk.engine.get_task(desk.running.id, tenant="default2"), "task"),
-        (lambda desk: desk.engine.get_breaker("compiler", tenant="default2"), "tool"),
+        (lambda desk: desk.engine.for_tenant("default2").get_run(desk.run.id), "run"),
+        (lambda desk: desk.engine.for_tenant("default2").list_tasks(desk.run.id), "run"),
+        (lambda desk: desk.engine.for_tenant("default2").get_task(desk.running.id), "task"),
+        (lambda desk: desk.engine.for_tenant("default2").get_breaker("compiler"), "tool"),
     ):
         error = desk.refuses(ask, NotFound)
         assert isinstance(error, NotFound)
@@ -1113,7 +1147,7 @@ async def test_nothing_is_added_to_a_run_that_is_in_its_last_checks(database_url
         worker = await register(engine, lifecycle="orchestrated")
         claim = await claim_one(engine, worker)
         await engine.complete_task(claim.task_id, claim.epoch)
-        await engine.signal_attempt(claim.task_id, claim.epoch, "checks_passed")
+        await engine.report_attempt(claim.task_id, claim.epoch, "checks_passed")
         assert await state_of(engine, run) == "validating"
         with pytest.raises(RequestInvalid, match="only its checks are left"):
             await engine.add_tasks(run.id, [NewTask(name="b")])

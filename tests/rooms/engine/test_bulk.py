@@ -24,7 +24,8 @@ from tests.system.faults.prompt import prompt
 
 from pointsman.engine import bulk
 from pointsman.engine.claims import Claim
-from pointsman.engine.engine import Completion, Engine
+from pointsman.engine.engine import Engine
+from pointsman.engine.operations.attempts import AttemptReport, ReportAttempt
 from pointsman.engine.submit import NewRun, NewTask
 from pointsman.errors import LeaseLost, NotFound, PointsmanError, TransitionRefused
 from pointsman.store.postgres.store import PostgresTransaction
@@ -43,10 +44,10 @@ Ask = Callable[[Engine], Awaitable[Any]]
 class Plan:
     """What is asked of an engine in one commit."""
 
-    reports: Sequence[Completion]
+    reports: Sequence[ReportAttempt]
     before: Sequence[Ask] = ()
     after: Sequence[Ask] = ()
-    more: Sequence[Completion] = ()
+    more: Sequence[ReportAttempt] = ()
     """A second call."""
 
     @property
@@ -57,8 +58,8 @@ class Plan:
 Prepare = Callable[[Engine, ManualClock], Awaitable[Plan]]
 
 
-def done(claims: Sequence[Claim], **told: Any) -> list[Completion]:
-    return [Completion(task_id=claim.task_id, epoch=claim.epoch, **told) for claim in claims]
+def done(claims: Sequence[Claim], **told: Any) -> list[ReportAttempt]:
+    return [ReportAttempt(claim.task_id, claim.epoch, "complete", AttemptReport(**told)) for claim in claims]
 
 
 def some(number: int, prefix: str = "t", **options: Any) -> tuple[NewTask, ...]:
@@ -97,7 +98,7 @@ async def play_together(engine: Engine, clock: ManualClock, prepare: Prepare, le
     valve = fit_valve(engine)
     led.clear()
     calls = [each(engine) for each in plan.before]
-    calls += [engine.complete_tasks(reports) for reports in (plan.reports, plan.more) if reports]
+    calls += [engine.report_attempts(reports) for reports in (plan.reports, plan.more) if reports]
     calls += [each(engine) for each in plan.after]
     answers = await together(engine, valve, *calls)
     groups, commits = len(led), valve.begun
@@ -130,9 +131,8 @@ async def play_one_by_one(engine: Engine, clock: ManualClock, prepare: Prepare, 
     return await watch(engine, clock, plan, told, [], 0, len(plan.reports))
 
 
-def complete(engine: Engine, report: Completion) -> Awaitable[Any]:
-    told = msgspec.structs.asdict(report)
-    return engine.complete_task(told.pop("task_id"), told.pop("epoch"), **told)
+def complete(engine: Engine, report: ReportAttempt) -> Awaitable[Any]:
+    return engine.perform(report)
 
 
 def as_answer(answer: Any) -> PointsmanError | None:
@@ -161,7 +161,7 @@ def comparable(answer: Any) -> Any:
 async def look(engine: Engine) -> dict[str, Any]:
     """All that is stored, by entity, but for the one order of the stream."""
     found: dict[str, Any] = {}
-    with engine._store.read() as reader:
+    with engine._core.store.read() as reader:
         assert reader.list_disagreements() == []
         for tenant in TENANTS:
             runs = reader.list_runs(tenant, phase=None, after=None, limit=1000)
@@ -256,7 +256,7 @@ async def test_fifty_end_and_the_next_begin_in_one_commit(database_url: str, clo
         clock.advance(5)
         before = engine.commit_metrics.batches
         refusals, others = await asyncio.gather(
-            engine.complete_tasks(done(claims, output={"ok": True})), engine.claim_tasks(worker.id, 50)
+            engine.report_attempts(done(claims, output={"ok": True})), engine.claim_tasks(worker.id, 50)
         )
         assert engine.commit_metrics.batches == before + 1
         assert (engine.commit_metrics.retries, engine.commit_metrics.splits) == (0, 0)
@@ -283,7 +283,7 @@ async def test_fifty_end_and_the_next_begin_in_one_commit(database_url: str, clo
             (attempt,) = await engine.list_attempts(task.id)
             assert (attempt.worker_id, attempt.started_at, attempt.ended_at) == (worker.id, clock.now(), None)
         assert await path_of(engine, worker.id) == ["INITIALIZING", "IDLE", "BUSY"], "it was busy all the time"
-        assert await engine.complete_tasks(done(others)) == [None] * 30
+        assert await engine.report_attempts(done(others)) == [None] * 30
         assert await path_of(engine, worker.id) == ["INITIALIZING", "IDLE", "BUSY", "IDLE"]
         assert await path_of(engine, run.id) == ["PENDING", "RUNNING", "SUCCEEDED"]
         assert await engine.diagnose() == []
@@ -291,7 +291,7 @@ async def test_fifty_end_and_the_next_begin_in_one_commit(database_url: str, clo
 
 async def test_nothing_is_completed_by_an_empty_call(database_url: str, clock: ManualClock) -> None:
     async with open_engine(database_url, clock) as engine:
-        assert await engine.complete_tasks([]) == []
+        assert await engine.report_attempts([]) == []
         assert engine.commit_metrics.batches == 0
 
 
@@ -333,12 +333,12 @@ async def test_what_comes_after_the_work_is_reported_of_each(stage: Stage, lifec
         worker = await register(engine, slots=20)
         await submit(engine, *some(6), lifecycle=lifecycle)
         first = await engine.claim_tasks(worker.id, 5)
-        await engine.complete_tasks(done(first))
+        await engine.report_attempts(done(first))
         for number, claim in enumerate(sorted(first, key=lambda claim: claim.task_id)):
             task = await engine.get_task(claim.task_id)
             if task.phase == "active":
                 signal = "checks_failed" if number == 2 else "checks_passed"
-                await engine.signal_attempt(claim.task_id, claim.epoch, signal)
+                await engine.report_attempt(claim.task_id, claim.epoch, signal)
             elif task.phase == "held":
                 await engine.signal_task(claim.task_id, "accept")
         return Plan(reports=done([*first, *await engine.claim_tasks(worker.id, 5)]))
@@ -370,11 +370,11 @@ async def test_what_a_worker_has_claimed_together_is_lost_with_it(stage: Stage, 
     assert answers[8:] == [None] * len(answers[8:])
 
 
-async def others_of(engine: Engine, clock: ManualClock, worker: Worker, lifecycle: str) -> list[Completion]:
+async def others_of(engine: Engine, clock: ManualClock, worker: Worker, lifecycle: str) -> list[ReportAttempt]:
     """Reports that are refused, or of tasks that are not like the others."""
-    theirs = await engine.register_worker("w", tenant=GLOBEX, max_concurrent_tasks=9)
-    await engine.submit_run(NewRun(name="theirs", tasks=some(5)), tenant=GLOBEX)
-    foreign = await engine.claim_tasks(theirs.id, 5, tenant=GLOBEX)
+    theirs = await engine.for_tenant(GLOBEX).register_worker("w", max_concurrent_tasks=9)
+    await engine.for_tenant(GLOBEX).submit_run(NewRun(name="theirs", tasks=some(5)))
+    foreign = await engine.for_tenant(GLOBEX).claim_tasks(theirs.id, 5)
     await engine.declare_tool("git")
     special = [*some(2, "tool", tool="git"), *some(2, "checked", checks=True), NewTask(name="slow", timeout_seconds=9)]
     special += [NewTask(name="first"), NewTask(name="free"), NewTask(name="behind", depends_on=("first", "free"))]
@@ -385,7 +385,7 @@ async def others_of(engine: Engine, clock: ManualClock, worker: Worker, lifecycl
     await engine.signal_task(claims["cancelled1"].task_id, "cancel")
     clock.advance(1)
     reports = done([*claims.values(), *foreign])
-    return [*reports, Completion(task_id="task_unknown", epoch=1)]
+    return [*reports, ReportAttempt(task_id="task_unknown", epoch=1, signal="complete")]
 
 
 @pytest.mark.parametrize("lifecycle", [name for name in LIFECYCLES if name != "supervised"])  # one run, and workers of its own
@@ -429,9 +429,9 @@ async def test_what_each_has_cost_is_counted_for_all(stage: Stage, told: dict[st
 
 async def test_the_tasks_of_another_tenant_are_unknown_each_by_its_name(stage: Stage) -> None:
     async def prepare(engine: Engine, _: ManualClock) -> Plan:
-        theirs = await engine.register_worker("w", tenant=GLOBEX, max_concurrent_tasks=9)
-        await engine.submit_run(NewRun(name="theirs", tasks=some(6)), tenant=GLOBEX)
-        foreign = await engine.claim_tasks(theirs.id, 6, tenant=GLOBEX)
+        theirs = await engine.for_tenant(GLOBEX).register_worker("w", max_concurrent_tasks=9)
+        await engine.for_tenant(GLOBEX).submit_run(NewRun(name="theirs", tasks=some(6)))
+        foreign = await engine.for_tenant(GLOBEX).claim_tasks(theirs.id, 6)
         _worker, claims = await claim_all(engine, *some(6))
         return Plan(reports=[*done(foreign), *done(claims)])
 
@@ -444,7 +444,7 @@ async def test_the_tasks_of_another_tenant_are_unknown_each_by_its_name(stage: S
 async def test_what_is_reported_twice_is_answered_twice(stage: Stage, epochs: tuple[int, ...]) -> None:
     async def prepare(engine: Engine, _: ManualClock) -> Plan:
         _worker, claims = await claim_all(engine, *some(7))
-        twice = [Completion(task_id=claims[3].task_id, epoch=epoch) for epoch in epochs]
+        twice = [ReportAttempt(task_id=claims[3].task_id, epoch=epoch, signal="complete") for epoch in epochs]
         return Plan(reports=[*done(claims[:3]), twice[0], *done(claims[4:]), *twice[1:]])
 
     played = await stage.play(prepare)
@@ -494,7 +494,7 @@ async def test_tasks_that_were_tried_before_go_with_those_that_were_not(stage: S
     async def prepare(engine: Engine, clock: ManualClock) -> Plan:
         worker, claims = await claim_all(engine, *some(12, max_retries=2))
         for claim in claims[:5]:
-            await engine.fail_task(claim.task_id, claim.epoch, "not yet")
+            await engine.fail_task(claim.task_id, claim.epoch, AttemptReport(error="not yet"))
         await pass_time(engine, clock, 10)
         again = await engine.claim_tasks(worker.id, 50)
         assert len(again) == 5
@@ -510,10 +510,16 @@ async def test_tasks_that_were_tried_before_go_with_those_that_were_not(stage: S
 ASIDE: dict[str, Callable[[Worker, Sequence[Claim]], Ask]] = {
     "one is cancelled": lambda _, claims: lambda engine: engine.signal_task(claims[2].task_id, "cancel"),
     "the first is cancelled": lambda _, claims: lambda engine: engine.signal_task(claims[0].task_id, "cancel"),
-    "one fails": lambda _, claims: lambda engine: engine.fail_task(claims[2].task_id, claims[2].epoch, "no"),
-    "one is completed": lambda _, claims: lambda engine: engine.complete_task(claims[2].task_id, claims[2].epoch, output=1),
+    "one fails": lambda _, claims: (
+        lambda engine: engine.fail_task(claims[2].task_id, claims[2].epoch, AttemptReport(error="no"))
+    ),
+    "one is completed": lambda _, claims: (
+        lambda engine: engine.complete_task(claims[2].task_id, claims[2].epoch, AttemptReport(output=1))
+    ),
     "one is noted": lambda _, claims: (
-        lambda engine: engine.note_attempt(claims[2].task_id, claims[2].epoch, cost_usd=Decimal(1), session_id="s")
+        lambda engine: engine.report_attempt(
+            claims[2].task_id, claims[2].epoch, report=AttemptReport(cost_usd=Decimal(1), session_id="s")
+        )
     ),
     "the run is cancelled": lambda _, claims: lambda engine: engine.signal_run(claims[0].run_id, "cancel"),
     "the run is paused": lambda _, claims: lambda engine: engine.signal_run(claims[0].run_id, "pause"),
@@ -532,7 +538,7 @@ ASIDE: dict[str, Callable[[Worker, Sequence[Claim]], Ask]] = {
     "its worker drains": lambda worker, _: lambda engine: engine.signal_worker(worker.id, "drain"),
     "its worker pauses": lambda worker, _: lambda engine: engine.signal_worker(worker.id, "pause"),
     "its worker is heard of": lambda worker, claims: (
-        lambda engine: engine.heartbeat(worker.id, [(claim.task_id, claim.epoch) for claim in claims])
+        lambda engine: engine.send_heartbeat(worker.id, [(claim.task_id, claim.epoch) for claim in claims])
     ),
     "its worker claims": lambda worker, _: lambda engine: engine.claim_tasks(worker.id, 10),
     "another run comes": lambda _, __: lambda engine: engine.submit_run(NewRun(name="other", tasks=some(5, "other"))),
@@ -566,7 +572,7 @@ async def test_whoever_was_changed_by_hand_goes_alone(database_url: str, clock: 
             somebody.ask("UPDATE task SET state = 'CANCELED' WHERE id = :id", id=claims[0].task_id)
             somebody.ask("UPDATE task SET comment = 'mind the gap' WHERE id = :id", id=claims[1].task_id)
         clock.advance(1)
-        first, *others = await engine.complete_tasks(done(claims, output=1))
+        first, *others = await engine.report_attempts(done(claims, output=1))
         assert isinstance(first, LeaseLost)
         assert others == [None] * 7
         tasks = [await engine.get_task(claim.task_id) for claim in claims]
@@ -598,7 +604,7 @@ async def test_whoever_is_changed_by_hand_meanwhile_is_looked_at_again(
             return found
 
         monkeypatch.setattr(PostgresTransaction, "select_task_keys", look)
-        answers = await engine.complete_tasks(done(claims))
+        answers = await engine.report_attempts(done(claims))
         assert (looks, engine.commit_metrics.retries, engine.commit_metrics.splits) == (2, 1, 0)
         assert [type(answer) for answer in answers if answer] == [LeaseLost]
         assert isinstance(answers[5], LeaseLost)

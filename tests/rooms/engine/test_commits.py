@@ -14,7 +14,10 @@ from tests.rooms.engine.harness import ManualClock, claim_one, open_engine, path
 from tests.system.faults.prompt import prompt
 
 from pointsman.engine import writer
-from pointsman.engine.engine import KEY_LASTS_SECONDS, Engine
+from pointsman.engine.engine import Engine, TenantEngine
+from pointsman.engine.operation import KEY_LASTS_SECONDS
+from pointsman.engine.operations.attempts import AttemptReport
+from pointsman.engine.operations.upkeep import FireTimers
 from pointsman.engine.submit import NewRun, NewTask
 from pointsman.engine.writer import MAX_BATCH
 from pointsman.errors import (
@@ -78,20 +81,24 @@ def lose_answer(transaction: Transaction, url: str) -> None:
 
 
 def fit_valve(engine: Engine) -> Valve:
-    valve = Valve(engine._writer.store)
-    engine._writer.store = valve
+    valve = Valve(engine._core.writer.store)
+    engine._core.writer.store = valve
     return valve
+
+
+async def fire_timers(engine: Engine) -> int:
+    return int(await engine._core.writer.submit(FireTimers()))
 
 
 async def together(engine: Engine, valve: Valve, *questions: Awaitable[Any]) -> list[Any]:
     """The answers to questions that have all arrived while the writer was busy, errors among them."""
     valve.reached.clear()
     valve.opened.clear()
-    busy = asyncio.create_task(engine.tend())
+    busy = asyncio.create_task(fire_timers(engine))
     await asyncio.to_thread(valve.reached.wait, PATIENCE_SECONDS)
     asked = [asyncio.ensure_future(question) for question in questions]
     await asyncio.sleep(0)  # each gets as far as the queue
-    assert len(engine._writer._queue) == len(asked)
+    assert len(engine._core.writer._queue) == len(asked)
     valve.begun = 0
     valve.opened.set()
     await busy
@@ -99,7 +106,7 @@ async def together(engine: Engine, valve: Valve, *questions: Awaitable[Any]) -> 
     return await asyncio.gather(*asked, return_exceptions=True)
 
 
-def ask_to_submit(engine: Engine, name: str, **options: Any) -> Awaitable[Run]:
+def ask_to_submit(engine: TenantEngine, name: str, **options: Any) -> Awaitable[Run]:
     return engine.submit_run(NewRun(name=name, tasks=(NewTask(name="a"),)), **options)
 
 
@@ -127,12 +134,12 @@ def a_law_against(url: str, name: str) -> Iterator[None]:
 async def test_what_arrives_together_is_committed_together(database_url: str, clock: ManualClock) -> None:
     async with open_engine(database_url, clock) as engine:
         valve = fit_valve(engine)
-        before = engine.commit_metrics.batches, engine.commit_metrics.commands
+        before = engine.commit_metrics.batches, engine.commit_metrics.operations
         runs = await together(engine, valve, *(ask_to_submit(engine, f"run {number}") for number in range(30)))
         assert [run.name for run in runs] == [f"run {number}" for number in range(30)]
         assert valve.begun == 1
         metrics = engine.commit_metrics
-        assert (metrics.batches - before[0], metrics.commands - before[1]) == (2, 31)
+        assert (metrics.batches - before[0], metrics.operations - before[1]) == (2, 31)
         assert metrics.largest_batch == 30
         assert metrics.mean_batch > 1
         assert len(await names_of_runs(engine)) == 30
@@ -142,7 +149,7 @@ async def test_a_batch_has_a_limit(database_url: str, clock: ManualClock) -> Non
     async with open_engine(database_url, clock) as engine:
         worker = await register(engine)
         valve = fit_valve(engine)
-        beats = await together(engine, valve, *(engine.heartbeat(worker.id) for _ in range(MAX_BATCH + 1)))
+        beats = await together(engine, valve, *(engine.send_heartbeat(worker.id) for _ in range(MAX_BATCH + 1)))
         assert {beat.worker.id for beat in beats} == {worker.id}
         assert valve.begun == 2
         assert engine.commit_metrics.largest_batch == MAX_BATCH
@@ -151,7 +158,7 @@ async def test_a_batch_has_a_limit(database_url: str, clock: ManualClock) -> Non
 async def test_looking_after_things_has_a_transaction_of_its_own(database_url: str, clock: ManualClock) -> None:
     async with open_engine(database_url, clock) as engine:
         valve = fit_valve(engine)
-        answers = await together(engine, valve, ask_to_submit(engine, "a"), engine.tend(), ask_to_submit(engine, "b"))
+        answers = await together(engine, valve, ask_to_submit(engine, "a"), fire_timers(engine), ask_to_submit(engine, "b"))
         assert not [answer for answer in answers if isinstance(answer, Exception)]
         assert valve.begun == 3
 
@@ -169,7 +176,7 @@ async def test_an_illegal_request_does_not_hurt_its_neighbours(database_url: str
             engine.signal_run("run_of_nobody", "cancel"),
             engine.complete_task(claim.task_id, 99),
             engine.signal_run(run.id, "resume"),
-            engine.complete_task(claim.task_id, claim.epoch, output={"answer": 42}),
+            engine.complete_task(claim.task_id, claim.epoch, AttemptReport(output={"answer": 42})),
             ask_to_submit(engine, "last"),
         )
         assert isinstance(unknown, NotFound)
@@ -191,7 +198,7 @@ async def test_two_who_want_the_same_thing_in_one_batch_get_it_once(database_url
             engine,
             valve,
             engine.complete_task(claim.task_id, claim.epoch),
-            engine.fail_task(claim.task_id, claim.epoch, "too late"),
+            engine.fail_task(claim.task_id, claim.epoch, AttemptReport(error="too late")),
             engine.signal_run(run.id, "pause"),
             engine.signal_run(run.id, "pause"),
         )
@@ -252,7 +259,7 @@ async def test_a_defect_of_one_request_is_its_own(
     database_url: str, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An error that nobody thought of reaches the one who asked, and the writer goes on."""
-    from pointsman.engine.commands.runs import SetBudget
+    from pointsman.engine.operations.runs import SetBudget
 
     def break_down(*_: object) -> None:
         raise ZeroDivisionError("nobody thought of this")
@@ -345,7 +352,7 @@ async def test_twins_of_many_engines_with_different_bodies_leave_one_winner(data
 async def test_a_key_belongs_to_its_tenant_and_its_request(database_url: str, clock: ManualClock) -> None:
     async with open_engine(database_url, clock) as engine:
         run = await ask_to_submit(engine, "a", request_id="key")
-        other = await ask_to_submit(engine, "b", request_id="key", tenant="acme")
+        other = await ask_to_submit(engine.for_tenant("acme"), "b", request_id="key")
         await engine.signal_run(run.id, "pause", request_id="key")
         assert {other.tenant, run.tenant} == {"acme", "default"}
         assert await state_of(engine, run) == "PAUSED"
@@ -398,9 +405,8 @@ class Scene:
 
 
 REPEATED: dict[str, Callable[[Scene], Awaitable[object]]] = {
-    "submit_run": lambda scene: scene.engine.submit_run(
+    "submit_run": lambda scene: scene.engine.for_tenant(actor="alice").submit_run(
         NewRun(name="x", tasks=(NewTask(name="a"),), payload={"a": 1}, budget_usd=Decimal("0.000001"), timeout_seconds=5),
-        actor="alice",
         reason="because",
         request_id="key",
     ),
@@ -411,17 +417,26 @@ REPEATED: dict[str, Callable[[Scene], Awaitable[object]]] = {
     "signal_run": lambda scene: scene.engine.signal_run(scene.run.id, "pause", request_id="key"),
     "approve_run": lambda scene: scene.engine.approve_run(scene.run.id, request_id="key"),
     "set_budget": lambda scene: scene.engine.set_budget(scene.run.id, Decimal("99.999999"), request_id="key"),
-    "transition": lambda scene: scene.engine.transition(Kind.RUN, scene.run.id, to_state="PAUSED", request_id="key"),
-    "refused transition": lambda scene: scene.engine.transition(Kind.RUN, scene.run.id, to_state="RUNNING", request_id="key"),
+    "transition": lambda scene: scene.engine.request_transition(Kind.RUN, scene.run.id, to_state="PAUSED", request_id="key"),
+    "refused transition": lambda scene: scene.engine.request_transition(
+        Kind.RUN, scene.run.id, to_state="RUNNING", request_id="key"
+    ),
     "register_worker": lambda scene: scene.engine.register_worker("bob", capabilities=["x", "y"], request_id="key"),
     "signal_worker": lambda scene: scene.engine.signal_worker(scene.worker.id, "drain", request_id="key"),
     "declare_tool": lambda scene: scene.engine.declare_tool("linker", cooldown_seconds=1, request_id="key"),
     "complete_task": lambda scene: scene.engine.complete_task(
-        scene.claim.task_id, scene.claim.epoch, output={"a": [1.25, None]}, cost_usd=Decimal("1.5"), request_id="key"
+        scene.claim.task_id,
+        scene.claim.epoch,
+        AttemptReport(output={"a": [1.25, None]}, cost_usd=Decimal("1.5")),
+        request_id="key",
     ),
-    "fail_task": lambda scene: scene.engine.fail_task(scene.claim.task_id, scene.claim.epoch, "no", request_id="key"),
-    "ask": lambda scene: scene.engine.ask(scene.claim.task_id, scene.claim.epoch, "why?", session_id="s", request_id="key"),
-    "signal_attempt": lambda scene: scene.engine.signal_attempt(
+    "fail_task": lambda scene: scene.engine.fail_task(
+        scene.claim.task_id, scene.claim.epoch, AttemptReport(error="no"), request_id="key"
+    ),
+    "ask": lambda scene: scene.engine.report_attempt(
+        scene.claim.task_id, scene.claim.epoch, "ask", AttemptReport(question="why?", session_id="s"), request_id="key"
+    ),
+    "signal_attempt": lambda scene: scene.engine.report_attempt(
         scene.claim.task_id, scene.claim.epoch, "expire", request_id="key"
     ),
 }
@@ -444,7 +459,7 @@ async def test_the_repeated_answer_is_the_first_one(database_url: str, clock: Ma
 async def test_a_breaker_that_was_reset_is_reset_once(database_url: str, clock: ManualClock) -> None:
     async with open_engine(database_url, clock) as engine:
         scene = await Scene(engine).prepare()
-        await engine.fail_task(scene.claim.task_id, scene.claim.epoch, "no")
+        await engine.fail_task(scene.claim.task_id, scene.claim.epoch, AttemptReport(error="no"))
         first = await engine.reset_breaker("compiler", reason="it is well again", request_id="key")
         assert first.state == "CLOSED"
         assert await engine.reset_breaker("compiler", reason="it is well again", request_id="key") == first
@@ -512,7 +527,8 @@ async def test_a_cost_is_counted_once(database_url: str, clock: ManualClock, mon
         scene = await Scene(engine).prepare()
         fit_valve(engine).lost_answers = 1
         await asyncio.gather(
-            engine.note_attempt(scene.claim.task_id, scene.claim.epoch, cost_usd=Decimal(2)), return_exceptions=True
+            engine.report_attempt(scene.claim.task_id, scene.claim.epoch, report=AttemptReport(cost_usd=Decimal(2))),
+            return_exceptions=True,
         )
         assert (await engine.get_task(scene.claim.task_id)).cost_usd == Decimal(2)
 
@@ -543,7 +559,7 @@ async def test_a_claim_whose_answer_was_lost_is_given_up(
             await engine.claim_tasks(worker.id)
         for _ in range(3):
             clock.advance(worker.lease_seconds / 2 + 1)
-            await engine.heartbeat(worker.id)
+            await engine.send_heartbeat(worker.id)
         assert await state_of(engine, run, "a") == "QUEUED"
         assert (await claim_one(engine, worker)).epoch == 2
 
@@ -564,12 +580,12 @@ async def test_what_has_arrived_is_finished_before_closing(database_url: str, cl
 async def test_whoever_comes_while_the_writer_ends_is_not_left_waiting(database_url: str, clock: ManualClock) -> None:
     """Between looking whether the engine is open and joining the queue, it may be closed."""
     async with open_engine(database_url, clock) as engine:
-        arrived = engine._writer._arrived
-        closing = threading.Thread(target=engine._writer.close)
+        arrived = engine._core.writer._arrived
+        closing = threading.Thread(target=engine._core.writer.close)
 
         class Late(threading.Condition):
             def __enter__(self) -> bool:
-                engine._writer._arrived = arrived
+                engine._core.writer._arrived = arrived
                 closing.start()
                 closing.join()
                 return arrived.__enter__()
@@ -580,7 +596,7 @@ async def test_whoever_comes_while_the_writer_ends_is_not_left_waiting(database_
             def notify(self, n: int = 1) -> None:
                 arrived.notify(n)
 
-        engine._writer._arrived = Late()
+        engine._core.writer._arrived = Late()
         outcome = await asyncio.wait_for(
             asyncio.gather(ask_to_submit(engine, "late"), return_exceptions=True), timeout=PATIENCE_SECONDS / 10
         )

@@ -23,6 +23,7 @@ from tests.system.faults.prompt import Prompt, prompt
 
 from pointsman.engine.doctor import Diagnosis
 from pointsman.engine.engine import Engine
+from pointsman.engine.operations.attempts import AttemptReport
 from pointsman.engine.policy import Backoff
 from pointsman.engine.submit import NewRun, NewTask
 from pointsman.store.rows import Run, Worker
@@ -80,8 +81,8 @@ async def test_work_in_progress_and_work_that_waits_for_somebody_is_well(databas
         await engine.signal_run(paused.id, "pause")
         for name in ("checked", "reviewed"):
             await engine.complete_task(claims[name].task_id, claims[name].epoch)
-        await engine.ask(claims["asked"].task_id, claims["asked"].epoch, "why?")
-        await engine.fail_task(claims["tried again"].task_id, claims["tried again"].epoch, "no luck")
+        await engine.report_attempt(claims["asked"].task_id, claims["asked"].epoch, "ask", AttemptReport(question="why?"))
+        await engine.fail_task(claims["tried again"].task_id, claims["tried again"].epoch, AttemptReport(error="no luck"))
         before = await engine.list_transitions()
         assert await engine.diagnose() == []
         assert await engine.repair() == []
@@ -200,7 +201,7 @@ async def test_a_failed_step_says_why_it_is_not_tried_again(
         for _ in range(failure.failures):
             await pass_time(engine, clock, 1)
             claim = await claim_one(engine, worker)
-            await engine.fail_task(claim.task_id, claim.epoch, "no luck", **(failure.report or {}))
+            await engine.fail_task(claim.task_id, claim.epoch, AttemptReport(error="no luck", **(failure.report or {})))
         (found,) = await diagnose(engine, "unretried")
         assert (found.kind, found.entity_id) == ("task", claim.task_id)
         assert found.finding.startswith("build is ")
@@ -215,7 +216,7 @@ async def test_the_advice_helps(database_url: str, clock: ManualClock, signal: s
         run = await submit(engine, NewTask(name="build"), lifecycle=lifecycle, max_retries=1)
         worker = await register(engine, lease_seconds=FOREVER)
         claim = await claim_one(engine, worker)
-        await engine.fail_task(claim.task_id, claim.epoch, "no luck")
+        await engine.fail_task(claim.task_id, claim.epoch, AttemptReport(error="no luck"))
         (found,) = await diagnose(engine, "unretried")
         assert signal in found.advice
         await engine.signal_task(claim.task_id, signal, reason="the doctor said so")
@@ -229,7 +230,7 @@ async def test_what_failed_in_a_run_that_was_called_off_is_nobodys_concern(datab
     async with open_engine(database_url, clock) as engine:
         run = await submit(engine, NewTask(name="a", priority=1), NewTask(name="b"), max_retries=1)
         claim = await claim_one(engine, await register(engine))
-        await engine.fail_task(claim.task_id, claim.epoch, "no luck")
+        await engine.fail_task(claim.task_id, claim.epoch, AttemptReport(error="no luck"))
         assert await diagnose(engine, "unretried")
         await engine.signal_run(run.id, "cancel")
         assert await engine.diagnose() == []
@@ -243,7 +244,7 @@ async def trip(engine: Engine) -> Worker:
     await submit(engine, NewTask(name="a", tool="compiler"))
     worker = await register(engine, lease_seconds=FOREVER)
     claim = await claim_one(engine, worker)
-    await engine.fail_task(claim.task_id, claim.epoch, "no luck")
+    await engine.fail_task(claim.task_id, claim.epoch, AttemptReport(error="no luck"))
     return worker
 
 
@@ -388,7 +389,7 @@ async def take_the_probe_away(scene: Scene) -> None:
     await submit(engine, NewTask(name="a", tool="compiler"))
     worker = await register(engine, lease_seconds=FOREVER)
     claim = await claim_one(engine, worker)
-    await engine.fail_task(claim.task_id, claim.epoch, "no luck")
+    await engine.fail_task(claim.task_id, claim.epoch, AttemptReport(error="no luck"))
     scene.somebody.ask("UPDATE breaker SET state = 'HALF_OPEN' WHERE tool = 'compiler'")
     scene.run = await submit(engine, NewTask(name="probe", tool="compiler"), NewTask(name="after", tool="compiler"))
     probe = await claim_one(engine, worker)
@@ -469,12 +470,12 @@ async def test_a_task_that_lost_its_worker_at_a_prompt_is_taken_back(database_ur
 async def test_the_doctor_looks_at_every_tenant(database_url: str, clock: ManualClock) -> None:
     async with open_engine(database_url, clock) as engine:
         for tenant in ("acme", "globex"):
-            await engine.declare_tool("compiler", failure_threshold=1, tenant=tenant)
+            await engine.for_tenant(tenant).declare_tool("compiler", failure_threshold=1)
             new = NewRun(name="a", tasks=(NewTask(name="a", tool="compiler"),))
-            await engine.submit_run(new, tenant=tenant)
-            worker = await engine.register_worker("bob", tenant=tenant)
-            (claim,) = await engine.claim_tasks(worker.id, tenant=tenant)
-            await engine.fail_task(claim.task_id, claim.epoch, "no luck", tenant=tenant)
+            await engine.for_tenant(tenant).submit_run(new)
+            worker = await engine.for_tenant(tenant).register_worker("bob")
+            (claim,) = await engine.for_tenant(tenant).claim_tasks(worker.id)
+            await engine.for_tenant(tenant).fail_task(claim.task_id, claim.epoch, AttemptReport(error="no luck"))
         assert [each.subject for each in await engine.diagnose()] == ["unretried", "unretried", "circuit", "circuit"]
 
 

@@ -19,6 +19,7 @@ from tests.rooms.engine.harness import ManualClock, claim_one, open_engine, regi
 
 from pointsman import app
 from pointsman.engine.engine import Engine
+from pointsman.engine.operations.attempts import AttemptReport
 from pointsman.engine.submit import NewTask
 from pointsman.store.contract import Transaction, Wakeup
 from pointsman.store.rows import Transition, Worker
@@ -50,6 +51,7 @@ asyncio.run(main(sys.argv[1], sys.argv[2], int(sys.argv[3])))
 WAITER = """
 import asyncio, sys
 from pointsman import app
+from pointsman.engine.operations.attempts import AttemptReport
 
 async def main(url):
     async with app.open(url, keeps=False) as engine:
@@ -105,7 +107,7 @@ async def work(engine: Engine, name: str, count: int) -> None:
     for number in range(count):
         await submit(engine, NewTask(name="a"), NewTask(name="b", depends_on=("a",)))
         for claim in await engine.claim_tasks(worker.id, 5):
-            await engine.complete_task(claim.task_id, claim.epoch, output=number)
+            await engine.complete_task(claim.task_id, claim.epoch, AttemptReport(output=number))
 
 
 async def read_in_pages(engine: Engine, limit: int, **options: Any) -> list[Transition]:
@@ -208,8 +210,8 @@ async def test_the_stream_of_a_run_is_a_part_of_the_whole(database_url: str, clo
 async def test_tenants_have_streams_of_their_own(database_url: str, clock: ManualClock) -> None:
     async with open_engine(database_url, clock) as engine:
         for tenant in ("acme", "globex", "acme"):
-            await engine.register_worker("bob", tenant=tenant)
-        acme, globex = [await engine.list_transitions(tenant=tenant) for tenant in ("acme", "globex")]
+            await engine.for_tenant(tenant).register_worker("bob")
+        acme, globex = [await engine.for_tenant(tenant).list_transitions() for tenant in ("acme", "globex")]
         assert (len(acme), len(globex)) == (4, 2)
         assert {each.tenant for each in acme} == {"acme"}
 
@@ -259,7 +261,7 @@ async def test_a_follower_who_leaves_is_forgotten(database_url: str) -> None:
             await asyncio.wait({waiting}, timeout=0.05)
             waiting.cancel()
             await asyncio.wait({waiting})
-        assert engine._wakeups._waiting == []
+        assert engine._core.wakeups._waiting == []
 
 
 async def test_nothing_is_missed_or_repeated_while_several_engines_write(database_url: str) -> None:
@@ -320,7 +322,7 @@ async def test_whoever_commits_late_is_not_passed_over(postgres_url: str) -> Non
         async with asyncio.timeout(PATIENCE_SECONDS):
             while len(following.seen) < before + 3:
                 # A prompt rings no bell: the next commit of anybody does.
-                await engine.heartbeat(worker.id)
+                await engine.send_heartbeat(worker.id)
                 await engine.register_worker("bell")
         told = [(each.entity_id, each.to_state) for each in following.seen[before:]]
         assert told[:3] == [(run.id, "PAUSED"), (worker.id, "INITIALIZING"), (worker.id, "IDLE")]
@@ -333,7 +335,7 @@ async def test_a_move_is_told_after_the_one_that_it_follows(postgres_url: str, m
     async with real_engine(postgres_url) as engine, real_engine(postgres_url) as other:
         run = await submit(engine, NewTask(name="a"))
         loop = asyncio.get_running_loop()
-        begin = engine._store.begin
+        begin = engine._core.store.begin
 
         def begin_early() -> Transaction:
             transaction = begin()
@@ -341,7 +343,7 @@ async def test_a_move_is_told_after_the_one_that_it_follows(postgres_url: str, m
             asyncio.run_coroutine_threadsafe(other.signal_run(run.id, "pause"), loop).result(PATIENCE_SECONDS)
             return transaction
 
-        monkeypatch.setattr(engine._store, "begin", begin_early)
+        monkeypatch.setattr(engine._core.store, "begin", begin_early)
         await engine.signal_run(run.id, "cancel")
         moves = [each.to_state for each in await engine.list_transitions() if each.entity_id == run.id]
         assert moves == ["PENDING", "PAUSED", "CANCELED"]
@@ -354,7 +356,7 @@ async def test_a_slow_commit_is_told_when_it_is_there(postgres_url: str) -> None
         await engine.register_worker("first")
         await following.catch_up()
         before = len(following.seen)
-        transaction = await asyncio.to_thread(other._store.begin)
+        transaction = await asyncio.to_thread(other._core.store.begin)
         (first,) = await engine.list_workers()
         (worker,) = await asyncio.to_thread(transaction.lock_workers, [first.id])
         worker.state, worker.phase, worker.trigger, worker.revision = "PAUSED", "held", "pause", worker.revision + 1

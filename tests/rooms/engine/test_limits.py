@@ -14,7 +14,8 @@ from tests.rooms.engine.harness import ManualClock, claim_one, open_engine, pass
 
 from pointsman import app
 from pointsman.engine.claims import Claim
-from pointsman.engine.engine import Completion, Engine
+from pointsman.engine.engine import Engine
+from pointsman.engine.operations.attempts import AttemptReport, ReportAttempt
 from pointsman.engine.submit import NewRun, NewTask
 from pointsman.errors import PointsmanError, RequestInvalid
 from pointsman.store.rows import Run, Worker
@@ -118,9 +119,9 @@ async def test_every_ending_leaves_its_place_to_the_next(database_url: str, cloc
             case "complete":
                 await engine.complete_task(claim.task_id, claim.epoch)
             case "fail":
-                await engine.fail_task(claim.task_id, claim.epoch, "no luck")
+                await engine.fail_task(claim.task_id, claim.epoch, AttemptReport(error="no luck"))
             case "ask":
-                await engine.ask(claim.task_id, claim.epoch, "which?", session_id="s")
+                await engine.report_attempt(claim.task_id, claim.epoch, "ask", AttemptReport(question="which?", session_id="s"))
             case "lose":
                 await pass_time(engine, clock, 31)
             case "person":
@@ -128,7 +129,7 @@ async def test_every_ending_leaves_its_place_to_the_next(database_url: str, cloc
             case "cancel the run":
                 await engine.signal_run(run.id, "cancel")
             case _:
-                await engine.signal_attempt(claim.task_id, claim.epoch, ending)
+                await engine.report_attempt(claim.task_id, claim.epoch, ending)
         assert len(await claim_names(engine, other)) == 1
 
 
@@ -181,11 +182,11 @@ async def test_each_tenant_has_limits_of_its_own(database_url: str, clock: Manua
         worker = await register(engine, slots=9)
         await fan_out(engine, 2)
         await claim_names(engine, worker)
-        await engine.declare_tool("model", max_concurrent=2, tenant="globex")
-        theirs = await register(engine, slots=9, tenant="globex")
+        await engine.for_tenant("globex").declare_tool("model", max_concurrent=2)
+        theirs = await register(engine.for_tenant("globex"), slots=9)
         tasks = tuple(NewTask(name=f"g{number}", tool="model") for number in range(3))
-        await engine.submit_run(NewRun(name="theirs", tasks=tasks), tenant="globex")
-        assert len(await engine.claim_tasks(theirs.id, 9, tenant="globex")) == 2
+        await engine.for_tenant("globex").submit_run(NewRun(name="theirs", tasks=tasks))
+        assert len(await engine.for_tenant("globex").claim_tasks(theirs.id, 9)) == 2
 
 
 async def test_an_open_circuit_fails_what_should_fail_also_where_no_place_is_free(
@@ -199,7 +200,7 @@ async def test_an_open_circuit_fails_what_should_fail_also_where_no_place_is_fre
         run = await submit(engine, NewTask(name="impatient", tool="model", on_open_circuit="fail"))
         assert await claim_names(engine, worker) == [], "while the circuit is closed, it waits like the others"
         assert await state_of(engine, run, "impatient") == "QUEUED"
-        await engine.fail_task(claims[0].task_id, claims[0].epoch, "down")
+        await engine.fail_task(claims[0].task_id, claims[0].epoch, AttemptReport(error="down"))
         assert await claim_names(engine, worker) == []
         assert await state_of(engine, run, "impatient") == "FAILED"
 
@@ -210,7 +211,7 @@ async def test_a_half_open_circuit_lets_one_through_and_then_as_many_as_fit(data
         worker = await register(engine, slots=9, lease_seconds=FOREVER)
         await submit(engine, NewTask(name="breaks", tool="model"))
         broken = await claim_one(engine, worker)
-        await engine.fail_task(broken.task_id, broken.epoch, "down")
+        await engine.fail_task(broken.task_id, broken.epoch, AttemptReport(error="down"))
         await fan_out(engine, 9)
         await pass_time(engine, clock, 11)
         (probe,) = await engine.claim_tasks(worker.id, 9)
@@ -228,7 +229,9 @@ async def test_no_more_than_so_many_begin_in_any_window(database_url: str, clock
         run = await fan_out(engine, 40)
         while await state_of(engine, run) != "SUCCEEDED":
             claims = await engine.claim_tasks(worker.id, 2)
-            await engine.complete_tasks([Completion(task_id=claim.task_id, epoch=claim.epoch) for claim in claims])
+            await engine.report_attempts(
+                [ReportAttempt(task_id=claim.task_id, epoch=claim.epoch, signal="complete") for claim in claims]
+            )
             await pass_time(engine, clock, 0.7)
         begun = sorted([task.started_at for task in await engine.list_tasks(run.id) if task.started_at])
         assert len(begun) == 40
@@ -285,7 +288,7 @@ async def test_the_window_outlives_a_move_of_the_breaker(database_url: str, cloc
         worker = await register(engine, lease_seconds=FOREVER)
         await submit(engine, NewTask(name="breaks", tool="model"))
         broken = await claim_one(engine, worker)
-        await engine.fail_task(broken.task_id, broken.epoch, "down")
+        await engine.fail_task(broken.task_id, broken.epoch, AttemptReport(error="down"))
         await fan_out(engine, 1)
         await pass_time(engine, clock, 50)
         assert (await engine.get_breaker("model")).state == "HALF_OPEN"
@@ -320,7 +323,7 @@ async def test_an_attempt_that_never_reached_its_tool_uses_nothing_up(database_u
         worker = await register(engine, slots=9, lease_seconds=FOREVER)
         await submit(engine, NewTask(name="breaks", tool="model"))
         broken = await claim_one(engine, worker)
-        await engine.fail_task(broken.task_id, broken.epoch, "down")
+        await engine.fail_task(broken.task_id, broken.epoch, AttemptReport(error="down"))
         run = await submit(engine, NewTask(name="impatient", tool="model", on_open_circuit="fail"))
         assert await claim_names(engine, worker) == []
         assert (await task_of(engine, run, "impatient")).state == "FAILED"

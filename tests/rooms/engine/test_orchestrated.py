@@ -23,6 +23,7 @@ from tests.rooms.engine.test_supervised import STEADY, last_move, moves_of
 
 from pointsman.engine.claims import Claim
 from pointsman.engine.engine import Engine
+from pointsman.engine.operations.attempts import AttemptReport
 from pointsman.engine.submit import NewRun, NewTask
 from pointsman.errors import LeaseLost, RequestInvalid, TransitionRefused, WorkerUnavailable
 from pointsman.events.validate import Validator
@@ -46,8 +47,8 @@ async def join(engine: Engine, **options: Any) -> Worker:
 
 
 async def pass_checks(engine: Engine, claim: Claim) -> None:
-    await engine.complete_task(claim.task_id, claim.epoch, exit_code=0)
-    await engine.signal_attempt(claim.task_id, claim.epoch, "checks_passed")
+    await engine.complete_task(claim.task_id, claim.epoch, AttemptReport(exit_code=0))
+    await engine.report_attempt(claim.task_id, claim.epoch, "checks_passed")
 
 
 async def do_one(engine: Engine, worker: Worker) -> Claim:
@@ -58,7 +59,7 @@ async def do_one(engine: Engine, worker: Worker) -> Claim:
 
 async def fail_one(engine: Engine, worker: Worker, error: str = "exit code 1") -> Claim:
     claim = await claim_one(engine, worker)
-    await engine.fail_task(claim.task_id, claim.epoch, error)
+    await engine.fail_task(claim.task_id, claim.epoch, AttemptReport(error=error))
     return claim
 
 
@@ -161,16 +162,16 @@ async def test_a_workstream_carries_its_tasks_through_to_completion(database_url
             await assert_promises_kept(engine)
             for claim in claims:
                 clock.advance(1)
-                await engine.complete_task(claim.task_id, claim.epoch, output=claim.name, exit_code=0)
+                await engine.complete_task(claim.task_id, claim.epoch, AttemptReport(output=claim.name, exit_code=0))
                 assert (await engine.get_task(claim.task_id)).state == "validating"
                 await assert_promises_kept(engine)
-                await engine.signal_attempt(claim.task_id, claim.epoch, "checks_passed")
+                await engine.report_attempt(claim.task_id, claim.epoch, "checks_passed")
                 await assert_promises_kept(engine)
         assert waves == [["schema"], ["api", "ui"], ["merge"]]
         validating = await engine.get_run(run.id)
         assert (validating.state, validating.completed_at) == ("validating", None)
         clock.advance(1)
-        done = await engine.signal_run(run.id, "checks_passed", actor="ci", reason="merged")
+        done = await engine.for_tenant(actor="ci").signal_run(run.id, "checks_passed", reason="merged")
         assert (done.state, done.outcome, done.completed_at) == ("completed", "success", clock.now())
         assert done.started_at == validating.started_at
         assert await moves_of(engine, run.id) == [
@@ -245,7 +246,7 @@ async def test_a_critical_task_that_fails_fails_the_workstream_and_cancels_the_r
         assert [task.state for task in await engine.list_tasks(run.id)] == [
             *("running", "running", "retrying", "queued", "pending")
         ]
-        await engine.fail_task(first.task_id, first.epoch, "compiler crashed", exit_code=2)
+        await engine.fail_task(first.task_id, first.epoch, AttemptReport(error="compiler crashed", exit_code=2))
         failed = await engine.get_run(run.id)
         assert (failed.state, failed.outcome, failed.completed_at) == ("failed", "failure", clock.now())
         move = await last_move(engine, run.id)
@@ -255,7 +256,7 @@ async def test_a_critical_task_that_fails_fails_the_workstream_and_cancels_the_r
         assert (task_move.trigger, task_move.severity) == ("execution_failed", "error")
         assert error_of(await task_of(engine, run, "a")) == "compiler crashed"
         assert [task.state for task in await engine.list_tasks(run.id)] == ["failed", *["cancelled"] * 4]
-        assert (await engine.heartbeat(worker.id, [(running.task_id, running.epoch)])).lost
+        assert (await engine.send_heartbeat(worker.id, [(running.task_id, running.epoch)])).lost
         with pytest.raises(LeaseLost):
             await engine.complete_task(running.task_id, running.epoch)
         assert [each.state for each in await engine.list_workers()] == ["idle", "idle"]
@@ -281,7 +282,7 @@ async def test_a_task_that_is_not_critical_fails_alone(database_url: str, clock:
         assert await state_of(engine, run) == "executing"
         assert await engine.claim_tasks(worker.id) == []
         await assert_promises_kept(engine)
-        await engine.signal_run(run.id, "cancel", actor="ada", reason="good enough")
+        await engine.for_tenant(actor="ada").signal_run(run.id, "cancel", reason="good enough")
         assert [task.state for task in await engine.list_tasks(run.id)] == ["failed", "cancelled", "completed"]
         await assert_promises_kept(engine)
 
@@ -292,9 +293,11 @@ async def test_a_check_that_fails_fails_the_task_with_its_details(database_url: 
         run = await submit_stream(engine, NewTask(name="a", max_retries=3, checks=True), NewTask(name="b", depends_on=("a",)))
         claim = await claim_one(engine, worker)
         assert claim.has_checks
-        await engine.complete_task(claim.task_id, claim.epoch, output="done", exit_code=0)
+        await engine.complete_task(claim.task_id, claim.epoch, AttemptReport(output="done", exit_code=0))
         await assert_promises_kept(engine)
-        await engine.signal_attempt(claim.task_id, claim.epoch, "checks_failed", error="coverage is 61 %, 80 % are wanted")
+        await engine.report_attempt(
+            claim.task_id, claim.epoch, "checks_failed", AttemptReport(error="coverage is 61 %, 80 % are wanted")
+        )
         task = await engine.get_task(claim.task_id)
         assert (task.state, error_of(task), task.output) == ("failed", "coverage is 61 %, 80 % are wanted", '"done"')
         move = await last_move(engine, task.id)
@@ -315,7 +318,7 @@ async def test_a_worker_is_busy_until_the_checks_of_its_task_have_ended(database
         assert (await engine.get_worker(worker.id)).state == "busy"
         assert await engine.claim_tasks(worker.id) == []
         await assert_promises_kept(engine)
-        await engine.signal_attempt(claim.task_id, claim.epoch, "checks_passed")
+        await engine.report_attempt(claim.task_id, claim.epoch, "checks_passed")
         assert [move.actor for move in await engine.list_history(claim.task_id)][-3:] == [worker.id] * 3
         assert (await engine.get_worker(worker.id)).state == "idle"
         await do_one(engine, worker)
@@ -330,7 +333,7 @@ async def test_the_final_validation_may_fail(database_url: str, clock: ManualClo
         await do_one(engine, worker)
         with pytest.raises(TransitionRefused, match="validating: 'cancel' is not allowed from here"):
             await engine.signal_run(run.id, "cancel")
-        failed = await engine.signal_run(run.id, "checks_failed", actor="ci", reason="merge conflict in a.py")
+        failed = await engine.for_tenant(actor="ci").signal_run(run.id, "checks_failed", reason="merge conflict in a.py")
         assert (failed.state, error_of(failed)) == ("failed", "merge conflict in a.py")
         move = await last_move(engine, run.id)
         assert (move.from_state, move.trigger, move.severity) == ("validating", "validation_failed", "error")
@@ -347,9 +350,9 @@ async def test_a_workstream_is_not_validated_before_its_tasks_are_complete(datab
             with pytest.raises(TransitionRefused, match="executing"):
                 await engine.signal_run(run.id, signal)
         for state in ("ready", "completed", "planned"):
-            assert not (await engine.transition(Kind.RUN, run.id, to_state=state)).success
+            assert not (await engine.request_transition(Kind.RUN, run.id, to_state=state)).success
         with pytest.raises(RequestInvalid):
-            await engine.transition(Kind.RUN, run.id, trigger="all_tasks_completed")
+            await engine.request_transition(Kind.RUN, run.id, trigger="all_tasks_completed")
         assert await state_of(engine, run) == "executing"
         await assert_promises_kept(engine)
 
@@ -357,8 +360,8 @@ async def test_a_workstream_is_not_validated_before_its_tasks_are_complete(datab
 async def test_a_workstream_is_planned_until_all_announced_tasks_are_there(database_url: str, clock: ManualClock) -> None:
     async with open_engine(database_url, clock) as engine:
         worker = await join(engine)
-        run = await engine.submit_run(
-            NewRun(name="later", lifecycle="orchestrated", task_count=3, tasks=(NewTask(name="a"),)), actor="ada"
+        run = await engine.for_tenant(actor="ada").submit_run(
+            NewRun(name="later", lifecycle="orchestrated", task_count=3, tasks=(NewTask(name="a"),))
         )
         assert (run.state, run.missing_tasks) == ("planned", 2)
         assert await engine.claim_tasks(worker.id) == []
@@ -386,7 +389,7 @@ async def test_a_workstream_can_be_cancelled_before_its_validation(database_url:
         if state == "executing":
             await claim_one(engine, worker)
         assert await state_of(engine, run) == state
-        await engine.signal_run(run.id, "cancel", actor="ada", reason="another plan")
+        await engine.for_tenant(actor="ada").signal_run(run.id, "cancel", reason="another plan")
         move = await last_move(engine, run.id)
         assert (move.from_state, move.to_state, move.trigger) == (state, "cancelled", "user_cancelled")
         assert (move.actor, move.reason) == ("ada", "another plan")
@@ -429,7 +432,7 @@ async def test_a_task_that_has_not_ended_can_be_cancelled(database_url: str, clo
             await fail_one(engine, worker)
         task = await task_of(engine, run, "a")
         assert task.state == state
-        cancelled = await engine.signal_task(task.id, "cancel", actor="ada", reason="no longer wanted")
+        cancelled = await engine.for_tenant(actor="ada").signal_task(task.id, "cancel", reason="no longer wanted")
         assert (cancelled.state, cancelled.outcome) == ("cancelled", "canceled")
         move = await last_move(engine, task.id)
         assert (move.from_state, move.trigger, move.actor, move.reason) == (state, "user_cancelled", "ada", "no longer wanted")
@@ -480,7 +483,7 @@ async def test_checks_that_take_too_long_are_reported(database_url: str, clock: 
         await pass_time(engine, clock, 901)
         (notice,) = await engine.list_notices()
         assert (notice.entity_id, notice.message) == (claim.task_id, "It has been validating for longer than 15m.")
-        await engine.signal_attempt(claim.task_id, claim.epoch, "checks_passed")
+        await engine.report_attempt(claim.task_id, claim.epoch, "checks_passed")
         await assert_promises_kept(engine)
 
 
@@ -493,7 +496,7 @@ async def test_checks_whose_worker_is_gone_fail(database_url: str, clock: Manual
         await pass_time(engine, clock, 31)
         assert (await last_move(engine, claim.task_id)).trigger == "validation_failed"
         with pytest.raises(LeaseLost):
-            await engine.signal_attempt(claim.task_id, claim.epoch, "checks_passed")
+            await engine.report_attempt(claim.task_id, claim.epoch, "checks_passed")
         assert await state_of(engine, run) == "failed"
         await assert_promises_kept(engine)
 
@@ -525,7 +528,7 @@ async def test_a_worker_that_misses_its_heartbeats_loses_its_tasks_to_others(dat
         run = await submit_stream(engine, NewTask(name="a"), NewTask(name="b"))
         lost = await engine.claim_tasks(silent.id, 2)
         clock.advance(29)
-        assert (await engine.heartbeat(silent.id, [(claim.task_id, claim.epoch) for claim in lost])).lost == ()
+        assert (await engine.send_heartbeat(silent.id, [(claim.task_id, claim.epoch) for claim in lost])).lost == ()
         await pass_time(engine, clock, 30)
         assert (await engine.get_worker(silent.id)).state == "busy"
         await pass_time(engine, clock, 1)
@@ -543,7 +546,7 @@ async def test_a_worker_that_misses_its_heartbeats_loses_its_tasks_to_others(dat
         for claim in await engine.claim_tasks(other.id, 2):
             assert claim.epoch == 2
             await pass_checks(engine, claim)
-        beat = await engine.heartbeat(silent.id, [(claim.task_id, claim.epoch) for claim in lost])
+        beat = await engine.send_heartbeat(silent.id, [(claim.task_id, claim.epoch) for claim in lost])
         assert set(beat.lost) == {(claim.task_id, 1) for claim in lost}
         for claim in lost:
             with pytest.raises(LeaseLost):
@@ -559,7 +562,7 @@ async def test_a_worker_that_is_heard_of_again_is_idle_and_gets_work(database_ur
         await claim_one(engine, worker)
         await pass_time(engine, clock, 31)
         assert (await engine.get_worker(worker.id)).state == "unresponsive"
-        assert (await engine.heartbeat(worker.id)).worker.state == "idle"
+        assert (await engine.send_heartbeat(worker.id)).worker.state == "idle"
         assert (await do_one(engine, worker)).epoch == 2
         await pass_time(engine, clock, 29)
         assert await moves_of(engine, worker.id) == [
@@ -586,7 +589,7 @@ async def test_a_worker_that_stays_away_is_shut_down(database_url: str, clock: M
         move = await last_move(engine, worker.id)
         assert (move.from_state, move.to_state) == ("unresponsive", "shutdown")
         assert (move.trigger, move.severity) == ("max_timeout_exceeded", "error")
-        assert (await engine.heartbeat(worker.id)).worker.state == "shutdown"
+        assert (await engine.send_heartbeat(worker.id)).worker.state == "shutdown"
         with pytest.raises(WorkerUnavailable):
             await engine.claim_tasks(worker.id)
         await assert_promises_kept(engine)
@@ -595,7 +598,7 @@ async def test_a_worker_that_stays_away_is_shut_down(database_url: str, clock: M
 async def test_an_idle_worker_shuts_down_at_once(database_url: str, clock: ManualClock) -> None:
     async with open_engine(database_url, clock) as engine:
         worker = await join(engine)
-        await engine.signal_worker(worker.id, "drain", actor="ada", reason="night")
+        await engine.for_tenant(actor="ada").signal_worker(worker.id, "drain", reason="night")
         move = await last_move(engine, worker.id)
         assert (move.from_state, move.to_state, move.trigger) == ("idle", "shutdown", "shutdown_requested")
         assert (move.actor, move.reason) == ("ada", "night")
@@ -610,10 +613,10 @@ async def test_a_busy_worker_shuts_down_when_its_last_task_has_ended(database_ur
         worker = await join(engine, slots=2)
         await submit_stream(engine, *(NewTask(name=name, critical=False) for name in "abc"))
         claims = await engine.claim_tasks(worker.id, 2)
-        assert (await engine.signal_worker(worker.id, "drain", actor="ada")).state == "busy"
+        assert (await engine.for_tenant(actor="ada").signal_worker(worker.id, "drain")).state == "busy"
         for claim in claims:
             assert (await engine.get_worker(worker.id)).state == "busy"
-            await engine.fail_task(claim.task_id, claim.epoch, "no")
+            await engine.fail_task(claim.task_id, claim.epoch, AttemptReport(error="no"))
         assert await moves_of(engine, worker.id) == [
             "initializing -> idle : registration_complete",
             "idle -> busy : task_assigned",
@@ -631,7 +634,7 @@ async def test_a_worker_that_shall_shut_down_gets_nothing_new(database_url: str,
         with pytest.raises(WorkerUnavailable):
             await engine.claim_tasks(worker.id)
         assert await state_of(engine, run, "b") == "queued"
-        await engine.fail_task(claim.task_id, claim.epoch, "no")
+        await engine.fail_task(claim.task_id, claim.epoch, AttemptReport(error="no"))
         assert (await engine.get_worker(worker.id)).state == "shutdown"
         await assert_promises_kept(engine)
 
@@ -651,7 +654,7 @@ async def test_a_worker_that_shuts_down_does_not_spoil_the_checks_of_its_task(
             await engine.complete_task(claim.task_id, claim.epoch)
             await engine.signal_worker(worker.id, "drain")
         assert await state_of(engine, run, "a") == "validating"
-        await engine.signal_attempt(claim.task_id, claim.epoch, "checks_passed")
+        await engine.report_attempt(claim.task_id, claim.epoch, "checks_passed")
         assert await path_of(engine, claim.task_id) == ["pending", "queued", "running", "validating", "completed"]
         assert await state_of(engine, run) == "validating"
         assert (await engine.get_worker(worker.id)).state == "shutdown"
@@ -666,7 +669,7 @@ async def test_a_worker_that_shall_shut_down_does_so_when_it_comes_back(database
         await engine.signal_worker(worker.id, "drain")
         await pass_time(engine, clock, 31)
         assert (await engine.get_worker(worker.id)).state == "unresponsive"
-        await engine.heartbeat(worker.id)
+        await engine.send_heartbeat(worker.id)
         assert (await path_of(engine, worker.id))[-3:] == ["unresponsive", "idle", "shutdown"]
         await assert_promises_kept(engine)
 
@@ -699,8 +702,8 @@ async def test_nobody_but_the_worker_of_an_attempt_reports_about_it(database_url
             with pytest.raises(RequestInvalid):
                 await engine.signal_task(task.id, signal)
         with pytest.raises(RequestInvalid):
-            await engine.transition(Kind.TASK, task.id, trigger="worker_started")
-        assert not (await engine.transition(Kind.TASK, task.id, trigger="scheduler_assigned")).success
+            await engine.request_transition(Kind.TASK, task.id, trigger="worker_started")
+        assert not (await engine.request_transition(Kind.TASK, task.id, trigger="scheduler_assigned")).success
         claim = await claim_one(engine, worker)
         with pytest.raises(RequestInvalid):
             await engine.signal_task(task.id, "execution_completed")

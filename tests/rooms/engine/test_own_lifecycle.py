@@ -20,6 +20,7 @@ from tests.rooms.engine.harness import (
 from tests.rooms.engine.test_supervised import STEADY, assert_promises_kept, last_move, moves_of
 
 from pointsman.engine.engine import Engine
+from pointsman.engine.operations.attempts import AttemptReport
 from pointsman.engine.submit import NewTask
 from pointsman.errors import LifecycleError, LifecycleInvalid, TransitionRefused, UnknownName
 from pointsman.kernel.machine import Kind
@@ -59,7 +60,7 @@ async def submit_release(engine: Engine, *tasks: NewTask) -> Run:
 
 async def build(engine: Engine, worker: Worker) -> str:
     claim = await claim_one(engine, worker)
-    await engine.complete_task(claim.task_id, claim.epoch, output="v1.tar.gz")
+    await engine.complete_task(claim.task_id, claim.epoch, AttemptReport(output="v1.tar.gz"))
     return claim.task_id
 
 
@@ -70,19 +71,21 @@ async def test_the_lifecycle_of_the_readme_runs_from_its_file(database_url: str,
             engine, NewTask(name="build", max_retries=1, backoff=STEADY), NewTask(name="ship", depends_on=("build",))
         )
         claim = await claim_one(engine, worker)
-        await engine.fail_task(claim.task_id, claim.epoch, "flaky")
+        await engine.fail_task(claim.task_id, claim.epoch, AttemptReport(error="flaky"))
         assert await engine.claim_tasks(worker.id) == []
         await pass_time(engine, clock, 1)
         task_id = await build(engine, worker)
         assert await state_of(engine, run, "build") == "REVIEW"
         assert await state_of(engine, run) == "WAITING"
-        rejected = await engine.signal_task(task_id, "reject", actor="ada", reason="no changelog", comment="write a changelog")
+        rejected = await engine.for_tenant(actor="ada").signal_task(
+            task_id, "reject", reason="no changelog", comment="write a changelog"
+        )
         assert (rejected.state, rejected.comment) == ("WAITING", "write a changelog")
         assert await state_of(engine, run) == "RUNNING"
         again = await claim_one(engine, worker)
         assert (again.epoch, again.comment) == (3, "write a changelog")
-        await engine.complete_task(again.task_id, again.epoch, output="v1.tar.gz")
-        await engine.signal_task(task_id, "accept", actor="ada", reason="good")
+        await engine.complete_task(again.task_id, again.epoch, AttemptReport(output="v1.tar.gz"))
+        await engine.for_tenant(actor="ada").signal_task(task_id, "accept", reason="good")
         move = await last_move(engine, task_id)
         assert (move.from_state, move.to_state, move.actor, move.reason) == ("REVIEW", "RELEASED", "ada", "good")
         assert await moves_of(engine, task_id) == [
@@ -106,9 +109,9 @@ async def test_a_broken_release_can_be_retried(database_url: str, clock: ManualC
         worker = await register(engine)
         run = await submit_release(engine)
         claim = await claim_one(engine, worker)
-        await engine.fail_task(claim.task_id, claim.epoch, "disk full")
+        await engine.fail_task(claim.task_id, claim.epoch, AttemptReport(error="disk full"))
         assert (await state_of(engine, run, "build"), await state_of(engine, run)) == ("BROKEN", "FAILED")
-        await engine.signal_task(claim.task_id, "retry", actor="ada", reason="there is room now")
+        await engine.for_tenant(actor="ada").signal_task(claim.task_id, "retry", reason="there is room now")
         assert (await state_of(engine, run, "build"), await state_of(engine, run)) == ("WAITING", "RUNNING")
         task_id = await build(engine, worker)
         await engine.signal_task(task_id, "accept")
@@ -127,7 +130,7 @@ async def test_a_release_can_be_withdrawn(database_url: str, clock: ManualClock,
         elif state == "REVIEW":
             await build(engine, worker)
         assert await state_of(engine, run, "build") == state
-        await engine.signal_run(run.id, "cancel", actor="ada")
+        await engine.for_tenant(actor="ada").signal_run(run.id, "cancel")
         assert (await state_of(engine, run, "build"), await state_of(engine, run)) == ("WITHDRAWN", "CANCELED")
         with pytest.raises(TransitionRefused):
             await engine.signal_task((await task_of(engine, run, "build")).id, "retry")
@@ -197,11 +200,11 @@ async def test_the_database_holds_tasks_to_the_rules_of_the_file(database_url: s
         worker = await register(engine)
         run = await submit_release(engine)
         task = await task_of(engine, run, "build")
-        result = await engine.transition(Kind.TASK, task.id, to_state="RELEASED")
+        result = await engine.request_transition(Kind.TASK, task.id, to_state="RELEASED")
         assert result.error is not None
         assert "release.task is WAITING: 'RELEASED' is not allowed from here" in result.error
         await build(engine, worker)
-        assert (await engine.transition(Kind.TASK, task.id, to_state="RELEASED", actor="ada")).success
+        assert (await engine.for_tenant(actor="ada").request_transition(Kind.TASK, task.id, to_state="RELEASED")).success
         await assert_promises_kept(engine)
 
 
@@ -258,9 +261,9 @@ async def test_old_tasks_keep_their_version_and_new_ones_get_the_new_one(
         assert after.machine_id != before.machine_id
         with pytest.raises(TransitionRefused):
             await engine.signal_task(after.id, "accept")
-        await engine.signal_task(after.id, "approve", actor="qa")
+        await engine.for_tenant(actor="qa").signal_task(after.id, "approve")
         for task in (before, after):
-            await engine.signal_task(task.id, "accept", actor="ada")
+            await engine.for_tenant(actor="ada").signal_task(task.id, "accept")
         assert await path_of(engine, before.id) == ["WAITING", "BUILDING", "REVIEW", "RELEASED"]
         assert await path_of(engine, after.id) == ["WAITING", "BUILDING", "QA", "REVIEW", "RELEASED"]
         assert [await state_of(engine, run) for run in (old, new)] == ["SUCCEEDED", "SUCCEEDED"]
@@ -297,11 +300,11 @@ async def test_an_engine_without_the_file_finishes_what_was_begun_with_it(
     file.unlink()
     async with open_engine(database_url, clock, seed=2) as engine:
         claim = await claim_one(engine, worker)
-        await engine.fail_task(claim.task_id, claim.epoch, "flaky")
+        await engine.fail_task(claim.task_id, claim.epoch, AttemptReport(error="flaky"))
         await pass_time(engine, clock, 1)
         for _ in range(2):
             task_id = await build(engine, worker)
-            await engine.signal_task(task_id, "accept", actor="ada")
+            await engine.for_tenant(actor="ada").signal_task(task_id, "accept")
         assert await state_of(engine, run) == "SUCCEEDED"
         with pytest.raises(UnknownName, match="release"):
             await submit_release(engine)

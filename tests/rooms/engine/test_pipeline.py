@@ -22,6 +22,7 @@ from tests.rooms.engine.test_supervised import STEADY, assert_promises_kept, las
 
 from pointsman.engine.claims import Claim
 from pointsman.engine.engine import Engine
+from pointsman.engine.operations.attempts import AttemptReport
 from pointsman.engine.policy import Backoff
 from pointsman.engine.submit import NewTask
 from pointsman.errors import LeaseLost, NotFound, RequestInvalid, TransitionRefused
@@ -43,7 +44,7 @@ async def employ(engine: Engine, **options: Any) -> Worker:
 
 async def fail_one(engine: Engine, worker: Worker, error: str = "exit code 1", **options: Any) -> Claim:
     claim = await claim_one(engine, worker)
-    await engine.fail_task(claim.task_id, claim.epoch, error, **options)
+    await engine.fail_task(claim.task_id, claim.epoch, AttemptReport(error=error, **options))
     return claim
 
 
@@ -90,7 +91,7 @@ async def test_a_workstream_runs_its_steps_in_the_order_of_their_dependencies(da
             names.append(sorted(claim.name for claim in claims))
             assert await state_of(engine, run) == "S_RUNNING"
             for claim in claims:
-                await engine.complete_task(claim.task_id, claim.epoch, exit_code=0)
+                await engine.complete_task(claim.task_id, claim.epoch, AttemptReport(exit_code=0))
         assert names == [["first"], ["left", "right"], ["last"]]
         assert await moves_of(engine, run.id) == [
             "S_PENDING -> S_RUNNING : start_execution",
@@ -244,7 +245,7 @@ async def test_what_runs_while_its_workstream_waits_to_retry_is_kept(database_ur
         worker = await employ(engine, slots=2)
         run = await submit_steps(engine, NewTask(name="s1"), NewTask(name="s2"), max_retries=1, backoff=STEADY)
         claims = {claim.name: claim for claim in await engine.claim_tasks(worker.id, 2)}
-        await engine.fail_task(claims["s1"].task_id, claims["s1"].epoch, "no")
+        await engine.fail_task(claims["s1"].task_id, claims["s1"].epoch, AttemptReport(error="no"))
         assert await state_of(engine, run) == "S_RETRYING"
         await engine.complete_task(claims["s2"].task_id, claims["s2"].epoch)
         assert await state_of(engine, run) == "S_RETRYING"
@@ -260,7 +261,7 @@ async def test_a_running_workstream_can_be_abandoned(database_url: str, clock: M
         worker = await employ(engine)
         run = await submit_steps(engine, NewTask(name="s1", max_retries=3), NewTask(name="s2"), max_retries=3)
         claim = await claim_one(engine, worker)
-        await engine.signal_run(run.id, "cancel", actor="ada", reason="superseded")
+        await engine.for_tenant(actor="ada").signal_run(run.id, "cancel", reason="superseded")
         assert await moves_of(engine, run.id) == [
             "S_PENDING -> S_RUNNING : start_execution",
             "S_RUNNING -> S_ABANDONED : abandon",
@@ -268,7 +269,7 @@ async def test_a_running_workstream_can_be_abandoned(database_url: str, clock: M
         move = await last_move(engine, run.id)
         assert (move.actor, move.reason, move.severity) == ("ada", "superseded", "warning")
         assert await path_of(engine, claim.task_id) == ["S_PENDING", "S_RUNNING", "S_FAILED"]
-        assert (await engine.heartbeat(worker.id, [(claim.task_id, claim.epoch)])).lost == ((claim.task_id, claim.epoch),)
+        assert (await engine.send_heartbeat(worker.id, [(claim.task_id, claim.epoch)])).lost == ((claim.task_id, claim.epoch),)
         with pytest.raises(LeaseLost):
             await engine.complete_task(claim.task_id, claim.epoch)
         assert await engine.claim_tasks(worker.id) == []
@@ -285,7 +286,7 @@ async def test_a_workstream_that_does_not_run_cannot_be_abandoned(database_url: 
         with pytest.raises(TransitionRefused, match="S_RETRYING: 'cancel' is not allowed from here"):
             await engine.signal_run(run.id, "cancel")
         for state in ("S_SUCCESS", "S_PENDING", "S_ABANDONED"):
-            assert not (await engine.transition(Kind.RUN, run.id, to_state=state)).success
+            assert not (await engine.request_transition(Kind.RUN, run.id, to_state=state)).success
         assert await path_of(engine, run.id) == ["S_PENDING", "S_RUNNING", "S_FAILED", "S_RETRYING"]
         await assert_promises_kept(engine)
 
@@ -539,7 +540,7 @@ async def test_a_late_answer_of_an_attempt_from_before_says_nothing_about_the_pr
         other = await employ(engine)
         await trip(engine, other)
         await pass_time(engine, clock, 60)
-        await engine.fail_task(late.task_id, late.epoch, "no")
+        await engine.fail_task(late.task_id, late.epoch, AttemptReport(error="no"))
         await engine.complete_task(later.task_id, later.epoch)
         assert await breaker_path(engine) == ["CLOSED", "OPEN", "HALF_OPEN"]
         await assert_promises_kept(engine)
@@ -553,7 +554,7 @@ async def test_an_operator_resets_a_breaker_with_a_reason(database_url: str, clo
             await engine.reset_breaker(TOOL)
         await trip(engine, worker)
         await submit_steps(engine, NewTask(name="s1", tool=TOOL))
-        breaker = await engine.reset_breaker(TOOL, actor="ada", reason="aider --version works")
+        breaker = await engine.for_tenant(actor="ada").reset_breaker(TOOL, reason="aider --version works")
         assert (breaker.state, breaker.failure_count, breaker.retry_at) == ("CLOSED", 0, None)
         move = await last_move(engine, breaker.id)
         assert (move.from_state, move.trigger, move.severity) == ("OPEN", "reset", "warning")
@@ -574,7 +575,7 @@ async def test_a_half_open_breaker_can_be_reset_while_its_probe_runs(database_ur
         await submit_steps(engine, NewTask(name="s1", tool=TOOL), NewTask(name="s2", tool=TOOL))
         await pass_time(engine, clock, 60)
         probe = await claim_one(engine, worker)
-        await engine.reset_breaker(TOOL, actor="ada")
+        await engine.for_tenant(actor="ada").reset_breaker(TOOL)
         await claim_one(engine, worker)
         await engine.complete_task(probe.task_id, probe.epoch)
         assert await breaker_path(engine) == ["CLOSED", "OPEN", "HALF_OPEN", "CLOSED"]
@@ -662,7 +663,7 @@ async def test_an_operator_puts_a_failed_step_back_to_the_beginning(database_url
         await pass_time(engine, clock, 1)
         claim = await fail_one(engine, worker)
         assert (await task_of(engine, run, "s1")).retry_count == 1
-        reset = await engine.signal_task(claim.task_id, "reset", actor="ada", reason="the disk is free again")
+        reset = await engine.for_tenant(actor="ada").signal_task(claim.task_id, "reset", reason="the disk is free again")
         assert (reset.state, reset.retry_count, reset.completed_at) == ("S_PENDING", 0, None)
         move = await last_move(engine, claim.task_id)
         assert (move.from_state, move.to_state, move.trigger) == ("S_FAILED", "S_PENDING", "reset")
@@ -681,7 +682,7 @@ async def test_an_operator_skips_a_failed_step_and_its_dependents_go_on(database
             engine, NewTask(name="s1"), NewTask(name="s2", depends_on=("s1",)), max_retries=1, backoff=LONG
         )
         claim = await fail_one(engine, worker)
-        skipped = await engine.signal_task(claim.task_id, "skip", actor="ada", reason="done by hand")
+        skipped = await engine.for_tenant(actor="ada").signal_task(claim.task_id, "skip", reason="done by hand")
         assert (skipped.state, skipped.outcome) == ("S_SUCCESS", "success")
         move = await last_move(engine, claim.task_id)
         assert (move.from_state, move.trigger, move.severity) == ("S_FAILED", "skip", "warning")
@@ -778,7 +779,7 @@ async def test_the_hour_begins_again_with_another_try(database_url: str, clock: 
         await pass_time(engine, clock, 10)
         claim = await claim_one(engine, worker)
         await pass_time(engine, clock, 3000)
-        await engine.fail_task(claim.task_id, claim.epoch, "no")
+        await engine.fail_task(claim.task_id, claim.epoch, AttemptReport(error="no"))
         await pass_time(engine, clock, 1)
         claim = await claim_one(engine, worker)
         await pass_time(engine, clock, 3000)

@@ -8,7 +8,8 @@ from decimal import Decimal
 import pytest
 from tests.rooms.engine.harness import ManualClock, open_engine, pass_time, register, state_of, submit, task_of
 
-from pointsman.engine.engine import Completion, Engine
+from pointsman.engine.engine import Engine
+from pointsman.engine.operations.attempts import AttemptReport, ReportAttempt
 from pointsman.engine.submit import NewRun, NewTask
 from pointsman.errors import NotFound
 from pointsman.store.rows import Run, Worker
@@ -34,7 +35,7 @@ async def test_only_the_tasks_of_that_run_are_claimed(database_url: str, clock: 
 async def test_a_run_that_is_unknown_or_somebody_elses_is_not_found(database_url: str, clock: ManualClock) -> None:
     async with open_engine(database_url, clock) as engine:
         worker = await register(engine)
-        theirs = await engine.submit_run(NewRun(name="theirs", tasks=(NewTask(name="a"),)), tenant="globex")
+        theirs = await engine.for_tenant("globex").submit_run(NewRun(name="theirs", tasks=(NewTask(name="a"),)))
         for run_id in ("run_unknown", theirs.id):
             with pytest.raises(NotFound):
                 await engine.claim_tasks(worker.id, 1, run_id=run_id)
@@ -58,8 +59,8 @@ async def test_many_that_are_alike_are_claimed_and_completed_together(database_u
         run = await submit(engine, *(NewTask(name=f"t{number}", payload=number) for number in range(50)))
         claims = await engine.claim_tasks(worker.id, 50, run_id=run.id)
         assert [(claim.run_id, claim.payload) for claim in claims] == [(run.id, number) for number in range(50)]
-        done = [Completion(task_id=claim.task_id, epoch=claim.epoch) for claim in claims]
-        assert await engine.complete_tasks(done) == [None] * 50
+        done = [ReportAttempt(task_id=claim.task_id, epoch=claim.epoch, signal="complete") for claim in claims]
+        assert await engine.report_attempts(done) == [None] * 50
         assert await state_of(engine, run) == "SUCCEEDED"
 
 
@@ -94,7 +95,7 @@ async def test_open_circuits_and_budgets_stand_in_its_way_as_well(database_url: 
         worker = await register(engine, slots=9, lease_seconds=600.0)
         broken = await submit(engine, NewTask(name="a", tool="model"))
         (claim,) = await engine.claim_tasks(worker.id, 1, run_id=broken.id)
-        await engine.fail_task(claim.task_id, claim.epoch, "down")
+        await engine.fail_task(claim.task_id, claim.epoch, AttemptReport(error="down"))
         run = await submit(
             engine,
             NewTask(name="waits", tool="model", priority=9),
@@ -137,7 +138,9 @@ async def test_two_workers_share_a_run_without_sharing_a_task(database_url: str,
             worker = await register(engine, slots=3)
             done: list[str] = []
             while claims := await engine.claim_tasks(worker.id, 3, run_id=run.id):
-                await engine.complete_tasks([Completion(task_id=claim.task_id, epoch=claim.epoch) for claim in claims])
+                await engine.report_attempts(
+                    [ReportAttempt(task_id=claim.task_id, epoch=claim.epoch, signal="complete") for claim in claims]
+                )
                 done += [claim.name for claim in claims]
             return done
 

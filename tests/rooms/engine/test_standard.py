@@ -28,8 +28,9 @@ from tests.rooms.engine.harness import (
 )
 
 from pointsman.engine.claims import Claim
-from pointsman.engine.commands.workers import GiveUpTasks
 from pointsman.engine.engine import Engine
+from pointsman.engine.operations.attempts import AttemptReport
+from pointsman.engine.operations.workers import GiveUpTasks
 from pointsman.engine.policy import Backoff
 from pointsman.engine.submit import MAX_DEPTH, NewRun, NewTask
 from pointsman.errors import (
@@ -67,19 +68,19 @@ async def prove(engine: Engine, tenant: str) -> None:
     """fold(audit) == state, attempts are fenced and accounted for, budgets hold, and the log passes our own validator."""
     stream = await read_stream(engine, tenant)
     machines: dict[str, str] = {}
-    for run in await engine.list_runs(tenant=tenant):
-        tasks = await engine.list_tasks(run.id, tenant=tenant)
+    for run in await engine.for_tenant(tenant).list_runs():
+        tasks = await engine.for_tenant(tenant).list_tasks(run.id)
         prove_fold(stream, run)
         prove_money(run, tasks)
         machines[run.id] = load_lifecycle(run.lifecycle).of_kind(Kind.RUN).name
         for task in tasks:
             prove_fold(stream, task)
-            prove_attempts(task, await engine.list_attempts(task.id, tenant=tenant))
+            prove_attempts(task, await engine.for_tenant(tenant).list_attempts(task.id))
             machines[task.id] = load_lifecycle(run.lifecycle).of_kind(Kind.TASK).name
-    for worker in await engine.list_workers(tenant=tenant):
+    for worker in await engine.for_tenant(tenant).list_workers():
         prove_fold(stream, worker)
         machines[worker.id] = load_lifecycle(worker.lifecycle).of_kind(Kind.WORKER).name
-    for breaker in await engine.list_breakers(tenant=tenant):
+    for breaker in await engine.for_tenant(tenant).list_breakers():
         prove_fold(stream, breaker)
         machines[breaker.id] = "standard.breaker"
     assert machines.keys() == {transition.entity_id for transition in stream}, (
@@ -91,7 +92,7 @@ async def prove(engine: Engine, tenant: str) -> None:
 async def read_stream(engine: Engine, tenant: str = "default") -> list[Transition]:
     """All events, page by page, as an observer reads them."""
     stream: list[Transition] = []
-    while page := await engine.list_transitions(after=stream[-1].position if stream else None, limit=50, tenant=tenant):
+    while page := await engine.for_tenant(tenant).list_transitions(after=stream[-1].position if stream else None, limit=50):
         stream += page
     return stream
 
@@ -163,13 +164,13 @@ async def claim_nothing(engine: Engine, worker: Worker) -> None:
 
 async def claim_and_complete(engine: Engine, worker: Worker, **report: Any) -> Claim:
     claim = await claim_one(engine, worker)
-    await engine.complete_task(claim.task_id, claim.epoch, **report)
+    await engine.complete_task(claim.task_id, claim.epoch, AttemptReport(**report))
     return claim
 
 
 async def claim_and_fail(engine: Engine, worker: Worker, error: str = "it broke", **report: Any) -> Claim:
     claim = await claim_one(engine, worker)
-    await engine.fail_task(claim.task_id, claim.epoch, error, **report)
+    await engine.fail_task(claim.task_id, claim.epoch, AttemptReport(error=error, **report))
     return claim
 
 
@@ -214,11 +215,13 @@ async def bring_to(engine: Engine, worker: Worker, state: str) -> tuple[Run, Tas
             "VALIDATING": engine.complete_task,
             "READY": engine.complete_task,
             "SUCCEEDED": engine.complete_task,
-            "BLOCKED": lambda task_id, epoch: engine.ask(task_id, epoch, "which one?"),
-            "RETRYING": lambda task_id, epoch: engine.fail_task(task_id, epoch, "it broke"),
-            "FAILED": lambda task_id, epoch: engine.fail_task(task_id, epoch, "it broke"),
-            "TIMED_OUT": lambda task_id, epoch: engine.signal_attempt(task_id, epoch, "expire"),
-            "BUDGET_EXCEEDED": lambda task_id, epoch: engine.signal_attempt(task_id, epoch, "overspend"),
+            "BLOCKED": lambda task_id, epoch: engine.report_attempt(
+                task_id, epoch, "ask", AttemptReport(question="which one?")
+            ),
+            "RETRYING": lambda task_id, epoch: engine.fail_task(task_id, epoch, AttemptReport(error="it broke")),
+            "FAILED": lambda task_id, epoch: engine.fail_task(task_id, epoch, AttemptReport(error="it broke")),
+            "TIMED_OUT": lambda task_id, epoch: engine.report_attempt(task_id, epoch, "expire"),
+            "BUDGET_EXCEEDED": lambda task_id, epoch: engine.report_attempt(task_id, epoch, "overspend"),
         }
         if state in reports:
             await reports[state](claim.task_id, claim.epoch)
@@ -246,7 +249,9 @@ async def test_a_task_goes_all_the_way_and_everybody_sees_the_same(database_url:
         assert (await engine.get_worker(worker.id)).state == "BUSY"
         clock.advance(2)
         done = await engine.complete_task(
-            claim.task_id, claim.epoch, output={"said": "hello"}, cost_usd=usd("0.25"), exit_code=0, log_path="/logs/1"
+            claim.task_id,
+            claim.epoch,
+            AttemptReport(output={"said": "hello"}, cost_usd=usd("0.25"), exit_code=0, log_path="/logs/1"),
         )
         assert (done.state, done.outcome) == ("SUCCEEDED", "success")
 
@@ -358,12 +363,13 @@ async def test_a_completion_that_is_repeated_with_its_key_has_one_effect(databas
         worker = await register(engine)
         await submit(engine, NewTask(name="a"))
         claim = await claim_one(engine, worker)
-        report: dict[str, Any] = {"cost_usd": usd(1), "output": 1, "request_id": "once"}
-        done = await engine.complete_task(claim.task_id, claim.epoch, **report)
-        assert (await engine.complete_task(claim.task_id, claim.epoch, **report)).state == done.state
+        report = AttemptReport(cost_usd=usd(1), output=1)
+        done = await engine.complete_task(claim.task_id, claim.epoch, report, request_id="once")
+        again = await engine.complete_task(claim.task_id, claim.epoch, report, request_id="once")
+        assert again.state == done.state
         assert (await engine.get_task(claim.task_id)).cost_usd == usd(1)
         with pytest.raises(LeaseLost):
-            await engine.complete_task(claim.task_id, claim.epoch, cost_usd=usd(1), output=1)
+            await engine.complete_task(claim.task_id, claim.epoch, AttemptReport(cost_usd=usd(1), output=1))
 
 
 # retries
@@ -405,7 +411,7 @@ async def test_jitter_only_adds_and_stays_within_its_share(database_url: str, cl
         backoff = Backoff(base_seconds=100.0, jitter=0.5)
         run = await submit(engine, *(NewTask(name=f"t{n}", max_retries=1, backoff=backoff) for n in range(40)))
         for claim in await engine.claim_tasks(worker.id, 40):
-            await engine.fail_task(claim.task_id, claim.epoch, "all at once")
+            await engine.fail_task(claim.task_id, claim.epoch, AttemptReport(error="all at once"))
         delays = []
         for task in await engine.list_tasks(run.id):
             assert task.available_at is not None
@@ -482,7 +488,7 @@ async def test_another_try_of_a_task_continues_its_run_without_losing_work(datab
         worker = await register(engine)
         run = await failed_run(engine, worker)
         second = await task_of(engine, run, "second")
-        retried = await engine.signal_task(second.id, "retry", actor="ada", reason="the disk is fixed")
+        retried = await engine.for_tenant(actor="ada").signal_task(second.id, "retry", reason="the disk is fixed")
         assert (retried.state, retried.retry_count, retried.attempt_count) == ("QUEUED", 0, 0)
         assert await state_of(engine, run) == "RUNNING"
         assert (await engine.get_run(run.id)).completed_at is None
@@ -511,8 +517,8 @@ async def test_of_two_failures_one_may_be_tried_again_before_the_other(database_
         worker = await register(engine, slots=2)
         run = await submit(engine, NewTask(name="one"), NewTask(name="two"))
         one, two = await engine.claim_tasks(worker.id, 2)
-        await engine.fail_task(one.task_id, one.epoch, "it broke")
-        await engine.fail_task(two.task_id, two.epoch, "it broke, too")
+        await engine.fail_task(one.task_id, one.epoch, AttemptReport(error="it broke"))
+        await engine.fail_task(two.task_id, two.epoch, AttemptReport(error="it broke, too"))
         await engine.signal_task(one.task_id, "retry")
         assert await complete_all(engine, worker) == ["one"], "a task that is tried again can be claimed"
         await engine.signal_task(two.task_id, "retry")
@@ -525,7 +531,7 @@ async def test_what_runs_when_its_run_fails_may_finish_and_is_not_lost(database_
         worker = await register(engine, slots=2)
         run = await submit(engine, NewTask(name="slow"), NewTask(name="bad"))
         slow, bad = await engine.claim_tasks(worker.id, 2)
-        await engine.fail_task(bad.task_id, bad.epoch, "it broke")
+        await engine.fail_task(bad.task_id, bad.epoch, AttemptReport(error="it broke"))
         assert await state_of(engine, run) == "FAILED"
         await engine.complete_task(slow.task_id, slow.epoch)
         assert await states_of(engine, run) == {"slow": "SUCCEEDED", "bad": "FAILED"}
@@ -550,7 +556,7 @@ async def test_a_task_that_takes_too_long_times_out_and_can_be_tried_again(datab
         assert await state_of(engine, run) == "FAILED"
         with pytest.raises(LeaseLost):
             await engine.complete_task(claim.task_id, claim.epoch)
-        beat = await engine.heartbeat(worker.id, [(claim.task_id, claim.epoch)])
+        beat = await engine.send_heartbeat(worker.id, [(claim.task_id, claim.epoch)])
         assert beat.lost == ((claim.task_id, claim.epoch),)
         assert (await engine.get_worker(worker.id)).state == "IDLE"
         await engine.signal_task(claim.task_id, "retry")
@@ -591,7 +597,7 @@ async def test_a_session_survives_a_timeout_when_it_is_resumed_and_not_when_it_i
         run = await submit(engine, NewTask(name="a", timeout_seconds=60))
         claim = await claim_one(engine, worker)
         assert claim.session_id is None
-        await engine.note_attempt(claim.task_id, claim.epoch, session_id="s-1")
+        await engine.report_attempt(claim.task_id, claim.epoch, report=AttemptReport(session_id="s-1"))
         await pass_time(engine, clock, 60)
         await engine.signal_task(claim.task_id, "resume")
         resumed = await claim_one(engine, worker)
@@ -629,11 +635,13 @@ async def test_checks_that_pass_end_what_the_execution_began(database_url: str, 
         claim = await claim_one(engine, worker)
         assert claim.has_checks
         await engine.complete_task(
-            claim.task_id, claim.epoch, output=[1], cost_usd=usd(3), exit_code=0, session_id="s-1", log_path="/logs/1"
+            claim.task_id,
+            claim.epoch,
+            AttemptReport(output=[1], cost_usd=usd(3), exit_code=0, session_id="s-1", log_path="/logs/1"),
         )
         assert await state_of(engine, run, "a") == "VALIDATING"
         assert (await engine.get_worker(worker.id)).state == "BUSY"
-        await engine.signal_attempt(claim.task_id, claim.epoch, "checks_passed")
+        await engine.report_attempt(claim.task_id, claim.epoch, "checks_passed")
         task = await task_of(engine, run, "a")
         assert await path_of(engine, task.id) == ["PENDING", "QUEUED", "RUNNING", "VALIDATING", "SUCCEEDED"]
         assert msgspec.json.decode(str(task.output)) == [1]
@@ -649,7 +657,7 @@ async def test_checks_that_fail_are_retried_and_then_fail_the_task(database_url:
         run = await submit(engine, NewTask(name="a", checks=True, max_retries=1, backoff=EXACT))
         for expected in ("RETRYING", "FAILED"):
             claim = await claim_and_complete(engine, worker)
-            await engine.signal_attempt(claim.task_id, claim.epoch, "checks_failed", error="2 tests failed")
+            await engine.report_attempt(claim.task_id, claim.epoch, "checks_failed", AttemptReport(error="2 tests failed"))
             task = await task_of(engine, run, "a")
             assert (task.state, message_of(task)) == (expected, "2 tests failed")
             await pass_time(engine, clock, 10)
@@ -661,7 +669,7 @@ async def test_checks_that_cannot_end_well_are_failed_checks(database_url: str, 
     async with proved_engine(database_url, clock) as engine:
         worker = await register(engine)
         run, task = await bring_to(engine, worker, "VALIDATING")
-        await engine.signal_attempt(task.id, task.epoch, signal, retryable=False)
+        await engine.report_attempt(task.id, task.epoch, signal, AttemptReport(retryable=False))
         assert await state_of(engine, run, "x") == "FAILED"
 
 
@@ -675,7 +683,7 @@ async def test_checks_that_take_too_long_are_reported(database_url: str, clock: 
         (notice,) = await engine.list_notices()
         assert (notice.entity_id, notice.run_id, notice.subject) == (task.id, run.id, "overstayed")
         assert await state_of(engine, run, "x") == "VALIDATING"
-        await engine.signal_attempt(task.id, task.epoch, "checks_passed")
+        await engine.report_attempt(task.id, task.epoch, "checks_passed")
         assert await state_of(engine, run, "x") == "SUCCEEDED"
 
 
@@ -686,7 +694,7 @@ async def test_a_worker_that_dies_in_the_checks_leaves_the_whole_task_to_another
         await pass_time(engine, clock, LEASE + 1)
         assert await state_of(engine, run, "x") == "QUEUED"
         with pytest.raises(LeaseLost):
-            await engine.signal_attempt(task.id, task.epoch, "checks_passed")
+            await engine.report_attempt(task.id, task.epoch, "checks_passed")
 
 
 async def test_after_its_checks_a_task_waits_for_its_parts_and_then_for_its_reviewer(
@@ -698,7 +706,7 @@ async def test_after_its_checks_a_task_waits_for_its_parts_and_then_for_its_revi
         whole = await claim_one(engine, worker)
         await engine.add_tasks(run.id, [NewTask(name="part", parent="whole")])
         await engine.complete_task(whole.task_id, whole.epoch)
-        await engine.signal_attempt(whole.task_id, whole.epoch, "checks_passed")
+        await engine.report_attempt(whole.task_id, whole.epoch, "checks_passed")
         assert await state_of(engine, run, "whole") == "BLOCKED"
         assert await complete_all(engine, worker) == ["part"]
         assert await state_of(engine, run, "whole") == "READY"
@@ -714,7 +722,7 @@ async def test_after_its_checks_a_task_waits_for_its_reviewer(database_url: str,
         worker = await register(engine)
         run = await submit(engine, NewTask(name="a", checks=True, review=True))
         claim = await claim_and_complete(engine, worker)
-        await engine.signal_attempt(claim.task_id, claim.epoch, "checks_passed")
+        await engine.report_attempt(claim.task_id, claim.epoch, "checks_passed")
         assert await state_of(engine, run, "a") == "READY"
 
 
@@ -730,7 +738,7 @@ async def test_a_task_waits_for_the_parts_that_it_was_given_while_it_ran(databas
             run.id, [NewTask(name="one", parent="whole"), NewTask(name="two", parent="whole", depends_on=("one",))]
         )
         assert (one.parent_task_id, one.depth, two.state) == (whole.task_id, 1, "PENDING")
-        await engine.complete_task(whole.task_id, whole.epoch, output="in parts")
+        await engine.complete_task(whole.task_id, whole.epoch, AttemptReport(output="in parts"))
         assert await state_of(engine, run, "whole") == "BLOCKED"
         assert await state_of(engine, run) == "RUNNING", "its parts go on by themselves"
         await claim_and_complete(engine, worker)
@@ -760,7 +768,7 @@ async def test_a_part_that_is_added_in_the_moment_of_completion_is_waited_for(da
         whole = await claim_one(engine, worker)
         # The first command keeps the writer busy, so that the other two share a transaction.
         await asyncio.gather(
-            engine.heartbeat(worker.id, [(whole.task_id, whole.epoch)]),
+            engine.send_heartbeat(worker.id, [(whole.task_id, whole.epoch)]),
             engine.add_tasks(run.id, [NewTask(name="part", parent="whole")]),
             engine.complete_task(whole.task_id, whole.epoch),
         )
@@ -794,7 +802,7 @@ async def test_a_part_that_failed_before_the_whole_was_done_is_tried_again_alone
         worker = await register(engine, slots=2)
         run = await submit(engine, NewTask(name="whole"), NewTask(name="part", parent="whole", priority=-1))
         whole, part = await engine.claim_tasks(worker.id, 2)
-        await engine.fail_task(part.task_id, part.epoch, "it broke")
+        await engine.fail_task(part.task_id, part.epoch, AttemptReport(error="it broke"))
         await engine.complete_task(whole.task_id, whole.epoch)
         assert await state_of(engine, run) == "FAILED"
         await engine.signal_run(run.id, "retry")
@@ -808,7 +816,7 @@ async def test_a_task_at_work_gets_its_parts_although_its_run_has_failed(databas
         worker = await register(engine, slots=2)
         run = await submit(engine, NewTask(name="whole"), NewTask(name="bad"), NewTask(name="after", depends_on=("whole",)))
         whole, bad = await engine.claim_tasks(worker.id, 2)
-        await engine.fail_task(bad.task_id, bad.epoch, "it broke")
+        await engine.fail_task(bad.task_id, bad.epoch, AttemptReport(error="it broke"))
         for name, parent in (("stray", None), ("odd", "after"), ("part of what failed", "bad")):
             with pytest.raises(RequestInvalid, match=r"has ended \(FAILED\)"):
                 await engine.add_tasks(run.id, [NewTask(name="part", parent="whole"), NewTask(name=name, parent=parent)])
@@ -826,7 +834,7 @@ async def test_no_part_is_added_to_a_run_that_was_called_off(database_url: str, 
         worker = await register(engine)
         run = await submit(engine, NewTask(name="whole"))
         await claim_one(engine, worker)
-        await engine.signal_run(run.id, "cancel", actor="ada")
+        await engine.for_tenant(actor="ada").signal_run(run.id, "cancel")
         with pytest.raises(RequestInvalid, match=r"has ended \(CANCELED\)"):
             await engine.add_tasks(run.id, [NewTask(name="part", parent="whole")])
 
@@ -867,17 +875,19 @@ async def test_an_answer_continues_the_session_that_asked(database_url: str, clo
         worker = await register(engine)
         run = await submit(engine, NewTask(name="a"))
         first = await claim_one(engine, worker)
-        asking = await engine.ask(first.task_id, first.epoch, "red or blue?", session_id="s-1", cost_usd=usd(1))
+        asking = await engine.report_attempt(
+            first.task_id, first.epoch, "ask", AttemptReport(question="red or blue?", session_id="s-1", cost_usd=usd(1))
+        )
         assert (asking.state, asking.question) == ("BLOCKED", "red or blue?")
         assert await state_of(engine, run) == "WAITING"
         assert (await engine.get_worker(worker.id)).state == "IDLE"
         await claim_nothing(engine, worker)
-        answered = await engine.signal_task(first.task_id, "answer", answer="blue", actor="ada")
+        answered = await engine.for_tenant(actor="ada").signal_task(first.task_id, "answer", answer="blue")
         assert (answered.state, answered.question, answered.answer) == ("QUEUED", None, "blue")
         assert await state_of(engine, run) == "RUNNING"
         second = await claim_one(engine, worker)
         assert (second.session_id, second.answer, second.epoch) == ("s-1", "blue", 2)
-        await engine.complete_task(second.task_id, second.epoch, cost_usd=usd(2))
+        await engine.complete_task(second.task_id, second.epoch, AttemptReport(cost_usd=usd(2)))
         one, two = await engine.list_attempts(first.task_id)
         assert (one.ended_by, one.session_id, one.cost_usd, one.resumed) == ("ask", "s-1", usd(1), False)
         assert (two.ended_by, two.session_id, two.cost_usd, two.resumed) == ("complete", "s-1", usd(2), True)
@@ -889,7 +899,7 @@ async def test_a_question_is_no_failure_and_uses_up_no_attempt(database_url: str
         worker = await register(engine)
         run = await submit(engine, NewTask(name="a", max_attempts=1))
         claim = await claim_one(engine, worker)
-        await engine.ask(claim.task_id, claim.epoch, "red or blue?", session_id="s-1")
+        await engine.report_attempt(claim.task_id, claim.epoch, "ask", AttemptReport(question="red or blue?", session_id="s-1"))
         await engine.signal_task(claim.task_id, "answer", answer="blue")
         again = await claim_and_complete(engine, worker)
         assert (again.epoch, again.answer) == (2, "blue")
@@ -901,7 +911,7 @@ async def test_who_waits_for_an_answer_waits_whatever_its_parts_do(database_url:
         worker = await register(engine)
         run = await submit(engine, NewTask(name="whole", priority=9), NewTask(name="part", parent="whole"))
         whole = await claim_one(engine, worker)
-        await engine.ask(whole.task_id, whole.epoch, "red or blue?", session_id="s-1")
+        await engine.report_attempt(whole.task_id, whole.epoch, "ask", AttemptReport(question="red or blue?", session_id="s-1"))
         await claim_and_complete(engine, worker)
         assert await states_of(engine, run) == {"whole": "BLOCKED", "part": "SUCCEEDED"}
         assert await state_of(engine, run) == "WAITING"
@@ -921,7 +931,7 @@ async def test_a_rejected_result_is_done_again_with_the_comment_in_view(database
         assert first.comment is None
         assert await states_of(engine, run) == {"a": "READY", "b": "PENDING"}
         assert await state_of(engine, run) == "WAITING"
-        await engine.signal_task(first.task_id, "reject", comment="use fewer words", actor="ada")
+        await engine.for_tenant(actor="ada").signal_task(first.task_id, "reject", comment="use fewer words")
         assert await state_of(engine, run, "a") == "QUEUED"
         assert await state_of(engine, run) == "RUNNING"
         second = await claim_and_complete(engine, worker, output=2)
@@ -973,7 +983,7 @@ async def test_a_gate_opens_when_it_is_reached_and_a_person_lets_the_run_through
         assert await states_of(engine, run) == {"build": "SUCCEEDED", "gate": "WAITING_APPROVAL", "ship": "PENDING"}
         assert await state_of(engine, run) == "WAITING"
         await claim_nothing(engine, worker)
-        approved = await engine.signal_task(gate.id, "approve", actor="ada", reason="looks good")
+        approved = await engine.for_tenant(actor="ada").signal_task(gate.id, "approve", reason="looks good")
         assert (approved.state, approved.actor, approved.reason, approved.epoch) == ("SUCCEEDED", "ada", "looks good", 0)
         assert await state_of(engine, run) == "RUNNING"
         assert (await engine.approve_run(run.id)).state == "RUNNING"
@@ -1072,7 +1082,7 @@ async def test_another_try_of_a_part_is_another_try_of_the_whole(database_url: s
     async with proved_engine(database_url, clock) as engine:
         worker = await register(engine)
         run, tasks = await whole_that_failed_with_a_part(engine, worker)
-        await engine.signal_task(tasks["two"].id, signal, actor="ada")
+        await engine.for_tenant(actor="ada").signal_task(tasks["two"].id, signal)
         assert await state_of(engine, run, "whole") == "QUEUED"
         assert (await engine.list_history(tasks["whole"].id))[-1].actor == "ada"
         done = await complete_all(engine, worker)
@@ -1100,7 +1110,7 @@ async def test_whoever_passes_over_a_whole_passes_over_its_parts(database_url: s
     async with proved_engine(database_url, clock) as engine:
         worker = await register(engine)
         run, tasks = await whole_that_failed_with_a_part(engine, worker)
-        await engine.signal_task(tasks["whole"].id, "skip", actor="ada", reason="not today")
+        await engine.for_tenant(actor="ada").signal_task(tasks["whole"].id, "skip", reason="not today")
         assert await states_of(engine, run) == {
             "whole": "SKIPPED", "one": "SUCCEEDED", "two": "SKIPPED", "three": "SKIPPED", "after": "QUEUED",
         }  # fmt: skip
@@ -1116,7 +1126,7 @@ async def test_a_part_that_runs_is_not_passed_over_with_the_whole(database_url: 
         worker = await register(engine, slots=2)
         run = await submit(engine, NewTask(name="whole", priority=9), NewTask(name="part", parent="whole"))
         claims = {claim.name: claim for claim in await engine.claim_tasks(worker.id, 2)}
-        await engine.fail_task(claims["whole"].task_id, claims["whole"].epoch, "no", retryable=False)
+        await engine.fail_task(claims["whole"].task_id, claims["whole"].epoch, AttemptReport(error="no", retryable=False))
         await engine.signal_task(claims["whole"].task_id, "skip")
         assert await states_of(engine, run) == {"whole": "SKIPPED", "part": "RUNNING"}
         await engine.complete_task(claims["part"].task_id, claims["part"].epoch)
@@ -1142,11 +1152,13 @@ async def test_a_cost_that_is_told_twice_with_the_same_key_is_counted_once(datab
         run = await submit(engine, NewTask(name="a"))
         claim = await claim_one(engine, worker)
         for _ in range(2):
-            told = await engine.note_attempt(claim.task_id, claim.epoch, cost_usd=usd(2), request_id="first")
+            told = await engine.report_attempt(
+                claim.task_id, claim.epoch, report=AttemptReport(cost_usd=usd(2)), request_id="first"
+            )
             assert told.cost_usd == usd(2)
-        await engine.note_attempt(claim.task_id, claim.epoch, cost_usd=usd(2), request_id="second")
+        await engine.report_attempt(claim.task_id, claim.epoch, report=AttemptReport(cost_usd=usd(2)), request_id="second")
         with pytest.raises(KeyReused):
-            await engine.note_attempt(claim.task_id, claim.epoch, cost_usd=usd(3), request_id="first")
+            await engine.report_attempt(claim.task_id, claim.epoch, report=AttemptReport(cost_usd=usd(3)), request_id="first")
         assert (await engine.get_run(run.id)).spent_usd == usd(4)
 
 
@@ -1155,7 +1167,7 @@ async def test_an_attempt_whose_checks_passed_has_no_error(database_url: str, cl
         worker = await register(engine)
         await submit(engine, NewTask(name="a", checks=True))
         claim = await claim_and_complete(engine, worker)
-        await engine.signal_attempt(claim.task_id, claim.epoch, "checks_passed")
+        await engine.report_attempt(claim.task_id, claim.epoch, "checks_passed")
         (attempt,) = await engine.list_attempts(claim.task_id)
         assert (attempt.ended_by, attempt.error) == ("checks_passed", None)
 
@@ -1166,8 +1178,12 @@ async def test_who_reports_more_than_its_budget_is_stopped(database_url: str, cl
         run = await submit(engine, NewTask(name="a", budget_usd=usd(5)), NewTask(name="b", depends_on=("a",)))
         claim = await claim_one(engine, worker)
         assert claim.budget_usd == usd(5)
-        assert (await engine.note_attempt(claim.task_id, claim.epoch, cost_usd=usd(5))).state == "RUNNING", "to the cent"
-        stopped = await engine.note_attempt(claim.task_id, claim.epoch, cost_usd=usd("0.01"), session_id="s-1")
+        assert (
+            await engine.report_attempt(claim.task_id, claim.epoch, report=AttemptReport(cost_usd=usd(5)))
+        ).state == "RUNNING", "to the cent"
+        stopped = await engine.report_attempt(
+            claim.task_id, claim.epoch, report=AttemptReport(cost_usd=usd("0.01"), session_id="s-1")
+        )
         assert (stopped.state, stopped.cost_usd) == ("BUDGET_EXCEEDED", usd("5.01"))
         (attempt,) = await engine.list_attempts(claim.task_id)
         assert (attempt.ended_by, attempt.cost_usd, attempt.session_id) == ("overspend", usd("5.01"), "s-1")
@@ -1175,7 +1191,7 @@ async def test_who_reports_more_than_its_budget_is_stopped(database_url: str, cl
         assert await state_of(engine, run) == "FAILED"
         assert (await engine.get_run(run.id)).spent_usd == usd("5.01")
         with pytest.raises(LeaseLost):
-            await engine.note_attempt(claim.task_id, claim.epoch, cost_usd=usd(1))
+            await engine.report_attempt(claim.task_id, claim.epoch, report=AttemptReport(cost_usd=usd(1)))
 
 
 async def test_a_runner_that_says_so_has_overspent(database_url: str, clock: ManualClock) -> None:
@@ -1208,8 +1224,10 @@ async def test_a_run_that_overspends_stops_who_spends(database_url: str, clock: 
         worker = await register(engine, slots=2)
         run = await submit(engine, NewTask(name="a"), NewTask(name="b"), budget_usd=usd(10))
         a, b = await engine.claim_tasks(worker.id, 2)
-        await engine.note_attempt(a.task_id, a.epoch, cost_usd=usd(6))
-        assert (await engine.note_attempt(b.task_id, b.epoch, cost_usd=usd(5))).state == "BUDGET_EXCEEDED"
+        await engine.report_attempt(a.task_id, a.epoch, report=AttemptReport(cost_usd=usd(6)))
+        assert (
+            await engine.report_attempt(b.task_id, b.epoch, report=AttemptReport(cost_usd=usd(5)))
+        ).state == "BUDGET_EXCEEDED"
         assert await states_of(engine, run) == {"a": "RUNNING", "b": "BUDGET_EXCEEDED"}
         assert (await engine.get_run(run.id)).spent_usd == usd(11)
 
@@ -1225,19 +1243,19 @@ async def test_an_attempt_reserves_its_budget_and_gives_back_what_it_did_not_nee
         (a,) = await engine.claim_tasks(worker.id, 3)
         assert a.name == "a"
         assert (await engine.get_run(run.id)).reserved_usd == usd(6)
-        await engine.note_attempt(a.task_id, a.epoch, cost_usd=usd(1))
+        await engine.report_attempt(a.task_id, a.epoch, report=AttemptReport(cost_usd=usd(1)))
         noted = await engine.get_run(run.id)
         assert (noted.spent_usd, noted.reserved_usd) == (usd(1), usd(5))
         await claim_nothing(engine, worker)
         assert await state_of(engine, run, "b") == "QUEUED", "it waits for room"
         with pytest.raises(RequestInvalid, match="spent or reserved"):
             await engine.set_budget(run.id, usd(5))
-        await engine.complete_task(a.task_id, a.epoch, cost_usd=usd(2))
+        await engine.complete_task(a.task_id, a.epoch, AttemptReport(cost_usd=usd(2)))
         settled = await engine.get_run(run.id)
         assert (settled.spent_usd, settled.reserved_usd) == (usd(3), usd(0))
         b = await claim_one(engine, worker)
         assert (b.name, (await engine.get_run(run.id)).reserved_usd) == ("b", usd(6))
-        await engine.complete_task(b.task_id, b.epoch, cost_usd=usd(6))
+        await engine.complete_task(b.task_id, b.epoch, AttemptReport(cost_usd=usd(6)))
         ended = await engine.get_run(run.id)
         assert (ended.state, ended.spent_usd, ended.reserved_usd) == ("SUCCEEDED", usd(9), usd(0))
 
@@ -1251,8 +1269,8 @@ async def test_who_costs_more_than_it_had_reserved_does_not_keep_the_others_from
             engine, NewTask(name="a", budget_usd=usd(5)), NewTask(name="b", budget_usd=usd(5)), budget_usd=usd(10)
         )
         a, b = await engine.claim_tasks(worker.id, 2)
-        await engine.complete_task(a.task_id, a.epoch, cost_usd=usd(8))
-        await engine.complete_task(b.task_id, b.epoch, cost_usd=usd(5))
+        await engine.complete_task(a.task_id, a.epoch, AttemptReport(cost_usd=usd(8)))
+        await engine.complete_task(b.task_id, b.epoch, AttemptReport(cost_usd=usd(5)))
         ended = await engine.get_run(run.id)
         assert (ended.state, ended.spent_usd, ended.reserved_usd) == ("SUCCEEDED", usd(13), usd(0))
 
@@ -1264,11 +1282,11 @@ async def test_what_one_task_overspends_is_not_taken_from_the_reservation_of_ano
         worker = await register(engine, slots=4)
         run = await submit(engine, *(NewTask(name=name, budget_usd=usd(4)) for name in "abc"), budget_usd=usd(12))
         a, b, c = await engine.claim_tasks(worker.id, 3)
-        await engine.complete_task(a.task_id, a.epoch, cost_usd=usd(8))
+        await engine.complete_task(a.task_id, a.epoch, AttemptReport(cost_usd=usd(8)))
         await engine.complete_task(b.task_id, b.epoch)
         await engine.add_tasks(run.id, [NewTask(name="d", budget_usd=usd(4))])
         assert await engine.claim_tasks(worker.id, 1) == [], "the last 4 USD are reserved for c"
-        await engine.complete_task(c.task_id, c.epoch, cost_usd=usd(4))
+        await engine.complete_task(c.task_id, c.epoch, AttemptReport(cost_usd=usd(4)))
         await claim_nothing(engine, worker)
         assert await state_of(engine, run, "d") == "BUDGET_EXCEEDED"
         assert (await engine.get_run(run.id)).spent_usd == usd(12)
@@ -1302,7 +1320,7 @@ async def test_what_is_behind_a_skipped_task_goes_on(database_url: str, clock: M
     async with proved_engine(database_url, clock) as engine:
         worker = await register(engine)
         run, task = await bring_to(engine, worker, state)
-        skipped = await engine.signal_task(task.id, "skip", actor="ada", reason="not needed")
+        skipped = await engine.for_tenant(actor="ada").signal_task(task.id, "skip", reason="not needed")
         assert (skipped.state, skipped.outcome) == ("SKIPPED", "success")
         last = (await engine.list_history(task.id))[-1]
         assert (last.actor, last.reason, last.severity) == ("ada", "not needed", "warning")
@@ -1347,8 +1365,11 @@ async def test_whoever_claimed_a_task_may_find_that_it_is_not_to_be_done(databas
         worker = await register(engine)
         run = await submit(engine, NewTask(name="publish"), NewTask(name="after", depends_on=("publish",)))
         claim = await claim_one(engine, worker)
-        skipped = await engine.signal_attempt(
-            claim.task_id, claim.epoch, "skip", error="inputs.publish is false", log_path="1.log", cost_usd=Decimal("0.5")
+        skipped = await engine.report_attempt(
+            claim.task_id,
+            claim.epoch,
+            "skip",
+            AttemptReport(error="inputs.publish is false", log_path="1.log", cost_usd=Decimal("0.5")),
         )
         assert (skipped.state, skipped.outcome, skipped.error) == ("SKIPPED", "success", None)
         (attempt,) = await engine.list_attempts(claim.task_id)
@@ -1356,7 +1377,7 @@ async def test_whoever_claimed_a_task_may_find_that_it_is_not_to_be_done(databas
         last = (await engine.list_history(claim.task_id))[-1]
         assert (last.actor, last.reason, last.severity) == (worker.id, "inputs.publish is false", "info")
         with pytest.raises(LeaseLost):
-            await engine.signal_attempt(claim.task_id, claim.epoch, "skip")
+            await engine.report_attempt(claim.task_id, claim.epoch, "skip")
         assert await complete_all(engine, worker) == ["after"]
         assert await state_of(engine, run) == "SUCCEEDED"
 
@@ -1368,10 +1389,10 @@ async def test_only_the_attempt_that_holds_a_task_may_skip_it(database_url: str,
         lost = await claim_one(engine, worker)
         await pass_time(engine, clock, LEASE + 1)
         with pytest.raises(LeaseLost):
-            await engine.signal_attempt(lost.task_id, lost.epoch, "skip")
+            await engine.report_attempt(lost.task_id, lost.epoch, "skip")
         assert (await claim_one(engine, worker)).epoch == lost.epoch + 1
         with pytest.raises(LeaseLost):
-            await engine.signal_attempt(lost.task_id, lost.epoch, "skip")
+            await engine.report_attempt(lost.task_id, lost.epoch, "skip")
         assert await state_of(engine, run, "publish") == "RUNNING"
 
 
@@ -1380,8 +1401,8 @@ async def test_nobody_gets_a_running_task_skipped_by_the_name_of_the_state(datab
         worker = await register(engine)
         run = await submit(engine, NewTask(name="publish"))
         claim = await claim_one(engine, worker)
-        for asked in ({"to_state": "SKIPPED"}, {"trigger": "skip"}):
-            result = await engine.transition(Kind.TASK, claim.task_id, **asked)
+        for state, trigger in (("SKIPPED", None), (None, "skip")):
+            result = await engine.request_transition(Kind.TASK, claim.task_id, state, trigger)
             assert not result.success
             assert "process_ended" in (result.error or "")
         assert await state_of(engine, run, "publish") == "RUNNING"
@@ -1397,8 +1418,11 @@ async def test_every_ending_tells_of_its_exit_code_its_log_and_its_cost(
         claim = await claim_one(engine, worker)
         if signal == "checks_failed":
             await engine.complete_task(claim.task_id, claim.epoch)
-        await engine.signal_attempt(
-            claim.task_id, claim.epoch, signal, error="enough", exit_code=137, log_path="a/1.log", cost_usd=Decimal(2)
+        await engine.report_attempt(
+            claim.task_id,
+            claim.epoch,
+            signal,
+            AttemptReport(error="enough", exit_code=137, log_path="a/1.log", cost_usd=Decimal(2)),
         )
         (attempt,) = await engine.list_attempts(claim.task_id)
         assert (attempt.exit_code, attempt.log_path, attempt.cost_usd) == (137, "a/1.log", Decimal(2))
@@ -1421,7 +1445,7 @@ async def test_a_task_is_cancelled_from_wherever_it_stands(database_url: str, cl
     async with proved_engine(database_url, clock) as engine:
         worker = await register(engine)
         run, task = await bring_to(engine, worker, state)
-        canceled = await engine.signal_task(task.id, "cancel", actor="ada", reason="changed my mind")
+        canceled = await engine.for_tenant(actor="ada").signal_task(task.id, "cancel", reason="changed my mind")
         assert (canceled.state, canceled.outcome, canceled.actor) == ("CANCELED", "canceled", "ada")
         assert (canceled.worker_id, canceled.current_attempt) == (None, None)
         assert (await engine.get_worker(worker.id)).state == "IDLE"
@@ -1430,7 +1454,7 @@ async def test_a_task_is_cancelled_from_wherever_it_stands(database_url: str, cl
         await pass_time(engine, clock, 60)
         assert await state_of(engine, run, "x") == "CANCELED"
         if task.current_attempt is not None:
-            beat = await engine.heartbeat(worker.id, [(task.id, task.epoch)])
+            beat = await engine.send_heartbeat(worker.id, [(task.id, task.epoch)])
             assert beat.lost == ((task.id, task.epoch),)
             with pytest.raises(LeaseLost):
                 await engine.complete_task(task.id, task.epoch)
@@ -1454,7 +1478,7 @@ async def test_a_cancelled_run_calls_off_whatever_has_not_ended(database_url: st
     async with proved_engine(database_url, clock) as engine:
         worker = await register(engine)
         run, _ = await bring_to(engine, worker, state)
-        canceled = await engine.signal_run(run.id, "cancel", actor="ada", reason="not needed any more")
+        canceled = await engine.for_tenant(actor="ada").signal_run(run.id, "cancel", reason="not needed any more")
         assert (canceled.state, canceled.outcome) == ("CANCELED", "canceled")
         assert set((await states_of(engine, run)).values()) == {"CANCELED"}
         assert {event.actor for event in await engine.list_transitions(run_id=run.id) if event.trigger == "cancel"} == {"ada"}
@@ -1515,7 +1539,7 @@ async def test_a_paused_run_begins_nothing_and_goes_on_when_it_is_resumed(databa
         worker = await register(engine, slots=2)
         run = await submit(engine, NewTask(name="a"), NewTask(name="b"), NewTask(name="c", depends_on=("a",)))
         a = await claim_one(engine, worker)
-        assert (await engine.signal_run(run.id, "pause", actor="ada")).state == "PAUSED"
+        assert (await engine.for_tenant(actor="ada").signal_run(run.id, "pause")).state == "PAUSED"
         await claim_nothing(engine, worker)
         await engine.complete_task(a.task_id, a.epoch)
         await claim_nothing(engine, worker)
@@ -1537,7 +1561,7 @@ async def test_a_run_whose_last_task_ends_while_it_is_paused_ends_when_it_is_res
         await engine.complete_task(a.task_id, a.epoch)
         b = await claim_one(engine, worker)
         await engine.signal_run(bad.id, "pause")
-        await engine.fail_task(b.task_id, b.epoch, "it broke")
+        await engine.fail_task(b.task_id, b.epoch, AttemptReport(error="it broke"))
         assert [await state_of(engine, run) for run in (good, bad)] == ["PAUSED", "PAUSED"]
         for run in (good, bad):
             await engine.signal_run(run.id, "resume")
@@ -1607,12 +1631,12 @@ async def test_what_a_silent_worker_held_goes_to_another_and_the_silent_one_can_
 
         before, events = await engine.get_task(old.task_id), await read_stream(engine)
         reports: list[Awaitable[Any]] = [
-            engine.complete_task(old.task_id, old.epoch, output="stale", cost_usd=usd(1)),
-            engine.fail_task(old.task_id, old.epoch, "stale", cost_usd=usd(1)),
-            engine.ask(old.task_id, old.epoch, "stale?", session_id="stale"),
-            engine.note_attempt(old.task_id, old.epoch, cost_usd=usd(1), session_id="stale"),
+            engine.complete_task(old.task_id, old.epoch, AttemptReport(output="stale", cost_usd=usd(1))),
+            engine.fail_task(old.task_id, old.epoch, AttemptReport(error="stale", cost_usd=usd(1))),
+            engine.report_attempt(old.task_id, old.epoch, "ask", AttemptReport(question="stale?", session_id="stale")),
+            engine.report_attempt(old.task_id, old.epoch, report=AttemptReport(cost_usd=usd(1), session_id="stale")),
             *(
-                engine.signal_attempt(old.task_id, old.epoch, each)
+                engine.report_attempt(old.task_id, old.epoch, each)
                 for each in ("checks_passed", "overspend", "expire", "cancel")
             ),
             engine.complete_task(old.task_id, 99),
@@ -1622,12 +1646,12 @@ async def test_what_a_silent_worker_held_goes_to_another_and_the_silent_one_can_
                 await report
         assert await engine.get_task(old.task_id) == before
         assert await read_stream(engine) == events
-        beat = await engine.heartbeat(zombie.id, [(old.task_id, old.epoch)])
+        beat = await engine.send_heartbeat(zombie.id, [(old.task_id, old.epoch)])
         assert beat.lost == ((old.task_id, old.epoch),)
         assert await engine.get_task(old.task_id) == before
 
         await engine.complete_task(new.task_id, new.epoch)
-        await engine.signal_attempt(new.task_id, new.epoch, "checks_passed")
+        await engine.report_attempt(new.task_id, new.epoch, "checks_passed")
         task = await engine.get_task(old.task_id)
         assert (task.state, task.reclaim_count, task.cost_usd) == ("SUCCEEDED", 1, usd(0))
         assert [attempt.ended_by for attempt in await engine.list_attempts(task.id)] == ["lease_lost", "checks_passed"]
@@ -1651,7 +1675,7 @@ async def test_heartbeats_keep_a_lease(database_url: str, clock: ManualClock) ->
         claim = await claim_one(engine, worker)
         for _ in range(5):
             await pass_time(engine, clock, LEASE - 1)
-            beat = await engine.heartbeat(worker.id, [(claim.task_id, claim.epoch)])
+            beat = await engine.send_heartbeat(worker.id, [(claim.task_id, claim.epoch)])
             assert (beat.lost, beat.cancelled, beat.unknown) == ((), (), ())
         await engine.complete_task(claim.task_id, claim.epoch)
         assert await path_of(engine, claim.task_id) == ["PENDING", "QUEUED", "RUNNING", "SUCCEEDED"]
@@ -1690,9 +1714,9 @@ async def test_a_claim_whose_answer_was_lost_is_given_up(database_url: str, cloc
         run = await submit(engine, NewTask(name="a"))
         claim = await claim_one(engine, worker)
         await pass_time(engine, clock, LEASE - 1)
-        assert (await engine.heartbeat(worker.id)).unknown == (), "the answer may still be under way"
+        assert (await engine.send_heartbeat(worker.id)).unknown == (), "the answer may still be under way"
         await pass_time(engine, clock, 2)
-        assert (await engine.heartbeat(worker.id)).unknown == ((claim.task_id, 1),)
+        assert (await engine.send_heartbeat(worker.id)).unknown == ((claim.task_id, 1),)
         assert await state_of(engine, run, "a") == "QUEUED"
         assert (await claim_and_complete(engine, worker)).epoch == 2
 
@@ -1703,8 +1727,7 @@ async def test_only_who_holds_an_attempt_gives_it_up(database_url: str, clock: M
         run = await submit(engine, NewTask(name="a"))
         claim = await claim_one(engine, worker)
         for worker_id, epoch in ((stranger.id, 1), (worker.id, 2)):
-            command = GiveUpTasks(tenant="default", request=None, worker_id=worker_id, attempts=((claim.task_id, epoch),))
-            assert await engine._do(command) == 0
+            assert await engine.perform(GiveUpTasks(worker_id, ((claim.task_id, epoch),))) == 0
         assert await state_of(engine, run, "a") == "RUNNING"
 
 
@@ -1727,9 +1750,9 @@ async def test_who_asks_for_a_state_gets_no_more_than_who_sends_the_signal(datab
         worker = await register(engine)
         run = await submit(engine, NewTask(name="a", max_attempts=1))
         claim = await claim_one(engine, worker)
-        await engine.fail_task(claim.task_id, claim.epoch, "no luck")
+        await engine.fail_task(claim.task_id, claim.epoch, AttemptReport(error="no luck"))
         assert await state_of(engine, run) == "FAILED"
-        result = await engine.transition(Kind.TASK, claim.task_id, trigger="resume", reason="once more")
+        result = await engine.request_transition(Kind.TASK, claim.task_id, trigger="resume", reason="once more")
         assert (result.success, result.to_state) == (True, "QUEUED")
         assert await state_of(engine, run) == "RUNNING"
         assert (await claim_and_complete(engine, worker)).epoch == 2
@@ -1745,7 +1768,7 @@ async def test_an_attempt_that_is_too_old_is_taken_from_a_worker_that_still_beat
         claim = await claim_one(engine, worker)
         await pass_time(engine, clock, 100)
         assert await state_of(engine, run, "a") == "QUEUED"
-        assert (await engine.heartbeat(worker.id, [(claim.task_id, 1)])).lost == ((claim.task_id, 1),)
+        assert (await engine.send_heartbeat(worker.id, [(claim.task_id, 1)])).lost == ((claim.task_id, 1),)
         assert (await claim_and_complete(engine, worker)).epoch == 2
 
 
@@ -1849,7 +1872,7 @@ async def test_final_checks_decide_what_becomes_of_a_run(database_url: str, cloc
         assert (await engine.signal_run(run.id, "checks_failed")).state == "FAILED"
         await engine.signal_run(run.id, "retry")
         assert await state_of(engine, run) == "VALIDATING"
-        assert (await engine.signal_run(run.id, "checks_passed", actor="ci")).state == "SUCCEEDED"
+        assert (await engine.for_tenant(actor="ci").signal_run(run.id, "checks_passed")).state == "SUCCEEDED"
         assert await path_of(engine, run.id) == [
             *["PENDING", "RUNNING", "VALIDATING", "RETRYING", "RUNNING", "VALIDATING", "FAILED"],
             *["RUNNING", "VALIDATING", "SUCCEEDED"],
@@ -1881,7 +1904,7 @@ async def test_a_failure_that_does_not_matter_is_passed_over(database_url: str, 
         worker = await register(engine)
         run = await submit(engine, NewTask(name="optional", critical=False), NewTask(name="b", depends_on=("optional",)))
         claim = await claim_one(engine, worker)
-        await engine.signal_attempt(claim.task_id, claim.epoch, how, error="it broke")
+        await engine.report_attempt(claim.task_id, claim.epoch, how, AttemptReport(error="it broke"))
         assert await complete_all(engine, worker) == ["b"]
         assert await state_of(engine, run) == "SUCCEEDED"
         ended = {"fail": "FAILED", "expire": "TIMED_OUT"}[how]
@@ -1901,7 +1924,7 @@ async def test_a_run_waits_only_when_nothing_but_people_can_move_it_on(database_
         retried = await claim_one(engine, worker)
         reviewed = await claim_one(engine, worker)
         await engine.complete_task(reviewed.task_id, reviewed.epoch)
-        await engine.fail_task(retried.task_id, retried.epoch, "it broke")
+        await engine.fail_task(retried.task_id, retried.epoch, AttemptReport(error="it broke"))
         assert await state_of(engine, run) == "RUNNING", "a retry comes by itself"
         await pass_time(engine, clock, 10)
         await claim_and_complete(engine, worker)
@@ -1934,7 +1957,7 @@ async def test_a_paused_worker_finishes_what_it_holds_and_claims_nothing(databas
         worker = await register(engine, slots=2)
         await submit(engine, NewTask(name="a"), NewTask(name="b"))
         a = await claim_one(engine, worker)
-        assert (await engine.signal_worker(worker.id, "pause", actor="ada")).state == "PAUSED"
+        assert (await engine.for_tenant(actor="ada").signal_worker(worker.id, "pause")).state == "PAUSED"
         with pytest.raises(WorkerUnavailable, match="PAUSED"):
             await engine.claim_tasks(worker.id, 1)
         assert (await engine.signal_worker(worker.id, "resume")).state == "BUSY"
@@ -1989,9 +2012,9 @@ async def test_a_terminated_worker_loses_its_tasks_to_others(database_url: str, 
         worker, other = await register(engine), await register(engine)
         run = await submit(engine, NewTask(name="a"))
         claim = await claim_one(engine, worker)
-        assert (await engine.signal_worker(worker.id, "terminate", actor="ada")).state == "TERMINATED"
+        assert (await engine.for_tenant(actor="ada").signal_worker(worker.id, "terminate")).state == "TERMINATED"
         assert await state_of(engine, run, "a") == "QUEUED"
-        assert (await engine.heartbeat(worker.id, [(claim.task_id, 1)])).lost == ((claim.task_id, 1),)
+        assert (await engine.send_heartbeat(worker.id, [(claim.task_id, 1)])).lost == ((claim.task_id, 1),)
         assert (await engine.get_worker(worker.id)).state == "TERMINATED"
         assert (await claim_and_complete(engine, other)).epoch == 2
         with pytest.raises(TransitionRefused) as refused:
@@ -2029,7 +2052,7 @@ async def test_a_silent_worker_recovers_with_its_next_heartbeat(database_url: st
         worker = await register(engine, lease_seconds=LEASE)
         await pass_time(engine, clock, LEASE + 1)
         assert (await engine.get_worker(worker.id)).state == "UNRESPONSIVE"
-        assert (await engine.heartbeat(worker.id)).worker.state == "IDLE"
+        assert (await engine.send_heartbeat(worker.id)).worker.state == "IDLE"
         await submit(engine, NewTask(name="a"))
         assert await complete_all(engine, worker) == ["a"]
         await pass_time(engine, clock, LEASE * 5)
@@ -2053,7 +2076,7 @@ async def test_a_worker_that_stays_silent_is_not_waited_for(database_url: str, c
         assert (await engine.get_worker(worker.id)).state == "UNRESPONSIVE"
         await pass_time(engine, clock, LEASE)
         assert (await engine.get_worker(worker.id)).state == "SHUTDOWN"
-        assert (await engine.heartbeat(worker.id)).worker.state == "SHUTDOWN", "who has been given up registers anew"
+        assert (await engine.send_heartbeat(worker.id)).worker.state == "SHUTDOWN", "who has been given up registers anew"
 
 
 @pytest.mark.parametrize(("signal", "expected"), [("pause", "PAUSED"), ("drain", "SHUTDOWN")])
@@ -2068,7 +2091,7 @@ async def test_what_people_wanted_of_a_worker_holds_when_it_comes_back(
         await pass_time(engine, clock, LEASE + 1)
         assert (await engine.get_worker(worker.id)).state == "UNRESPONSIVE"
         assert await state_of(engine, run, "a") == "QUEUED"
-        assert (await engine.heartbeat(worker.id)).worker.state == expected
+        assert (await engine.send_heartbeat(worker.id)).worker.state == expected
 
 
 async def test_a_worker_gets_only_what_it_can_do(database_url: str, clock: ManualClock) -> None:
@@ -2136,7 +2159,7 @@ async def test_who_waits_for_work_hears_of_it_at_once(database_url: str, clock: 
                 await engine.signal_run(run.id, "pause")
         claiming = asyncio.create_task(engine.claim_tasks(waiting.id, 1, wait_seconds=60))
         for _ in range(2):  # The first lets the claim be asked for, the second is answered after it.
-            await engine.heartbeat(waiting.id)
+            await engine.send_heartbeat(waiting.id)
         assert not claiming.done()
         match news:
             case "submission":
@@ -2158,46 +2181,49 @@ async def test_who_waits_for_work_hears_of_it_at_once(database_url: str, clock: 
 async def test_another_tenant_sees_nothing_gets_nothing_and_moves_nothing(database_url: str, clock: ManualClock) -> None:
     async with proved_engine(database_url, clock, tenants=("default", "other")) as engine:
         worker = await register(engine)
-        stranger = await register(engine, tenant="other")
+        stranger = await register(engine.for_tenant("other"))
         run = await submit(engine, NewTask(name="a"))
-        assert await engine.claim_tasks(stranger.id, 1, tenant="other") == []
+        assert await engine.for_tenant("other").claim_tasks(stranger.id, 1) == []
         claim = await claim_one(engine, worker)
         before = await read_stream(engine)
         attempts: list[Awaitable[Any]] = [
-            engine.get_run(run.id, tenant="other"),
-            engine.get_task(claim.task_id, tenant="other"),
-            engine.get_worker(worker.id, tenant="other"),
-            engine.list_tasks(run.id, tenant="other"),
-            engine.list_attempts(claim.task_id, tenant="other"),
-            engine.signal_run(run.id, "cancel", tenant="other"),
-            engine.approve_run(run.id, tenant="other"),
-            engine.set_budget(run.id, usd(1), tenant="other"),
-            engine.add_tasks(run.id, [NewTask(name="b")], tenant="other"),
-            engine.signal_task(claim.task_id, "cancel", tenant="other"),
-            engine.complete_task(claim.task_id, claim.epoch, tenant="other"),
-            engine.fail_task(claim.task_id, claim.epoch, "no", tenant="other"),
-            engine.note_attempt(claim.task_id, claim.epoch, cost_usd=usd(1), tenant="other"),
-            engine.signal_worker(worker.id, "terminate", tenant="other"),
-            engine.claim_tasks(worker.id, 1, tenant="other"),
-            engine.heartbeat(worker.id, tenant="other"),
-            engine.transition(Kind.RUN, run.id, to_state="CANCELED", tenant="other"),
+            engine.for_tenant("other").get_run(run.id),
+            engine.for_tenant("other").get_task(claim.task_id),
+            engine.for_tenant("other").get_worker(worker.id),
+            engine.for_tenant("other").list_tasks(run.id),
+            engine.for_tenant("other").list_attempts(claim.task_id),
+            engine.for_tenant("other").signal_run(run.id, "cancel"),
+            engine.for_tenant("other").approve_run(run.id),
+            engine.for_tenant("other").set_budget(run.id, usd(1)),
+            engine.for_tenant("other").add_tasks(run.id, [NewTask(name="b")]),
+            engine.for_tenant("other").signal_task(claim.task_id, "cancel"),
+            engine.for_tenant("other").complete_task(claim.task_id, claim.epoch),
+            engine.for_tenant("other").fail_task(claim.task_id, claim.epoch, AttemptReport(error="no")),
+            engine.for_tenant("other").report_attempt(claim.task_id, claim.epoch, report=AttemptReport(cost_usd=usd(1))),
+            engine.for_tenant("other").signal_worker(worker.id, "terminate"),
+            engine.for_tenant("other").claim_tasks(worker.id, 1),
+            engine.for_tenant("other").send_heartbeat(worker.id),
+            engine.for_tenant("other").request_transition(Kind.RUN, run.id, to_state="CANCELED"),
         ]
         for attempt in attempts:
             with pytest.raises(NotFound) as hidden:
                 await attempt
             assert hidden.value.name in str(hidden.value)
-        assert await engine.list_runs(tenant="other") == []
-        for ask in (engine.list_history(claim.task_id, tenant="other"), engine.list_dependencies(run.id, tenant="other")):
+        assert await engine.for_tenant("other").list_runs() == []
+        for ask in (
+            engine.for_tenant("other").list_history(claim.task_id),
+            engine.for_tenant("other").list_dependencies(run.id),
+        ):
             with pytest.raises(NotFound):
                 await ask
         assert {event.entity_id for event in await read_stream(engine, "other")} == {stranger.id}
-        beat = await engine.heartbeat(stranger.id, [(claim.task_id, claim.epoch)], tenant="other")
+        beat = await engine.for_tenant("other").send_heartbeat(stranger.id, [(claim.task_id, claim.epoch)])
         assert beat.lost == ((claim.task_id, claim.epoch),), "exactly as if there were no such task"
         assert await read_stream(engine) == before
         with pytest.raises(NotFound) as unknown:
-            await engine.get_run("run_of_nobody", tenant="other")
+            await engine.for_tenant("other").get_run("run_of_nobody")
         with pytest.raises(NotFound) as foreign:
-            await engine.get_run(run.id, tenant="other")
+            await engine.for_tenant("other").get_run(run.id)
         assert str(unknown.value).replace("run_of_nobody", "?") == str(foreign.value).replace(run.id, "?")
 
 
@@ -2230,14 +2256,14 @@ async def test_everything_of_every_document_works_together_in_one_run(  # noqa: 
         orphaned = await claim_one(engine, mortal)
         held = {claim.name: claim for claim in await engine.claim_tasks(worker.id, 10)}
         assert set(held) == {"retried", "agent"}
-        await engine.fail_task(held["retried"].task_id, 1, "segmentation fault", exit_code=139)
+        await engine.fail_task(held["retried"].task_id, 1, AttemptReport(error="segmentation fault", exit_code=139))
         await pass_time(engine, clock, 10)
         await claim_and_fail(engine, worker, "segmentation fault")
         assert (await engine.get_breaker("compiler")).state == "OPEN"
         await pass_time(engine, clock, 25)
         assert await state_of(engine, run, "orphaned") == "QUEUED"
         assert await state_of(engine, run, "retried") == "QUEUED"
-        assert (await engine.heartbeat(mortal.id, [(orphaned.task_id, 1)])).lost == ((orphaned.task_id, 1),)
+        assert (await engine.send_heartbeat(mortal.id, [(orphaned.task_id, 1)])).lost == ((orphaned.task_id, 1),)
         await claim_and_complete(engine, mortal)
         await claim_nothing(engine, worker)
         await pass_time(engine, clock, 35)
@@ -2245,14 +2271,16 @@ async def test_everything_of_every_document_works_together_in_one_run(  # noqa: 
         assert (await engine.get_breaker("compiler")).state == "CLOSED"
         # 004: the agent asks, splits its work, is sent back, and is accepted.
         agent = held["agent"]
-        await engine.ask(agent.task_id, agent.epoch, "tabs or spaces?", session_id="s-1", cost_usd=usd(1))
+        await engine.report_attempt(
+            agent.task_id, agent.epoch, "ask", AttemptReport(question="tabs or spaces?", session_id="s-1", cost_usd=usd(1))
+        )
         await engine.signal_task(agent.task_id, "answer", answer="spaces")
         claims = {claim.name: claim for claim in await engine.claim_tasks(worker.id, 10)}
         assert set(claims) == {"checked", "agent"}
         agent = claims["agent"]
         assert (agent.session_id, agent.answer, agent.budget_usd) == ("s-1", "spaces", usd(4))
         await engine.add_tasks(run.id, [NewTask(name="part", parent="agent")])
-        await engine.complete_task(agent.task_id, agent.epoch, cost_usd=usd(2))
+        await engine.complete_task(agent.task_id, agent.epoch, AttemptReport(cost_usd=usd(2)))
         assert await state_of(engine, run, "agent") == "BLOCKED"
         assert (await claim_and_complete(engine, worker)).name == "part"
         await engine.signal_task(agent.task_id, "reject", comment="shorter")
@@ -2262,7 +2290,7 @@ async def test_everything_of_every_document_works_together_in_one_run(  # noqa: 
         # 002 and 003: checks pass, an optional task fails, the gate opens, a paused run stays where it is.
         checked = claims["checked"]
         await engine.complete_task(checked.task_id, checked.epoch)
-        await engine.signal_attempt(checked.task_id, checked.epoch, "checks_passed")
+        await engine.report_attempt(checked.task_id, checked.epoch, "checks_passed")
         await claim_and_fail(engine, worker)
         assert await state_of(engine, run) == "WAITING"
         await engine.signal_run(run.id, "pause")

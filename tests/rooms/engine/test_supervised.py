@@ -23,6 +23,7 @@ from tests.rooms.engine.harness import (
 )
 
 from pointsman.engine.engine import Engine
+from pointsman.engine.operations.attempts import AttemptReport
 from pointsman.engine.policy import Backoff
 from pointsman.engine.submit import NewRun, NewTask
 from pointsman.errors import KeyReused, LeaseLost, NotFound, RequestInvalid, TransitionRefused, WorkerUnavailable
@@ -107,8 +108,8 @@ async def finish(engine: Engine, worker: Worker | str) -> None:
 
 async def test_a_job_goes_from_submission_to_completion_with_its_whole_history(database_url: str, clock: ManualClock) -> None:
     async with open_engine(database_url, clock) as engine:
-        job = await engine.submit_run(
-            NewRun(name="compile", lifecycle="supervised", tasks=(NewTask(name="work"),)), actor="ada", reason="nightly"
+        job = await engine.for_tenant(actor="ada").submit_run(
+            NewRun(name="compile", lifecycle="supervised", tasks=(NewTask(name="work"),)), reason="nightly"
         )
         assert re.fullmatch(r"j_[0-9a-f]{12}", job.id)
         assert (job.state, job.depth, job.worker_count, job.started_at) == ("PENDING", 0, 1, None)
@@ -118,7 +119,7 @@ async def test_a_job_goes_from_submission_to_completion_with_its_whole_history(d
         assert (await engine.get_run(job.id)).state == "RUNNING"
         clock.advance(10)
         claim = await claim_one(engine, worker)
-        await engine.complete_task(claim.task_id, claim.epoch, output={"built": True})
+        await engine.complete_task(claim.task_id, claim.epoch, AttemptReport(output={"built": True}))
 
         ended = await engine.get_run(job.id)
         assert (ended.state, ended.outcome) == ("COMPLETED", "success")
@@ -269,7 +270,7 @@ async def test_a_worker_that_comes_back_is_given_to_the_job_that_waits(database_
         await pass_time(engine, clock, 31)
         job = await submit_job(engine)
         assert await state_of(engine, job) == "PENDING"
-        await engine.heartbeat(worker.id)
+        await engine.send_heartbeat(worker.id)
         assert await state_of(engine, job) == "RUNNING"
         assert await members(engine, job) == [worker.id]
         await assert_promises_kept(engine)
@@ -312,7 +313,7 @@ async def test_a_crashed_worker_that_comes_back_rejoins_a_job_that_is_short_of_w
         lost = await claim_one(engine, worker)
         await pass_time(engine, clock, 31)
         assert await members(engine, job) == []
-        beat = await engine.heartbeat(worker.id, [(lost.task_id, lost.epoch)])
+        beat = await engine.send_heartbeat(worker.id, [(lost.task_id, lost.epoch)])
         assert beat.lost == ((lost.task_id, lost.epoch),)
         assert await members(engine, job) == [worker.id]
         await finish(engine, worker)
@@ -341,7 +342,7 @@ async def test_a_pending_job_can_be_cancelled(database_url: str, clock: ManualCl
     async with open_engine(database_url, clock) as engine:
         job = await submit_job(engine)
         clock.advance(3)
-        cancelled = await engine.signal_run(job.id, "cancel", actor="ada", reason="not needed any more")
+        cancelled = await engine.for_tenant(actor="ada").signal_run(job.id, "cancel", reason="not needed any more")
         assert (cancelled.state, cancelled.outcome) == ("CANCELED", "canceled")
         assert (cancelled.started_at, cancelled.completed_at) == (None, clock.now())
         move = await last_move(engine, job.id)
@@ -360,7 +361,7 @@ async def test_a_job_whose_tasks_are_not_all_there_is_submitted_and_can_be_cance
         job = await engine.submit_run(NewRun(name="later", lifecycle="supervised", task_count=2, tasks=(NewTask(name="a"),)))
         assert job.state == "SUBMITTED"
         assert await members(engine, job) == []
-        await engine.signal_run(job.id, "cancel", actor="ada")
+        await engine.for_tenant(actor="ada").signal_run(job.id, "cancel")
         assert await moves_of(engine, job.id) == ["SUBMITTED -> CANCELED : cancel"]
         assert await state_of(engine, job, "a") == "CANCELED"
         with pytest.raises(RequestInvalid, match="has ended"):
@@ -390,7 +391,7 @@ async def test_cancelling_a_running_job_takes_its_tasks_and_releases_its_workers
             engine, NewTask(name="a"), NewTask(name="b"), NewTask(name="c", depends_on=("a",)), worker_count=2
         )
         claim = await claim_one(engine, worker)
-        await engine.signal_run(job.id, "cancel", actor="ada", reason="wrong branch")
+        await engine.for_tenant(actor="ada").signal_run(job.id, "cancel", reason="wrong branch")
         assert await moves_of(engine, job.id) == [
             "SUBMITTED -> PENDING : validate",
             "PENDING -> RUNNING : allocate_resources",
@@ -398,7 +399,7 @@ async def test_cancelling_a_running_job_takes_its_tasks_and_releases_its_workers
         ]
         assert [task.state for task in await engine.list_tasks(job.id)] == ["CANCELED"] * 3
         assert await members(engine, job) == []
-        beat = await engine.heartbeat(worker.id, [(claim.task_id, claim.epoch)])
+        beat = await engine.send_heartbeat(worker.id, [(claim.task_id, claim.epoch)])
         assert beat.lost == ((claim.task_id, claim.epoch),)
         with pytest.raises(LeaseLost):
             await engine.complete_task(claim.task_id, claim.epoch)
@@ -439,7 +440,7 @@ async def test_an_error_that_cannot_be_retried_fails_the_job_at_once(database_ur
         worker, _ = await hire(engine, 2)
         job = await submit_job(engine, NewTask(name="a", max_retries=3), NewTask(name="b"), worker_count=2)
         claim = await claim_one(engine, worker)
-        await engine.fail_task(claim.task_id, claim.epoch, "schema mismatch", retryable=False)
+        await engine.fail_task(claim.task_id, claim.epoch, AttemptReport(error="schema mismatch", retryable=False))
         failed = await engine.get_run(job.id)
         assert (failed.state, failed.outcome, failed.completed_at) == ("FAILED", "failure", clock.now())
         assert failed.error is not None
@@ -460,7 +461,7 @@ async def test_an_ended_job_stays_as_it_is(database_url: str, clock: ManualClock
         for signal in ("retry", "cancel", "resume"):
             with pytest.raises(TransitionRefused):
                 await engine.signal_run(job.id, signal)
-        result = await engine.transition(Kind.RUN, job.id, to_state="RUNNING")
+        result = await engine.request_transition(Kind.RUN, job.id, to_state="RUNNING")
         assert not result.success
         assert await path_of(engine, job.id) == ["SUBMITTED", "PENDING", "CANCELED"]
         await assert_promises_kept(engine)
@@ -471,7 +472,7 @@ async def test_nobody_completes_a_job_whose_tasks_have_not_ended(database_url: s
         await hire(engine)
         job = await submit_job(engine)
         with pytest.raises(RequestInvalid):
-            await engine.transition(Kind.RUN, job.id, to_state="COMPLETED")
+            await engine.request_transition(Kind.RUN, job.id, to_state="COMPLETED")
         with pytest.raises(RequestInvalid):
             await engine.signal_run(job.id, "complete")
         assert await state_of(engine, job) == "RUNNING"
@@ -485,32 +486,36 @@ async def test_a_transition_can_be_asked_for_by_its_state_or_by_its_trigger(data
     async with open_engine(database_url, clock) as engine:
         (worker,) = await hire(engine)
         clock.advance(2)
-        result = await engine.transition(Kind.WORKER, worker.id, to_state="RUNNING", actor="ada", reason="go")
+        result = await engine.for_tenant(actor="ada").request_transition(
+            Kind.WORKER, worker.id, to_state="RUNNING", reason="go"
+        )
         assert (result.entity_id, result.from_state, result.to_state) == (worker.id, "IDLE", "RUNNING")
         assert (result.at, result.success, result.error) == (clock.now(), True, None)
-        result = await engine.transition(Kind.WORKER, worker.id, trigger="pause", actor="ada", reason="lunch")
+        result = await engine.for_tenant(actor="ada").request_transition(
+            Kind.WORKER, worker.id, trigger="pause", reason="lunch"
+        )
         assert (result.from_state, result.to_state, result.success) == ("RUNNING", "PAUSED", True)
         move = await last_move(engine, worker.id)
         assert (move.trigger, move.actor, move.reason, move.at) == ("pause", "ada", "lunch", clock.now())
         with pytest.raises(RequestInvalid, match="either to_state or trigger"):
-            await engine.transition(Kind.WORKER, worker.id)
+            await engine.request_transition(Kind.WORKER, worker.id)
         with pytest.raises(RequestInvalid, match="either to_state or trigger"):
-            await engine.transition(Kind.WORKER, worker.id, to_state="RUNNING", trigger="resume")
+            await engine.request_transition(Kind.WORKER, worker.id, to_state="RUNNING", trigger="resume")
         await assert_promises_kept(engine)
 
 
 async def test_a_refused_transition_says_which_of_three_cases_it_is(database_url: str, clock: ManualClock) -> None:
     async with open_engine(database_url, clock) as engine:
         (worker,) = await hire(engine)
-        refused = await engine.transition(Kind.WORKER, worker.id, to_state="PAUSED")
+        refused = await engine.request_transition(Kind.WORKER, worker.id, to_state="PAUSED")
         assert (refused.success, refused.from_state, refused.to_state, refused.at) == (False, "IDLE", "PAUSED", clock.now())
         assert refused.error is not None
         assert "is IDLE: 'PAUSED' is not allowed from here" in refused.error
         assert "Allowed from IDLE: start_task -> RUNNING, terminate -> TERMINATED" in refused.error
-        there = await engine.transition(Kind.WORKER, worker.id, to_state="IDLE")
+        there = await engine.request_transition(Kind.WORKER, worker.id, to_state="IDLE")
         assert there.error == "supervised.worker is already IDLE: 'IDLE' changes nothing."
         await engine.signal_worker(worker.id, "terminate")
-        over = await engine.transition(Kind.WORKER, worker.id, to_state="RUNNING")
+        over = await engine.request_transition(Kind.WORKER, worker.id, to_state="RUNNING")
         assert over.error is not None
         assert "has ended in TERMINATED" in over.error
         assert "Nothing leads out of it" in over.error
@@ -518,11 +523,11 @@ async def test_a_refused_transition_says_which_of_three_cases_it_is(database_url
 
         job = await submit_job(engine)
         for state, words in {"PENDING": "is already PENDING", "COMPLETED": "is not allowed from here"}.items():
-            result = await engine.transition(Kind.RUN, job.id, to_state=state)
+            result = await engine.request_transition(Kind.RUN, job.id, to_state=state)
             assert result.error is not None
             assert words in result.error
-        assert (await engine.transition(Kind.RUN, job.id, to_state="CANCELED", actor="ada")).success
-        result = await engine.transition(Kind.RUN, job.id, to_state="RUNNING")
+        assert (await engine.for_tenant(actor="ada").request_transition(Kind.RUN, job.id, to_state="CANCELED")).success
+        result = await engine.request_transition(Kind.RUN, job.id, to_state="RUNNING")
         assert result.error is not None
         assert "has ended in CANCELED" in result.error
         assert await path_of(engine, job.id) == ["SUBMITTED", "PENDING", "CANCELED"]
@@ -534,7 +539,7 @@ async def test_a_refused_signal_carries_the_case_and_what_is_allowed(database_ur
         (worker,) = await hire(engine)
         with pytest.raises(TransitionRefused, match="is not allowed from here"):
             await engine.signal_worker(worker.id, "pause")
-        await engine.transition(Kind.WORKER, worker.id, to_state="RUNNING")
+        await engine.request_transition(Kind.WORKER, worker.id, to_state="RUNNING")
         await engine.signal_worker(worker.id, "pause")
         with pytest.raises(TransitionRefused, match="is already PAUSED"):
             await engine.signal_worker(worker.id, "pause")
@@ -572,9 +577,9 @@ async def test_a_worker_moves_along_its_table_and_nowhere_else(database_url: str
         for wanted in WAYS:
             (worker,) = await hire(engine)
             for trigger in WAYS[state]:
-                assert (await engine.transition(Kind.WORKER, worker.id, trigger=trigger)).success
+                assert (await engine.request_transition(Kind.WORKER, worker.id, trigger=trigger)).success
             before = await path_of(engine, worker.id)
-            result = await engine.transition(Kind.WORKER, worker.id, to_state=wanted)
+            result = await engine.request_transition(Kind.WORKER, worker.id, to_state=wanted)
             assert result.success == (wanted in ALLOWED[state]), (state, wanted)
             assert await path_of(engine, worker.id) == [*before, *([wanted] if result.success else [])]
         await assert_promises_kept(engine)
@@ -587,8 +592,8 @@ async def test_a_supervisor_ends_a_worker_from_every_state_but_terminated(
     async with open_engine(database_url, clock) as engine:
         (worker,) = await hire(engine)
         for trigger in WAYS[state]:
-            await engine.transition(Kind.WORKER, worker.id, trigger=trigger)
-        ended = await engine.signal_worker(worker.id, "terminate", actor="supervisor", reason="out of control")
+            await engine.request_transition(Kind.WORKER, worker.id, trigger=trigger)
+        ended = await engine.for_tenant(actor="supervisor").signal_worker(worker.id, "terminate", reason="out of control")
         assert (ended.state, ended.outcome, ended.completed_at) == ("TERMINATED", "canceled", clock.now())
         move = await last_move(engine, worker.id)
         assert (move.from_state, move.trigger, move.severity) == (state, "terminate", "warning")
@@ -603,11 +608,11 @@ async def test_a_worker_completes_only_with_empty_hands(database_url: str, clock
         (worker,) = await hire(engine)
         await submit_job(engine)
         claim = await claim_one(engine, worker)
-        refused = await engine.transition(Kind.WORKER, worker.id, to_state="COMPLETED")
+        refused = await engine.request_transition(Kind.WORKER, worker.id, to_state="COMPLETED")
         assert refused.error is not None
         assert "It would need: not holds_tasks" in refused.error
         await engine.complete_task(claim.task_id, claim.epoch)
-        await engine.transition(Kind.WORKER, worker.id, to_state="COMPLETED")
+        await engine.request_transition(Kind.WORKER, worker.id, to_state="COMPLETED")
         assert await path_of(engine, worker.id) == ["IDLE", "RUNNING", "COMPLETED"]
         with pytest.raises(WorkerUnavailable):
             await engine.claim_tasks(worker.id)
@@ -621,7 +626,7 @@ async def test_a_drained_worker_takes_nothing_new_and_completes_after_its_last_t
         (worker,) = await hire(engine, slots=2)
         await submit_job(engine, NewTask(name="a"), NewTask(name="b"))
         claim = await claim_one(engine, worker)
-        assert (await engine.signal_worker(worker.id, "drain", actor="ada")).state == "RUNNING"
+        assert (await engine.for_tenant(actor="ada").signal_worker(worker.id, "drain")).state == "RUNNING"
         with pytest.raises(WorkerUnavailable):
             await engine.claim_tasks(worker.id)
         await engine.complete_task(claim.task_id, claim.epoch)
@@ -632,13 +637,13 @@ async def test_a_drained_worker_takes_nothing_new_and_completes_after_its_last_t
 async def test_a_paused_worker_claims_nothing_until_it_is_resumed(database_url: str, clock: ManualClock) -> None:
     async with open_engine(database_url, clock) as engine:
         (worker,) = await hire(engine)
-        await engine.transition(Kind.WORKER, worker.id, to_state="RUNNING")
-        await engine.signal_worker(worker.id, "pause", actor="supervisor", reason="maintenance")
+        await engine.request_transition(Kind.WORKER, worker.id, to_state="RUNNING")
+        await engine.for_tenant(actor="supervisor").signal_worker(worker.id, "pause", reason="maintenance")
         job = await submit_job(engine)
         assert await state_of(engine, job) == "PENDING"
         with pytest.raises(WorkerUnavailable, match="is PAUSED"):
             await engine.claim_tasks(worker.id)
-        await engine.signal_worker(worker.id, "resume", actor="supervisor")
+        await engine.for_tenant(actor="supervisor").signal_worker(worker.id, "resume")
         assert await state_of(engine, job) == "RUNNING"
         await finish(engine, worker)
         assert await moves_of(engine, worker.id) == [
@@ -661,7 +666,7 @@ async def test_a_transient_error_is_retried_three_times_while_the_worker_stays_r
         for attempt, delay in enumerate((1, 2, 4), start=1):
             claim = await claim_one(engine, worker)
             assert claim.epoch == attempt
-            await engine.fail_task(claim.task_id, claim.epoch, "connection reset")
+            await engine.fail_task(claim.task_id, claim.epoch, AttemptReport(error="connection reset"))
             assert await state_of(engine, job, "work") == "RETRYING"
             await pass_time(engine, clock, delay - 0.1)
             assert await engine.claim_tasks(worker.id) == []
@@ -683,7 +688,7 @@ async def test_a_fourth_transient_error_fails_the_job(database_url: str, clock: 
         job = await submit_job(engine, NewTask(name="work", max_retries=3, backoff=STEADY))
         for _ in range(4):
             claim = await claim_one(engine, worker)
-            await engine.fail_task(claim.task_id, claim.epoch, "connection reset")
+            await engine.fail_task(claim.task_id, claim.epoch, AttemptReport(error="connection reset"))
             await pass_time(engine, clock, 10)
         assert await state_of(engine, job) == "FAILED"
         assert (await path_of(engine, claim.task_id)).count("RETRYING") == 3
@@ -698,8 +703,8 @@ async def test_a_worker_without_resources_is_paused_and_its_job_goes_on_with_ano
         exhausted, spare = await hire(engine, 2)
         job = await submit_job(engine, NewTask(name="work", max_retries=1, backoff=STEADY))
         claim = await claim_one(engine, exhausted)
-        await engine.fail_task(claim.task_id, claim.epoch, "out of memory")
-        paused = await engine.signal_worker(exhausted.id, "pause", actor="supervisor", reason="out of memory")
+        await engine.fail_task(claim.task_id, claim.epoch, AttemptReport(error="out of memory"))
+        paused = await engine.for_tenant(actor="supervisor").signal_worker(exhausted.id, "pause", reason="out of memory")
         assert paused.state == "PAUSED"
         assert (await last_move(engine, exhausted.id)).reason == "out of memory"
         await pass_time(engine, clock, 2)
@@ -718,7 +723,7 @@ async def test_an_unrecoverable_error_fails_the_worker_and_gives_its_task_to_ano
         claim = await claim_one(engine, broken)
         with pytest.raises(TransitionRefused, match="not retryable"):
             await engine.signal_worker(broken.id, "fail", reason="a hiccup", retryable=True)
-        failed = await engine.signal_worker(broken.id, "fail", actor=broken.id, reason="disk is gone")
+        failed = await engine.for_tenant(actor=broken.id).signal_worker(broken.id, "fail", reason="disk is gone")
         assert (failed.state, failed.outcome, failed.error) == ("FAILED", "failure", "disk is gone")
         move = await last_move(engine, broken.id)
         assert (move.trigger, move.severity, move.actor, move.reason) == (
@@ -742,8 +747,8 @@ async def test_a_terminated_worker_is_replaced_at_once(database_url: str, clock:
         ended, spare = await hire(engine, 2)
         job = await submit_job(engine)
         claim = await claim_one(engine, ended)
-        await engine.signal_worker(ended.id, "terminate", actor="supervisor")
-        assert (await engine.heartbeat(ended.id, [(claim.task_id, claim.epoch)])).lost == ((claim.task_id, claim.epoch),)
+        await engine.for_tenant(actor="supervisor").signal_worker(ended.id, "terminate")
+        assert (await engine.send_heartbeat(ended.id, [(claim.task_id, claim.epoch)])).lost == ((claim.task_id, claim.epoch),)
         assert await members(engine, job) == [spare.id]
         await finish(engine, spare)
         assert await path_of(engine, job.id) == ["SUBMITTED", "PENDING", "RUNNING", "COMPLETED"]
@@ -753,7 +758,7 @@ async def test_a_terminated_worker_is_replaced_at_once(database_url: str, clock:
 async def test_a_worker_that_is_silent_for_too_long_is_terminated(database_url: str, clock: ManualClock) -> None:
     async with open_engine(database_url, clock) as engine:
         (worker,) = await hire(engine, lease_seconds=30)
-        await engine.transition(Kind.WORKER, worker.id, to_state="RUNNING")
+        await engine.request_transition(Kind.WORKER, worker.id, to_state="RUNNING")
         await pass_time(engine, clock, 31)
         assert (await engine.get_worker(worker.id)).state == "RUNNING"
         await pass_time(engine, clock, 300)
@@ -805,7 +810,7 @@ async def test_a_job_keeps_its_other_workers_when_one_crashes(database_url: str,
         first = await claim_one(engine, workers[0])
         second = await claim_one(engine, workers[1])
         clock.advance(20)
-        await engine.heartbeat(workers[0].id, [(first.task_id, first.epoch)])
+        await engine.send_heartbeat(workers[0].id, [(first.task_id, first.epoch)])
         await pass_time(engine, clock, 15)
         assert await members(engine, job) == [workers[0].id]
         await engine.complete_task(first.task_id, first.epoch)
@@ -822,10 +827,10 @@ async def test_a_job_keeps_its_other_workers_when_one_crashes(database_url: str,
 async def test_a_repeated_request_gets_the_stored_answer_and_has_one_effect(database_url: str, clock: ManualClock) -> None:
     async with open_engine(database_url, clock) as engine:
         (worker,) = await hire(engine)
-        await engine.transition(Kind.WORKER, worker.id, to_state="RUNNING")
+        await engine.request_transition(Kind.WORKER, worker.id, to_state="RUNNING")
         first = await engine.signal_worker(worker.id, "pause", reason="lunch", request_id="req-1")
         clock.advance(100)
-        await engine.heartbeat(worker.id)
+        await engine.send_heartbeat(worker.id)
         await engine.signal_worker(worker.id, "resume", request_id="req-2")
         assert await engine.signal_worker(worker.id, "pause", reason="lunch", request_id="req-1") == first
         assert await path_of(engine, worker.id) == ["IDLE", "RUNNING", "PAUSED", "RUNNING"]
@@ -840,9 +845,9 @@ async def test_a_repeated_request_gets_the_stored_answer_and_has_one_effect(data
 async def test_a_refused_transition_is_an_answer_that_is_stored_too(database_url: str, clock: ManualClock) -> None:
     async with open_engine(database_url, clock) as engine:
         (worker,) = await hire(engine)
-        refused = await engine.transition(Kind.WORKER, worker.id, to_state="PAUSED", request_id="r")
-        await engine.transition(Kind.WORKER, worker.id, to_state="RUNNING")
-        assert await engine.transition(Kind.WORKER, worker.id, to_state="PAUSED", request_id="r") == refused
+        refused = await engine.request_transition(Kind.WORKER, worker.id, to_state="PAUSED", request_id="r")
+        await engine.request_transition(Kind.WORKER, worker.id, to_state="RUNNING")
+        assert await engine.request_transition(Kind.WORKER, worker.id, to_state="PAUSED", request_id="r") == refused
         assert (await engine.get_worker(worker.id)).state == "RUNNING"
         await assert_promises_kept(engine)
 
@@ -852,7 +857,7 @@ async def test_a_request_that_raised_is_not_stored_and_may_be_tried_again(databa
         (worker,) = await hire(engine)
         with pytest.raises(TransitionRefused):
             await engine.signal_worker(worker.id, "pause", request_id="r")
-        await engine.transition(Kind.WORKER, worker.id, to_state="RUNNING")
+        await engine.request_transition(Kind.WORKER, worker.id, to_state="RUNNING")
         assert (await engine.signal_worker(worker.id, "pause", request_id="r")).state == "PAUSED"
         await assert_promises_kept(engine)
 
@@ -862,12 +867,14 @@ async def test_a_worker_whose_answer_was_lost_may_report_again(database_url: str
         (worker,) = await hire(engine)
         job = await submit_job(engine)
         claim = await claim_one(engine, worker)
-        first = await engine.complete_task(claim.task_id, claim.epoch, output={"n": 1}, request_id="done")
-        assert await engine.complete_task(claim.task_id, claim.epoch, output={"n": 1}, request_id="done") == first
+        first = await engine.complete_task(claim.task_id, claim.epoch, AttemptReport(output={"n": 1}), request_id="done")
+        assert (
+            await engine.complete_task(claim.task_id, claim.epoch, AttemptReport(output={"n": 1}), request_id="done") == first
+        )
         with pytest.raises(KeyReused):
-            await engine.complete_task(claim.task_id, claim.epoch, output={"n": 2}, request_id="done")
+            await engine.complete_task(claim.task_id, claim.epoch, AttemptReport(output={"n": 2}), request_id="done")
         with pytest.raises(LeaseLost):
-            await engine.complete_task(claim.task_id, claim.epoch, output={"n": 1})
+            await engine.complete_task(claim.task_id, claim.epoch, AttemptReport(output={"n": 1}))
         assert await path_of(engine, job.id) == ["SUBMITTED", "PENDING", "RUNNING", "COMPLETED"]
         await assert_promises_kept(engine)
 
@@ -905,10 +912,10 @@ async def test_a_key_is_refused_for_another_request(database_url: str, clock: Ma
 async def test_a_key_belongs_to_one_route_and_one_tenant(database_url: str, clock: ManualClock) -> None:
     async with open_engine(database_url, clock) as engine:
         job = await engine.submit_run(NewRun(name="a", tasks=(NewTask(name="a"),)), request_id="r")
-        other = await engine.submit_run(NewRun(name="b", tasks=(NewTask(name="a"),)), request_id="r", tenant="other")
+        other = await engine.for_tenant("other").submit_run(NewRun(name="b", tasks=(NewTask(name="a"),)), request_id="r")
         await engine.signal_run(job.id, "cancel", request_id="r")
         assert await state_of(engine, job) == "CANCELED"
-        assert (await engine.get_run(other.id, tenant="other")).state == "PENDING"
+        assert (await engine.for_tenant("other").get_run(other.id)).state == "PENDING"
         await assert_promises_kept(engine)
 
 

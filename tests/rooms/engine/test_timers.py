@@ -27,6 +27,7 @@ from tests.system.faults.prompt import prompt
 from pointsman import app
 from pointsman.engine import workers as workers_of_engine
 from pointsman.engine.engine import Engine
+from pointsman.engine.operations.attempts import AttemptReport
 from pointsman.engine.policy import Backoff
 from pointsman.engine.submit import NewRun, NewTask
 from pointsman.engine.work import Work
@@ -40,6 +41,7 @@ TEN_SECONDS = Backoff(base_seconds=10, jitter=0)
 KEEPER = """
 import asyncio, sys
 from pointsman import app
+from pointsman.engine.operations.attempts import AttemptReport
 
 async def main(url):
     async with app.open(url, keeps=True):
@@ -64,7 +66,7 @@ class Case:
 async def retry(engine: Engine) -> Case:
     run = await submit(engine, NewTask(name="a", max_retries=2, backoff=TEN_SECONDS))
     claim = await claim_one(engine, await register(engine, lease_seconds=FOREVER))
-    await engine.fail_task(claim.task_id, claim.epoch, "no luck")
+    await engine.fail_task(claim.task_id, claim.epoch, AttemptReport(error="no luck"))
     return Case((await task_of(engine, run, "a")).id, 10, ["PENDING", "QUEUED", "RUNNING", "RETRYING", "QUEUED"])
 
 
@@ -95,7 +97,7 @@ async def cooldown(engine: Engine) -> Case:
     await engine.declare_tool("compiler", failure_threshold=1, cooldown_seconds=45)
     await submit(engine, NewTask(name="a", tool="compiler"))
     claim = await claim_one(engine, await register(engine, lease_seconds=FOREVER))
-    await engine.fail_task(claim.task_id, claim.epoch, "no luck")
+    await engine.fail_task(claim.task_id, claim.epoch, AttemptReport(error="no luck"))
     return Case((await engine.get_breaker("compiler")).id, 45, ["CLOSED", "OPEN", "HALF_OPEN"])
 
 
@@ -120,7 +122,7 @@ async def deadline_of_a_run_that_never_began(engine: Engine) -> Case:
 async def retry_of_a_run(engine: Engine) -> Case:
     run = await submit(engine, NewTask(name="a"), max_retries=1, backoff=TEN_SECONDS)
     claim = await claim_one(engine, await register(engine, lease_seconds=FOREVER))
-    await engine.fail_task(claim.task_id, claim.epoch, "no luck")
+    await engine.fail_task(claim.task_id, claim.epoch, AttemptReport(error="no luck"))
     return Case(run.id, 10, ["PENDING", "RUNNING", "RETRYING", "RUNNING"])
 
 
@@ -239,7 +241,7 @@ async def test_the_half_open_breaker_lets_one_probe_through(database_url: str, c
             await submit(engines[0], NewTask(name=f"task {number}", tool="compiler"))
         workers = [await register(engine, lease_seconds=FOREVER) for engine in engines]
         claim = await claim_one(engines[0], workers[0])
-        await engines[0].fail_task(claim.task_id, claim.epoch, "no luck")
+        await engines[0].fail_task(claim.task_id, claim.epoch, AttemptReport(error="no luck"))
         pairs = list(zip(engines, workers, strict=True))
         assert not any(await asyncio.gather(*(engine.claim_tasks(worker.id) for engine, worker in pairs)))
         clock.advance(45)
@@ -275,7 +277,7 @@ async def move_on_from_cooldown(engine: Engine, case: Case) -> list[str]:
 
 
 async def move_on_from_overstay(engine: Engine, case: Case) -> list[str]:
-    await engine.signal_attempt(case.entity_id, 1, "checks_passed")
+    await engine.report_attempt(case.entity_id, 1, "checks_passed")
     return [*case.path, "SUCCEEDED"]
 
 
@@ -285,7 +287,7 @@ async def move_on_from_deadline(engine: Engine, case: Case) -> list[str]:
 
 
 async def move_on_from_silence(engine: Engine, case: Case) -> list[str]:
-    await engine.heartbeat(case.entity_id)
+    await engine.send_heartbeat(case.entity_id)
     return case.path[:-1]
 
 
@@ -378,7 +380,7 @@ async def test_a_deadline_outlives_what_happens_in_between(database_url: str, cl
         run = await submit(engine, NewTask(name="a"), timeout_seconds=100, max_retries=1, backoff=TEN_SECONDS)
         worker = await register(engine, lease_seconds=FOREVER)
         claim = await claim_one(engine, worker)
-        await engine.fail_task(claim.task_id, claim.epoch, "no luck")
+        await engine.fail_task(claim.task_id, claim.epoch, AttemptReport(error="no luck"))
         await pass_time(engine, clock, 10)
         assert await state_of(engine, run) == "RUNNING"
         await engine.signal_run(run.id, "pause")
@@ -403,7 +405,7 @@ async def test_retries_wait_longer_each_time(database_url: str, clock: ManualClo
         worker = await register(engine, lease_seconds=FOREVER)
         for delay in (2, 6, 18):
             claim = await claim_one(engine, worker)
-            await engine.fail_task(claim.task_id, claim.epoch, "no luck")
+            await engine.fail_task(claim.task_id, claim.epoch, AttemptReport(error="no luck"))
             await pass_time(engine, clock, delay - 0.001)
             assert await state_of(engine, run, "a") == "RETRYING"
             await pass_time(engine, clock, 0.001)
@@ -415,7 +417,7 @@ async def test_a_usage_limit_waits_for_its_instant_and_counts_nothing(database_u
         run = await submit(engines[0], NewTask(name="a"))
         claim = await claim_one(engines[0], await register(engines[0], lease_seconds=FOREVER))
         until = clock.now() + timedelta(hours=5)
-        await engines[0].fail_task(claim.task_id, claim.epoch, "come back later", usage_limit_until=until)
+        await engines[0].fail_task(claim.task_id, claim.epoch, AttemptReport(error="come back later", usage_limit_until=until))
         clock.advance(5 * 3600 - 1)
         await tend_together(engines)
         assert await state_of(engines[0], run, "a") == "RETRYING"
@@ -431,7 +433,7 @@ async def test_a_step_of_a_pipeline_waits_where_it_can_be_claimed(database_url: 
         run = await submit(engines[0], NewTask(name="a", max_retries=1, backoff=TEN_SECONDS), lifecycle="pipeline")
         worker = await register(engines[0], lease_seconds=FOREVER)
         claim = await claim_one(engines[0], worker)
-        await engines[0].fail_task(claim.task_id, claim.epoch, "no luck")
+        await engines[0].fail_task(claim.task_id, claim.epoch, AttemptReport(error="no luck"))
         assert await engines[0].claim_tasks(worker.id) == []
         clock.advance(10)
         await tend_together(engines)
@@ -456,7 +458,7 @@ async def fail_once(engine: Engine, count: int) -> list[str]:
     await submit(engine, *(NewTask(name=f"task {number}", max_retries=1, backoff=retried) for number in range(count)))
     worker = await engine.register_worker("bob", max_concurrent_tasks=count, lease_seconds=60)
     claims = await engine.claim_tasks(worker.id, count)
-    await asyncio.gather(*(engine.fail_task(claim.task_id, claim.epoch, "no luck") for claim in claims))
+    await asyncio.gather(*(engine.fail_task(claim.task_id, claim.epoch, AttemptReport(error="no luck")) for claim in claims))
     return [claim.task_id for claim in claims]
 
 

@@ -203,10 +203,9 @@ async def test_what_is_called_off_is_ended(database_url: str, tmp_path: Path) ->
               long: {run: "sleep 300 & echo $! > long.pid; wait"}
               next: {needs: [long], run: "true"}
             """)
-        async with shop.working(run) as worker:
+        async with shop.working(run):
             await until_there(tmp_path / "long.pid")
             await shop.engine.signal_run(run.id, "cancel")
-            worker.look()
             await shop.until_done(run)
         tasks = await shop.tasks(run)
     assert {task.outcome for task in tasks.values()} == {Outcome.CANCELED}
@@ -253,14 +252,12 @@ async def test_the_log_has_what_a_task_wrote_and_the_attempt_says_where(database
 async def test_what_runs_is_suspended_with_its_run_where_the_settings_say_so(database_url: str, tmp_path: Path) -> None:
     async with open_shop(database_url, tmp_path, on_pause="suspend") as shop:
         run = await shop.submit("{name: held, tasks: {a: {run: 'echo $$ > a.pid; until test -e go; do sleep 0.05; done'}}}")
-        async with shop.working(run) as worker:
+        async with shop.working(run):
             await until_there(tmp_path / "a.pid")
             pid = int((tmp_path / "a.pid").read_text())
             await shop.engine.signal_run(run.id, "pause")
-            worker.look()
             await until_state(pid, "T")
             await shop.engine.signal_run(run.id, "resume")
-            worker.look()
             await until_state(pid, "S")
             (tmp_path / "go").touch()
             await shop.until_done(run)
@@ -311,10 +308,9 @@ async def test_outputs_of_before_are_not_taken_for_new_ones(database_url: str, t
 async def test_a_check_is_ended_with_its_task(database_url: str, tmp_path: Path) -> None:
     async with open_shop(database_url, tmp_path) as shop:
         run = await shop.submit("{name: slow check, tasks: {a: {run: 'true', checks: [{run: 'echo $$ > a.pid; sleep 300'}]}}}")
-        async with shop.working(run) as worker:
+        async with shop.working(run):
             await until_there(tmp_path / "a.pid")
             await shop.engine.signal_run(run.id, "cancel")
-            worker.look()
             await shop.until_done(run)
         (task,) = (await shop.tasks(run)).values()
     assert task.outcome == Outcome.CANCELED

@@ -15,6 +15,7 @@ from tests.system.faults.programs import Program, run
 
 from pointsman import app
 from pointsman.engine.engine import Engine
+from pointsman.engine.operations.attempts import AttemptReport
 from pointsman.engine.submit import NewTask
 from pointsman.store.rows import Worker
 
@@ -90,6 +91,7 @@ import asyncio, json, sys
 from pointsman import app
 from pointsman.engine.submit import NewRun, NewTask
 from pointsman.errors import StoreError
+from pointsman.engine.operations.attempts import AttemptReport
 
 async def main(url):
     async with app.open(url, keeps=False) as engine:
@@ -236,7 +238,7 @@ async def hold(program: Program) -> tuple[str, int]:
 
 
 async def take_over(engine: Engine, task_id: str) -> tuple[Worker, int]:
-    """Somebody else gets the task once its lease is over, which takes as long as the lease and the sweep."""
+    """Somebody else gets the task once its lease has expired, which takes as long as the lease and the sweep."""
     worker = await engine.register_worker("heir", lease_seconds=60)
     (claim,) = await asyncio.wait_for(engine.claim_tasks(worker.id, wait_seconds=20), 25)
     assert claim.task_id == task_id
@@ -283,7 +285,7 @@ async def test_a_zombie_is_refused_and_changes_nothing(database_url: str, meanwh
             else:
                 _, epoch = await take_over(engine, task_id)
                 if meanwhile == "completed":
-                    await engine.complete_task(task_id, epoch, output="of the heir")
+                    await engine.complete_task(task_id, epoch, AttemptReport(output="of the heir"))
             before = await engine.get_task(task_id), await path_of(engine, task_id), await engine.list_attempts(task_id)
             zombie.tell()
             zombie.wake()

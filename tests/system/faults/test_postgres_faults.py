@@ -66,7 +66,7 @@ async def test_a_connection_that_dies_within_a_transaction_is_not_noticed(
 ) -> None:
     """Nothing of it was committed, so it is simply done again."""
     async with app.open(postgres_url, keeps=False) as engine:
-        begin = engine._store.begin
+        begin = engine._core.store.begin
         killed: list[str] = []
 
         def begin_and_die() -> Transaction:
@@ -86,7 +86,7 @@ async def test_a_connection_that_dies_within_a_transaction_is_not_noticed(
                 monkeypatch.setattr(transaction, moment, die)
             return transaction
 
-        monkeypatch.setattr(engine._store, "begin", begin_and_die)
+        monkeypatch.setattr(engine._core.store, "begin", begin_and_die)
         run = await ask_to_submit(engine, "once")
         assert killed == [moment]
         assert [each.id for each in await engine.list_runs()] == [run.id]
@@ -99,7 +99,7 @@ async def test_a_reader_whose_connection_dies_is_told_and_the_next_is_served(pos
         run = await ask_to_submit(engine, "a")
 
         def die() -> None:
-            with engine._store.read() as reader:
+            with engine._core.store.read() as reader:
                 kill_backends(postgres_url, "query LIKE 'BEGIN ISOLATION%'")
                 reader.find_run("default", run.id)
 
@@ -188,17 +188,17 @@ async def test_a_deadlock_is_resolved_by_trying_again(postgres_url: str) -> None
 
 async def hold_writer(engine: Engine) -> threading.Event:
     """Keep the writer from beginning until the event is set, so that what arrives meanwhile is one batch."""
-    begin, reached, free = engine._store.begin, threading.Event(), threading.Event()
+    begin, reached, free = engine._core.store.begin, threading.Event(), threading.Event()
 
     def wait() -> Transaction:
         reached.set()
         assert free.wait(PATIENCE_SECONDS)
         return begin()
 
-    engine._store.begin = wait  # type: ignore[method-assign]
+    engine._core.store.begin = wait  # type: ignore[method-assign]
     asyncio.ensure_future(engine.tend())  # noqa: RUF006 - it is waited for by closing
     await asyncio.to_thread(reached.wait, PATIENCE_SECONDS)
-    engine._store.begin = begin  # type: ignore[method-assign]
+    engine._core.store.begin = begin  # type: ignore[method-assign]
     return free
 
 

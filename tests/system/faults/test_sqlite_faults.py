@@ -182,7 +182,7 @@ async def test_a_disk_that_is_too_small_for_a_database_is_said(tmp_path: Path, c
 
 async def test_a_database_that_may_not_grow_is_full(sqlite_url: str, clock: ManualClock) -> None:
     async with open_engine(sqlite_url, clock) as engine:
-        connection = engine._store.writer  # type: ignore[attr-defined]
+        connection = engine._core.store.writer  # type: ignore[attr-defined]
         connection.execute("PRAGMA max_page_count = 300").fetchall()
         await check_full(engine, lambda: connection.execute("PRAGMA max_page_count = 100000").fetchall())
 

@@ -6,12 +6,12 @@ from tests.planting import Patch
 
 BUGS = {
     "epoch check dropped": Patch(
-        "engine.commands.tasks",
+        "engine.operations.attempts",
         "if task.current_attempt == epoch and not task.lease_expired:",
         "if task.current_attempt is not None:",
     ),
     "heartbeat of any epoch accepted": Patch(
-        "engine.commands.workers",
+        "engine.operations.workers",
         "task.tenant != self.tenant or task.current_attempt != epoch or task.lease_expired:",
         "task.tenant != self.tenant or task.current_attempt is None:",
     ),
@@ -38,7 +38,7 @@ BUGS = {
         "task.question, task.answer = None, None",
     ),
     "forgotten task given up at once": Patch(
-        "engine.commands.workers",
+        "engine.operations.workers",
         "if rows[task_id].entered_at + patience < work.now",
         "if patience",
     ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,8 @@ from typing import Any
 import msgspec
 from tests.system.histories.record import Record
 
-from pointsman.engine.engine import Completion, Engine
+from pointsman.engine.engine import Engine
+from pointsman.engine.operations.attempts import AttemptReport, ReportAttempt
 from pointsman.errors import EngineClosed, OutcomeUnknown, PointsmanError
 
 NOT_KNOWING = (OutcomeUnknown, EngineClosed, TimeoutError, asyncio.CancelledError)
@@ -61,6 +62,9 @@ def read_journals(folder: Path) -> list[Record]:
     return sorted(records, key=lambda record: record.invoked_at)
 
 
+REPORTS = {"complete_task": "complete", "fail_task": "fail", "ask": "ask"}
+
+
 class Recorder:
     """A client of an engine that writes down what it asks and what it hears."""
 
@@ -73,7 +77,7 @@ class Recorder:
         """Ask the engine; a refusal is raised, and so is not knowing, which leaves the operation open."""
         number = self._journal.invoke(self.client, operation, msgspec.to_builtins(arguments))
         try:
-            answer = await getattr(self.engine, operation)(**arguments)
+            answer = await _call(self.engine, operation, **arguments)
         except NOT_KNOWING:
             raise
         except PointsmanError as error:
@@ -91,11 +95,15 @@ class Recorder:
 
     async def complete_together(self, attempts: Sequence[tuple[str, int]]) -> None:
         """Complete attempts with one request; in the history each is an operation of its own, done or refused."""
-        completions = [Completion(task_id=task_id, epoch=epoch, output=self.client) for task_id, epoch in attempts]
-        numbers = [self._journal.invoke(self.client, "complete_task", msgspec.to_builtins(each)) for each in completions]
+        completions = [
+            ReportAttempt(task_id=task_id, epoch=epoch, signal="complete", report=AttemptReport(output=self.client))
+            for task_id, epoch in attempts
+        ]
+        asked = [{"task_id": task_id, "epoch": epoch, "output": self.client} for task_id, epoch in attempts]
+        numbers = [self._journal.invoke(self.client, "complete_task", each) for each in asked]
         refusals: Sequence[PointsmanError | None]
         try:
-            refusals = await self.engine.complete_tasks(completions)
+            refusals = await self.engine.report_attempts(completions)
         except NOT_KNOWING:
             raise
         except PointsmanError as error:
@@ -105,3 +113,14 @@ class Recorder:
                 self._journal.refuse(number, type(refusal).__name__)
             else:
                 self._journal.answer(number, None)
+
+
+def _call(engine: Engine, operation: str, **arguments: Any) -> Awaitable[Any]:
+    """The models tell reports apart by their names, which the engine takes as one operation."""
+    if operation == "heartbeat":
+        return engine.send_heartbeat(**arguments)
+    if operation not in REPORTS:
+        method: Callable[..., Awaitable[Any]] = getattr(engine, operation)
+        return method(**arguments)
+    address = {name: arguments.pop(name) for name in ("task_id", "epoch", "request_id") if name in arguments}
+    return engine.report_attempt(signal=REPORTS[operation], report=AttemptReport(**arguments), **address)

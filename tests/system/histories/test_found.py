@@ -8,6 +8,7 @@ import psycopg
 from tests.rooms.engine.harness import ManualClock, claim_one, open_engine, pass_time, register, submit
 
 from pointsman import app
+from pointsman.engine.operations.attempts import AttemptReport
 from pointsman.engine.submit import NewTask
 
 PATIENCE_SECONDS = 20.0
@@ -81,7 +82,7 @@ def test_a_claim_that_waits_for_a_run_holds_no_breaker(postgres_url: str) -> Non
             await engine.declare_tool("hammer", failure_threshold=1, cooldown_seconds=1)
             run = await submit(engine, NewTask(name="a", tool="hammer", critical=False), NewTask(name="b", tool="hammer"))
             claim = await claim_one(engine, worker)
-            await engine.fail_task(claim.task_id, claim.epoch, "no")
+            await engine.fail_task(claim.task_id, claim.epoch, AttemptReport(error="no"))
             await pass_time(engine, clock, 1)
             assert (await engine.get_breaker("hammer")).state == "HALF_OPEN"
             async with await psycopg.AsyncConnection.connect(postgres_url) as outsider:

@@ -11,9 +11,9 @@ import msgspec
 from tests.system.simulation.post import Message
 from tests.system.simulation.promises import Promises, keep
 
-from pointsman.engine.commands.runs import SubmitRun
-from pointsman.engine.commands.tasks import NoteAttempt, SignalAttempt, SignalAttempts
-from pointsman.engine.commands.workers import ClaimTasks, GiveUpTasks, Heartbeat, HeartbeatReply
+from pointsman.engine.operations.attempts import ReportAttempt, ReportAttempts
+from pointsman.engine.operations.runs import SubmitRun
+from pointsman.engine.operations.workers import ClaimTasks, GiveUpTasks, HeartbeatReply, SendHeartbeat
 from pointsman.errors import (
     Conflict,
     LawBroken,
@@ -54,18 +54,18 @@ class Answers:
             command = message.command
             request = command.request
             self._repeated.append(bool(request and self._promises.has_key(command.tenant, request.endpoint, request.key)))
-            if isinstance(command, (SignalAttempt, NoteAttempt)):
+            if isinstance(command, ReportAttempt):
                 self._reported[command.task_id, command.epoch][id(message)] = message
                 self._note_current(command.task_id, command.epoch)
-            elif isinstance(command, SignalAttempts):
+            elif isinstance(command, ReportAttempts):
                 for report in command.reports:
                     self._reported[report.task_id, report.epoch][id(message)] = message
                     self._note_current(report.task_id, report.epoch)
-            elif isinstance(command, (Heartbeat, GiveUpTasks)):
+            elif isinstance(command, (SendHeartbeat, GiveUpTasks)):
                 for task_id, epoch in command.attempts:
                     self._note_current(task_id, epoch)
             elif isinstance(command, SubmitRun):
-                self._submitted[command.tenant, command.new.name] = message
+                self._submitted[command.tenant, command.run.name] = message
 
     def check(self, messages: Sequence[Message], outcomes: Sequence[Any] | None, now: float) -> None:
         """Called when the process has answered, or died, and what it wrote has been looked at."""
@@ -91,23 +91,22 @@ class Answers:
         if isinstance(outcome, PointsmanError):
             return
         command = message.command
-        if isinstance(command, SignalAttempts):
+        if isinstance(command, ReportAttempts):
             self._check_each(message, command, outcome)
             return
         self._check_entities(message, outcome)
-        if isinstance(command, (SignalAttempt, NoteAttempt)):
+        if isinstance(command, ReportAttempt):
             fresh = self._current[command.task_id, command.epoch] or repeated
             keep("a stale epoch is refused", fresh, f"{message} was accepted")
-            cost = command.report.cost_usd if isinstance(command, SignalAttempt) else command.cost_usd
-            self._acknowledged[command.task_id, command.epoch][id(message)] = cost
+            self._acknowledged[command.task_id, command.epoch][id(message)] = command.report.cost_usd
         elif isinstance(outcome, HeartbeatReply):
             self._check_beat(message, outcome)
         elif isinstance(command, ClaimTasks):
             self._check_claims(command, outcome)
-        if command.request:
+        if command.request_id:
             self._check_twin(message, outcome, now)
 
-    def _check_each(self, message: Message, command: SignalAttempts, outcome: Any) -> None:
+    def _check_each(self, message: Message, command: ReportAttempts, outcome: Any) -> None:
         """Each of several reports was accepted or refused like one that comes alone."""
         keep("what was acknowledged is true", len(outcome) == len(command.reports), f"{message}: {outcome}")
         accepted: set[tuple[str, int]] = set()
@@ -137,7 +136,7 @@ class Answers:
                 keep("what was acknowledged is true", told == row.state, f"{message}: {row.id} is {row.state}, and was {told}")
 
     def _check_beat(self, message: Message, beat: HeartbeatReply) -> None:
-        assert isinstance(message.command, Heartbeat)
+        assert isinstance(message.command, SendHeartbeat)
         for attempt in message.command.attempts:
             task = self._promises.tasks[attempt[0]]
             holds = self._current[attempt] or (task.current_attempt == attempt[1] and not task.lease_expired)
@@ -186,12 +185,12 @@ class Answers:
         """One effect for a key, and no more effects than deliveries without one."""
         command = message.command
         if isinstance(command, SubmitRun):
-            key = (command.tenant, command.new.name)
+            key = (command.tenant, command.run.name)
             made = sum((run.tenant, run.name) == key for run in self._promises.runs.values())
             keep("one request, one effect", made <= _most(message), f"{message}: {made} runs for {_most(message)}")
-        elif isinstance(command, (SignalAttempt, NoteAttempt)):
+        elif isinstance(command, ReportAttempt):
             self._check_cost(command.task_id, command.epoch)
-        elif isinstance(command, SignalAttempts):
+        elif isinstance(command, ReportAttempts):
             for report in command.reports:
                 self._check_cost(report.task_id, report.epoch)
 
@@ -207,13 +206,13 @@ class Answers:
 
 
 def _most(message: Message) -> int:
-    return 1 if message.command.request else message.deliveries
+    return 1 if message.command.request_id else message.deliveries
 
 
 def _each_of(messages: Sequence[Message], outcomes: Sequence[Any]) -> Iterator[Any]:
     """All that was answered, and of several reports each."""
     for message, outcome in zip(messages, outcomes, strict=True):
-        if isinstance(message.command, SignalAttempts) and isinstance(outcome, list):
+        if isinstance(message.command, ReportAttempts) and isinstance(outcome, list):
             yield from outcome
         else:
             yield outcome
@@ -224,8 +223,8 @@ def _is_ordinary(outcome: Any) -> bool:
 
 
 def _cost(command: Any, task_id: str, epoch: int) -> Decimal:
-    if isinstance(command, SignalAttempts):
+    if isinstance(command, ReportAttempts):
         costs = [each.report.cost_usd for each in command.reports if (each.task_id, each.epoch) == (task_id, epoch)]
         return max(costs)
-    cost: Decimal = command.report.cost_usd if isinstance(command, SignalAttempt) else command.cost_usd
+    cost: Decimal = command.report.cost_usd
     return cost

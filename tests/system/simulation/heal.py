@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from tests.system.simulation.people import CAUSE
+from tests.system.simulation.people import person_of
 from tests.system.simulation.promises import Broken, keep
 from tests.system.simulation.shapes import TENANTS, WORDS
 from tests.system.simulation.workers import SimulatedWorker
 
-from pointsman.engine.commands.runs import AddTasks, SignalRun
-from pointsman.engine.commands.tasks import SignalTask
-from pointsman.engine.commands.tend import Tend
 from pointsman.engine.doctor import diagnose
+from pointsman.engine.operations.runs import AddTasks, SignalRun
+from pointsman.engine.operations.tasks import SignalTask
+from pointsman.engine.operations.upkeep import ExpireWorkers, FireTimers, PurgeKeys
 from pointsman.engine.submit import NewTask
-from pointsman.engine.tasks import Report
 
 if TYPE_CHECKING:
     from tests.system.simulation.scheduler import Simulation
@@ -68,8 +67,8 @@ def _mend(simulation: Simulation) -> None:
 
 def _tend(simulation: Simulation) -> None:
     for _ in range(MOST_TENDING):
-        (done,) = simulation.deliver(simulation.chance.choice(simulation.processes), [Tend()])
-        if not done:
+        process = simulation.chance.choice(simulation.processes)
+        if not sum(simulation.deliver(process, [upkeep])[0] for upkeep in (FireTimers(), ExpireWorkers(), PurgeKeys())):
             return
     raise Broken("timers come to rest", f"after {MOST_TENDING} rounds there was still something due")
 
@@ -97,17 +96,14 @@ def _answer_everybody(simulation: Simulation) -> Iterator[Any]:
         tasks = simulation.promises.tasks_of(run.id)
         if run.missing_tasks:
             new = tuple(NewTask(name=f"late-{number}") for number in range(run.missing_tasks))
-            yield AddTasks(tenant=run.tenant, request=None, run_id=run.id, new=new, cause=CAUSE)
+            yield AddTasks(run.id, new, caller=person_of(run.tenant))
         asked = "cancel" if _waits_behind_failure(tasks) else ASKED_OF_A_RUN.get(run.state)
         if asked:
-            yield SignalRun(tenant=run.tenant, request=None, run_id=run.id, signal=asked, cause=CAUSE)
+            yield SignalRun(run.id, asked, caller=person_of(run.tenant))
         for task in tasks:
             signal_of_task = _asked_of(task, run)
             if signal_of_task:
-                report = Report(answer="this one")
-                yield SignalTask(
-                    tenant=task.tenant, request=None, task_id=task.id, signal=signal_of_task, report=report, cause=CAUSE
-                )
+                yield SignalTask(task.id, signal_of_task, answer="this one", caller=person_of(task.tenant))
 
 
 def _asked_of(task: Any, run: Any) -> str | None:

@@ -19,28 +19,28 @@ from tests.system.simulation.post import Message
 from tests.system.simulation.promises import Broken, Promises
 from tests.system.simulation.tally import EXPLAINED, Tally
 
-from pointsman.engine.commands.runs import AddTasks, ApproveRun, SignalRun, SubmitRun
-from pointsman.engine.commands.tasks import NoteAttempt, SignalAttempt, SignalAttempts, SignalTask
-from pointsman.engine.commands.tools import DeclareTool, ResetBreaker
-from pointsman.engine.commands.transition import RequestTransition
-from pointsman.engine.commands.workers import ClaimTasks, GiveUpTasks, Heartbeat, RegisterWorker, SignalWorker
+from pointsman.engine.operations.attempts import ReportAttempt, ReportAttempts
+from pointsman.engine.operations.runs import AddTasks, ApproveRun, SignalRun, SubmitRun
+from pointsman.engine.operations.tasks import SignalTask
+from pointsman.engine.operations.tools import DeclareTool, ResetBreaker
+from pointsman.engine.operations.transition import RequestTransition
+from pointsman.engine.operations.workers import ClaimTasks, GiveUpTasks, RegisterWorker, SendHeartbeat, SignalWorker
 from pointsman.errors import OutcomeUnknown, PointsmanError, StoreError
 
 MOST_STATES = 1000
 ASKED: dict[type, tuple[str, tuple[str, ...]]] = {
-    SubmitRun: ("submit_run", ("new",)),
     SignalRun: ("signal_run", ("run_id", "signal")),
     ApproveRun: ("approve_run", ("run_id",)),
-    NoteAttempt: ("note_attempt", ("task_id", "epoch", "cost_usd")),
     ClaimTasks: ("claim_tasks", ("worker_id", "limit")),
-    Heartbeat: ("heartbeat", ("worker_id", "attempts")),
+    SendHeartbeat: ("heartbeat", ("worker_id", "attempts")),
     RegisterWorker: ("register_worker", ("name", "lease_seconds")),
     SignalWorker: ("signal_worker", ("worker_id", "signal")),
     DeclareTool: ("declare_tool", ("tool", "failure_threshold", "success_threshold", "cooldown_seconds")),
     ResetBreaker: ("reset_breaker", ("tool",)),
 }
 """What is named as in the engine."""
-NAMED = {"complete": "complete_task", "fail": "fail_task", "ask": "ask"}
+NAMED = {None: "note_attempt", "complete": "complete_task", "fail": "fail_task", "ask": "ask"}
+"""What the models call a report, by its signal."""
 
 
 class History:
@@ -106,19 +106,19 @@ class History:
         return None
 
     def _read(self, command: Any, outcome: Any) -> Iterator[Record]:
-        if isinstance(command, SignalAttempts):
+        if isinstance(command, ReportAttempts):
             outcomes = outcome if isinstance(outcome, list) else [outcome] * len(command.reports)
             for report, refusal in zip(command.reports, outcomes, strict=True):
                 # An acceptance says nothing of the task: what is stored then is what it would have said.
                 row = self._promises.tasks[report.task_id]._asdict() if refusal is None else refusal
                 if refusal is None and self._promises.tasks[report.task_id].outcome in ("failure", "canceled"):
                     self._pass_over("changed again in the same commit", report.task_id)
-                yield self._record(report, "complete_task", _report_arguments(report), row)
+                yield self._record(command, "complete_task", _report_arguments(report), row)
         elif read := _read_command(command):
             operation, arguments = read
             if isinstance(command, (SubmitRun, AddTasks)) and not isinstance(outcome, PointsmanError):
                 self._created |= {row.id for row in (outcome if isinstance(outcome, list) else [outcome])}
-            if isinstance(command, SignalAttempt) and getattr(outcome, "outcome", None) == "canceled":
+            if isinstance(command, ReportAttempt) and getattr(outcome, "outcome", None) == "canceled":
                 self._pass_over("called off in the same commit", command.task_id)  # by its run, after the report
             if isinstance(command, ClaimTasks) and isinstance(outcome, tuple):
                 outcome = outcome[0]
@@ -128,8 +128,8 @@ class History:
 
     def _record(self, command: Any, operation: str, arguments: dict[str, Any], outcome: Any) -> Record:
         arguments = {"tenant": command.tenant, **arguments}
-        if command.request:
-            arguments["request_id"] = command.request.key
+        if command.request_id:
+            arguments["request_id"] = command.request_id
         fields: dict[str, Any] = {"fate": "answered", "returned_at": self._instant + 1}
         if isinstance(outcome, OutcomeUnknown):
             fields = {"fate": "unknown"}
@@ -191,7 +191,7 @@ def _read_answer(command: Any, outcome: Any) -> Any:
     """What a worker does not know of it gives up by a command of its own, which is half of a heartbeat to the models."""
     if isinstance(outcome, PointsmanError):
         return outcome
-    if isinstance(command, Heartbeat):
+    if isinstance(command, SendHeartbeat):
         return {"lost": [list(attempt) for attempt in outcome.lost], "unknown": []}
     if isinstance(command, GiveUpTasks):
         return {"lost": [], "unknown": [list(attempt) for attempt in command.attempts]}
@@ -201,12 +201,14 @@ def _read_answer(command: Any, outcome: Any) -> Any:
 def _read_command(command: Any) -> tuple[str, dict[str, Any]] | None:
     """The method of the engine that sends this command, and what it was given."""
     match command:
+        case SubmitRun():
+            return "submit_run", {"new": command.run}
         case AddTasks():
-            return "add_tasks", {"run_id": command.run_id, "tasks": command.new}
+            return "add_tasks", {"run_id": command.run_id, "tasks": command.tasks}
         case SignalTask():
             given = {"task_id": command.task_id, "signal": command.signal}
-            return "signal_task", given | ({"answer": command.report.answer} if command.signal == "answer" else {})
-        case SignalAttempt():
+            return "signal_task", given | ({"answer": command.answer} if command.signal == "answer" else {})
+        case ReportAttempt():
             return NAMED.get(command.signal, "signal_attempt"), _report_arguments(command)
         case GiveUpTasks():
             return "heartbeat", {"worker_id": command.worker_id, "attempts": ()}
@@ -217,9 +219,9 @@ def _read_command(command: Any) -> tuple[str, dict[str, Any]] | None:
             return None
 
 
-def _report_arguments(command: SignalAttempt) -> dict[str, Any]:
+def _report_arguments(command: ReportAttempt) -> dict[str, Any]:
     report = command.report
     arguments: dict[str, Any] = {"task_id": command.task_id, "epoch": command.epoch, "signal": command.signal}
     if report.output is not None:
-        arguments["output"] = msgspec.json.decode(report.output)
+        arguments["output"] = report.output
     return arguments | {"retryable": report.retryable, "usage_limit_until": report.usage_limit_until}

@@ -5,18 +5,17 @@ from __future__ import annotations
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
-from tests.system.simulation.post import Message, make_request
+from tests.system.simulation.post import Message
 from tests.system.simulation.promises import PERSON
 from tests.system.simulation.shapes import LIMITS, TENANTS, TOOLS, draw_run, draw_tasks
 
-from pointsman.engine.commands.runs import AddTasks, ApproveRun, SetBudget, SignalRun, SubmitRun
-from pointsman.engine.commands.tasks import SignalTask
-from pointsman.engine.commands.tools import DeclareTool, ResetBreaker
-from pointsman.engine.commands.transition import RequestTransition
-from pointsman.engine.commands.workers import SignalWorker
+from pointsman.engine.operation import Caller
+from pointsman.engine.operations.runs import AddTasks, ApproveRun, SetBudget, SignalRun, SubmitRun
+from pointsman.engine.operations.tasks import SignalTask
+from pointsman.engine.operations.tools import DeclareTool, ResetBreaker
+from pointsman.engine.operations.transition import RequestTransition
+from pointsman.engine.operations.workers import SignalWorker
 from pointsman.engine.people import PEOPLE
-from pointsman.engine.tasks import Report, as_error
-from pointsman.engine.work import Cause
 from pointsman.errors import StoreError
 from pointsman.kernel.machine import Kind
 
@@ -24,10 +23,13 @@ if TYPE_CHECKING:
     from tests.system.simulation.scheduler import Simulation
 
 WISE = {"WAITING_APPROVAL": "approve", "BLOCKED": "answer", "READY": "accept", "FAILED": "retry", "S_FAILED": "reset"}
-CAUSE = Cause(PERSON)
 MOST_RUNS = 12
 MOST_TASKS = 60
 PATIENCE_SECONDS = 8.0
+
+
+def person_of(tenant: str) -> Caller:
+    return Caller(tenant, PERSON)
 
 
 class Client:
@@ -52,7 +54,7 @@ class Client:
         if command is not None:
             message = Message(command, self, now)
             self._simulation.send(message)
-            if command.request is not None:
+            if command.request_id is not None:
                 self._asked.append(message)
 
     def hear(self, message: Message, outcome: Any) -> None:
@@ -73,11 +75,11 @@ class Client:
             return self._signal_run(run, tenant)
         if luck < 0.55:
             key = self._simulation.draw_key()
-            return ApproveRun(tenant=tenant, request=make_request("approve_run", key, run.id), run_id=run.id, cause=CAUSE)
+            return ApproveRun(run.id, caller=person_of(tenant), request_id=key)
         if luck < 0.58:
             budget = chance.choice((None, Decimal(1), Decimal(4), Decimal(20)))
-            request = make_request("set_budget", self._simulation.draw_key(), run.id, budget)
-            return SetBudget(tenant=tenant, request=request, run_id=run.id, budget_usd=budget)
+            key = self._simulation.draw_key()
+            return SetBudget(run.id, budget, caller=person_of(tenant), request_id=key)
         if luck < 0.62:
             return self._signal_worker()
         if luck < 0.66:
@@ -91,8 +93,7 @@ class Client:
     def _submit(self, tenant: str) -> SubmitRun:
         self._number += 1
         new = draw_run(self._simulation.chance, f"{self._name}-{self._number}")
-        request = make_request("submit_run", self._simulation.draw_key(), new)
-        return SubmitRun(tenant=tenant, request=request, new=new, cause=CAUSE)
+        return SubmitRun(new, caller=person_of(tenant), request_id=self._simulation.draw_key())
 
     def _add(self, run: Any, tenant: str) -> AddTasks:
         chance = self._simulation.chance
@@ -101,23 +102,19 @@ class Client:
         running = [task for task in tasks if task.phase == "active"]
         known = tuple(task.name for task in (running if running and chance.random() < 0.7 else tasks))
         new = draw_tasks(chance, chance.choice((1, 1, 2)), run.lifecycle, known)
-        request = make_request("add_tasks", self._simulation.draw_key(), run.id, new)
-        return AddTasks(tenant=tenant, request=request, run_id=run.id, new=new, cause=CAUSE)
+        return AddTasks(run.id, new, caller=person_of(tenant), request_id=self._simulation.draw_key())
 
     def _signal_run(self, run: Any, tenant: str) -> SignalRun:
         signal = self._simulation.chance.choice((*PEOPLE[Kind.RUN], "pause", "resume", "checks_passed", "resume"))
-        request = make_request("signal_run", self._simulation.draw_key(), run.id, signal)
-        return SignalRun(
-            tenant=tenant, request=request, run_id=run.id, signal=signal, cause=CAUSE, error=as_error(signal), output="3"
-        )
+        key = self._simulation.draw_key()
+        return SignalRun(run.id, signal, output=3, caller=person_of(tenant), request_id=key)
 
     def _signal_task(self, task: Any, tenant: str) -> SignalTask:
         chance = self._simulation.chance
         wise = WISE.get(task.state)
         signal = wise if wise and chance.random() < 0.6 else chance.choice(PEOPLE[Kind.TASK])
-        report = Report(answer="this one", comment="not so", error=as_error(f"{signal} by a person"))
-        request = make_request("signal_task", self._simulation.draw_key(), task.id, signal)
-        return SignalTask(tenant=tenant, request=request, task_id=task.id, signal=signal, report=report, cause=CAUSE)
+        key = self._simulation.draw_key()
+        return SignalTask(task.id, signal, "this one", "not so", caller=person_of(tenant), request_id=key)
 
     def _transition(self, task: Any, tenant: str) -> RequestTransition:
         chance = self._simulation.chance
@@ -125,13 +122,12 @@ class Client:
         trigger = chance.choice(("cancel", "skip", "retry", "reset", "approve", "user_cancelled", "run"))
         by_state = chance.random() < 0.5
         return RequestTransition(
-            tenant=tenant,
-            request=make_request("transition", self._simulation.draw_key(), task.id, by_state, state, trigger),
             kind=Kind.TASK,
             entity_id=task.id,
             to_state=state if by_state else None,
             trigger=None if by_state else trigger,
-            cause=CAUSE,
+            caller=person_of(tenant),
+            request_id=self._simulation.draw_key(),
         )
 
     def _signal_worker(self) -> SignalWorker | None:
@@ -140,17 +136,15 @@ class Client:
             return None
         worker = seen.workers[chance.choice(list(seen.workers))]
         signal = chance.choice((*PEOPLE[Kind.WORKER], "pause", "resume", "resume", "drain"))
-        request = make_request("signal_worker", self._simulation.draw_key(), worker.id, signal)
-        return SignalWorker(
-            tenant=worker.tenant, request=request, worker_id=worker.id, signal=signal, cause=CAUSE, error="by hand"
-        )
+        key = self._simulation.draw_key()
+        return SignalWorker(worker.id, signal, reason="by hand", caller=person_of(worker.tenant), request_id=key)
 
     def _touch_tool(self, tenant: str) -> DeclareTool | ResetBreaker:
         chance = self._simulation.chance
         tool = chance.choice(TOOLS)
         key = self._simulation.draw_key()
         if chance.random() < 0.5:
-            return ResetBreaker(tenant=tenant, request=make_request("reset_breaker", key, tool), tool=tool, cause=CAUSE)
+            return ResetBreaker(tool, caller=person_of(tenant), request_id=key)
         failures, successes = chance.choice((1, 2, 3)), chance.choice((1, 2))
         return declare_tool(tenant, tool, failures, successes, chance.choice((3.0, 10.0)), key, **chance.choice(LIMITS))
 
@@ -159,8 +153,8 @@ def declare_tool(
     tenant: str, tool: str, failures: int, successes: int, cooldown_seconds: float, key: str | None = None, **limits: Any
 ) -> DeclareTool:
     return DeclareTool(
-        tenant=tenant,
-        request=make_request("declare_tool", key, tool, failures, successes, cooldown_seconds, limits),
+        caller=person_of(tenant),
+        request_id=key,
         tool=tool,
         failure_threshold=failures,
         success_threshold=successes,

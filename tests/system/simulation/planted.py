@@ -39,21 +39,21 @@ coalesce((SELECT {} FROM rule
 BUGS = (
     _bug(
         "the epoch is not checked",
-        "engine.commands.tasks",
+        "engine.operations.attempts",
         "if task.current_attempt == epoch and not task.lease_expired:",
         "if task.current_attempt is not None and not task.lease_expired:",
         "a stale epoch is refused",
     ),
     _bug(
         "a lost lease still counts",
-        "engine.commands.tasks",
+        "engine.operations.attempts",
         "if task.current_attempt == epoch and not task.lease_expired:",
         "if task.current_attempt == epoch:",
         "a stale epoch is refused",
     ),
     _bug(
-        "a heartbeat does not hear that its lease is over",
-        "engine.commands.workers",
+        "a heartbeat does not hear that its lease has expired",
+        "engine.operations.workers",
         "task.current_attempt != epoch or task.lease_expired:",
         "task.current_attempt is None:",
         "a lost lease is told",
@@ -317,7 +317,7 @@ BUGS = (
     ),
     _bug("nobody is told of a timer", "engine.work", "        self.wakeups |= Wakeup.TIMERS\n", "", WOKEN),
     _bug(
-        "nobody is told of a lease", "engine.commands.workers", "        work.wakeups |= Wakeup.TIMERS", "        pass", WOKEN
+        "nobody is told of a lease", "engine.operations.workers", "        work.wakeups |= Wakeup.TIMERS", "        pass", WOKEN
     ),
     _bug(
         "nobody is told what moved",

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from pointsman.engine.command import Command, Request
+from pointsman.engine.operation import Operation
 
 
 class Sender(Protocol):
@@ -17,7 +16,7 @@ class Sender(Protocol):
 
 @dataclass(slots=True, eq=False)
 class Message:
-    command: Command[Any]
+    command: Operation[Any]
     sender: Sender
     sent_at: float
     deliveries: int = 0
@@ -28,12 +27,5 @@ class Message:
         names = ("worker_id", "task_id", "run_id", "entity_id", "epoch", "signal", "limit", "attempts")
         words = [str(getattr(command, name)) for name in names if hasattr(command, name)]
         words += [f"{each.task_id} {each.epoch}" for each in getattr(command, "reports", ())]
-        key = f" key {command.request.key}" if command.request else ""
+        key = f" key {command.request_id}" if command.request_id else ""
         return f"{type(command).__name__}({' '.join(words)}){key}"
-
-
-def make_request(endpoint: str, key: str | None, *arguments: object) -> Request | None:
-    """As the engine makes one; the arguments are written as text, which is as good."""
-    if key is None:
-        return None
-    return Request(endpoint, key, hashlib.sha256(repr(arguments).encode()).hexdigest())

@@ -12,7 +12,7 @@ from tests.system.simulation.database import Hear, SharedStore, Watch, template
 from tests.system.simulation.faults import Crashed, Fault, FaultyStore
 
 from pointsman.engine.batch import Decider
-from pointsman.engine.command import Command
+from pointsman.engine.operation import Operation
 from pointsman.engine.writer import Writer
 from pointsman.store.contract import Transaction
 from pointsman.world import RandomIds, World
@@ -88,7 +88,7 @@ class Process:
         self.work += 1
         return self.work <= MOST_WORK
 
-    def _decide(self, transaction: Transaction, commands: Sequence[Command[Any]]) -> list[Any]:
+    def _decide(self, transaction: Transaction, commands: Sequence[Operation[Any]]) -> list[Any]:
         try:
             return self._decider.decide(transaction, commands)
         except Exception as error:
@@ -98,7 +98,7 @@ class Process:
     def expect(self, fault: Fault | None) -> None:
         self._faulty.fault = fault
 
-    def execute(self, commands: Sequence[Command[Any]]) -> list[Any] | None:
+    def execute(self, commands: Sequence[Operation[Any]]) -> list[Any] | None:
         """The answers; none when the process was killed meanwhile."""
         self.work = 0
         try:

@@ -21,7 +21,7 @@ from tests.system.simulation.wakeups import Wakeups
 from tests.system.simulation.workers import SimulatedWorker
 
 from pointsman.engine import bulk
-from pointsman.engine.commands.tend import Tend
+from pointsman.engine.operations.upkeep import ExpireWorkers, FireTimers, PurgeKeys
 from pointsman.kernel.machine import Lifecycle
 
 STEPS = 130
@@ -129,7 +129,9 @@ class Simulation:
         if alive:
             process = self.chance.choice(alive)
             if self.chance.random() < 0.15:
-                self.deliver(process, [Tend()])
+                for upkeep in (FireTimers(), ExpireWorkers(), PurgeKeys()):
+                    if process.is_alive:
+                        self.deliver(process, [upkeep])
             else:
                 self._deliver_batch(process)
         self._hand_over()

@@ -9,24 +9,24 @@ from typing import Any
 
 import pytest
 from tests.system.simulation.database import new_database, template
-from tests.system.simulation.people import CAUSE, declare_tool
+from tests.system.simulation.people import declare_tool, person_of
 from tests.system.simulation.process import MOST_WORK, Process, Time
 
 from pointsman.engine.claims import Claim
-from pointsman.engine.commands.runs import AddTasks, SignalRun, SubmitRun
-from pointsman.engine.commands.tasks import SignalAttempt, SignalAttempts, SignalTask
-from pointsman.engine.commands.tend import Repair, Tend
-from pointsman.engine.commands.workers import ClaimTasks, Heartbeat, RegisterWorker
 from pointsman.engine.doctor import diagnose
+from pointsman.engine.operations.attempts import AttemptReport, ReportAttempt, ReportAttempts
+from pointsman.engine.operations.runs import AddTasks, SignalRun, SubmitRun
+from pointsman.engine.operations.tasks import SignalTask
+from pointsman.engine.operations.upkeep import ExpireWorkers, FireTimers, Repair
+from pointsman.engine.operations.workers import ClaimTasks, RegisterWorker, SendHeartbeat
 from pointsman.engine.submit import NewRun, NewTask
-from pointsman.engine.tasks import Report, as_error
-from pointsman.engine.work import Cause
 from pointsman.errors import LeaseLost, RequestInvalid
 from pointsman.store.contract import Wakeup
 from pointsman.store.rows import Run, Task
 
 ACME = "acme"
 LEASE_SECONDS = 10.0
+ASKER = person_of(ACME)
 
 
 class Scene:
@@ -57,14 +57,13 @@ class Scene:
 
     def submit(self, *tasks: NewTask, lifecycle: str = "standard", budget_usd: Decimal | None = None) -> Run:
         new = NewRun(name="run", tasks=tasks, lifecycle=lifecycle, budget_usd=budget_usd)
-        (run,) = self.do(SubmitRun(tenant=ACME, request=None, new=new, cause=CAUSE))
+        (run,) = self.do(SubmitRun(new, caller=ASKER))
         assert isinstance(run, Run)
         return run
 
     def register(self, *capabilities: str, slots: int = 1, lifecycle: str = "standard") -> str:
         register = RegisterWorker(
-            tenant=ACME,
-            request=None,
+            caller=ASKER,
             name="worker",
             lifecycle=lifecycle,
             capabilities=capabilities,
@@ -74,7 +73,7 @@ class Scene:
         return str(self.do(register)[0].id)
 
     def claim(self, worker_id: str, limit: int = 1) -> list[Claim]:
-        ((claims, _),) = self.do(ClaimTasks(tenant=ACME, request=None, worker_id=worker_id, limit=limit))
+        ((claims, _),) = self.do(ClaimTasks(worker_id, limit, caller=ASKER))
         return list(claims)
 
     def lose(self, worker_id: str, *tasks: str) -> None:
@@ -84,7 +83,7 @@ class Scene:
 
     def pass_time(self, seconds: float) -> None:
         self.time.advance(seconds)
-        while self.do(Tend())[0]:
+        while sum(self.do(upkeep)[0] for upkeep in (FireTimers(), ExpireWorkers())):
             pass
 
     def task(self, run: Run, name: str) -> Task:
@@ -98,35 +97,25 @@ class Scene:
         return found
 
 
-def complete(claim: Claim, epoch: int = 1, cost_usd: Decimal = Decimal(0)) -> SignalAttempt:
-    return SignalAttempt(
-        tenant=ACME,
-        request=None,
-        task_id=claim.task_id,
-        epoch=epoch,
-        signal="complete",
-        report=Report(cost_usd=cost_usd),
-        cause=Cause("worker"),
-    )
+def complete(claim: Claim, epoch: int = 1, cost_usd: Decimal = Decimal(0)) -> ReportAttempt:
+    return ReportAttempt(claim.task_id, epoch, "complete", AttemptReport(cost_usd=cost_usd), caller=ASKER)
 
 
-def fail(claim: Claim) -> SignalAttempt:
-    report = Report(error=as_error("it broke"), retryable=False)
-    return SignalAttempt(
-        tenant=ACME, request=None, task_id=claim.task_id, epoch=claim.epoch, signal="fail", report=report, cause=Cause("worker")
-    )
+def fail(claim: Claim) -> ReportAttempt:
+    report = AttemptReport(error="it broke", retryable=False)
+    return ReportAttempt(claim.task_id, claim.epoch, "fail", report, caller=ASKER)
 
 
 def skip(task: Task) -> SignalTask:
-    return SignalTask(tenant=ACME, request=None, task_id=task.id, signal="skip", report=Report(), cause=CAUSE)
+    return SignalTask(task.id, "skip", caller=ASKER)
 
 
 def cancel(run: Run) -> SignalRun:
-    return SignalRun(tenant=ACME, request=None, run_id=run.id, signal="cancel", cause=CAUSE)
+    return SignalRun(run.id, "cancel", caller=ASKER)
 
 
 def add(run: Run, *tasks: NewTask) -> AddTasks:
-    return AddTasks(tenant=ACME, request=None, run_id=run.id, new=tasks, cause=CAUSE)
+    return AddTasks(run.id, tasks, caller=ASKER)
 
 
 @pytest.fixture
@@ -219,14 +208,14 @@ def test_a_task_that_was_lost_does_not_wait_for_its_own_reservation(scene: Scene
 def test_two_reports_of_one_task_get_an_answer_each(scene: Scene, epochs: tuple[int, int], refused: int) -> None:
     scene.submit(NewTask(name="reported twice"))
     (claim,) = scene.claim(scene.register())
-    (answers,) = scene.do(SignalAttempts(tenant=ACME, reports=tuple(complete(claim, epoch) for epoch in epochs)))
+    (answers,) = scene.do(ReportAttempts(tuple(complete(claim, epoch) for epoch in epochs), caller=ASKER))
     assert [isinstance(answer, LeaseLost) for answer in answers] == [index == refused for index in range(2)]
 
 
 def test_what_tasks_cost_that_end_together_is_counted_for_each(scene: Scene) -> None:
     run = scene.submit(*map(plain, range(20)))
     claims = scene.claim(scene.register(slots=20), 20)
-    scene.do(SignalAttempts(tenant=ACME, reports=tuple(complete(claim, cost_usd=Decimal(2)) for claim in claims)))
+    scene.do(ReportAttempts(tuple(complete(claim, cost_usd=Decimal(2)) for claim in claims), caller=ASKER))
     assert scene.run(run).spent_usd == 40
 
 
@@ -258,9 +247,9 @@ def test_a_worker_that_takes_the_place_of_another_is_told_of_its_new_tasks(scene
     substitute = scene.register(lifecycle="supervised")
     scene.do(cancel(scene.submit(NewTask(name="earlier"), lifecycle="supervised")))
     scene.time.advance(LEASE_SECONDS - 1)
-    scene.do(Heartbeat(tenant=ACME, request=None, worker_id=substitute, attempts=()))
+    scene.do(SendHeartbeat(substitute, caller=ASKER))
     scene.time.advance(2)
-    scene.do(Tend())
+    scene.do(ExpireWorkers())
     assert Wakeup.TASKS in scene.told
     assert [claim.name for claim in scene.claim(substitute)] == ["wanted"]
 

@@ -7,14 +7,13 @@ from datetime import timedelta
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
-from tests.system.simulation.post import Message, make_request
+from tests.system.simulation.post import Message
 from tests.system.simulation.process import BEGINNING
 
 from pointsman.engine.claims import Claim
-from pointsman.engine.commands.tasks import NoteAttempt, SignalAttempt, SignalAttempts
-from pointsman.engine.commands.workers import ClaimTasks, GiveUpTasks, Heartbeat, HeartbeatReply, RegisterWorker
-from pointsman.engine.tasks import Report, as_error
-from pointsman.engine.work import Cause
+from pointsman.engine.operation import Caller
+from pointsman.engine.operations.attempts import AttemptReport, ReportAttempt, ReportAttempts
+from pointsman.engine.operations.workers import ClaimTasks, GiveUpTasks, HeartbeatReply, RegisterWorker, SendHeartbeat
 from pointsman.errors import LeaseLost, NotFound, StoreError, TransitionRefused, WorkerUnavailable
 from pointsman.store.rows import Task, Worker
 
@@ -66,7 +65,7 @@ class SimulatedWorker:
         elif now >= self.beats_at:
             self.beats_at = now + self.lease_seconds / 3
             known = tuple((task_id, held.claim.epoch) for task_id, held in self.holds.items())
-            self._send(Heartbeat(tenant=self.tenant, request=None, worker_id=self.id, attempts=known))
+            self._send(SendHeartbeat(self.id, known, caller=self._caller))
         elif not self._report_due(now) and len(self.holds) < self.slots:
             self._ask("claim", self._claim)
 
@@ -82,7 +81,7 @@ class SimulatedWorker:
             self._asked[what] = self._send(make())
         elif self._simulation.time.seconds - asked.sent_at > PATIENCE_SECONDS:
             asked.sent_at = self._simulation.time.seconds
-            if asked.command.request is not None:
+            if asked.command.request_id is not None:
                 self._simulation.send(asked)
             else:
                 del self._asked[what]
@@ -94,8 +93,8 @@ class SimulatedWorker:
 
     def _register(self) -> RegisterWorker:
         return RegisterWorker(
-            tenant=self.tenant,
-            request=make_request("register_worker", self._simulation.draw_key(), self.name),
+            caller=self._caller,
+            request_id=self._simulation.draw_key(),
             name=self.name,
             lifecycle=self.lifecycle,
             capabilities=self.capabilities,
@@ -106,7 +105,7 @@ class SimulatedWorker:
     def _claim(self) -> ClaimTasks:
         assert self.id
         limit = self.slots if self._simulation.chance.random() < 0.5 else self._simulation.chance.randint(1, self.slots)
-        return ClaimTasks(tenant=self.tenant, request=None, worker_id=self.id, limit=limit, run_id=self._draw_run())
+        return ClaimTasks(self.id, limit, self._draw_run(), caller=self._caller)
 
     def _draw_run(self) -> str | None:
         """Now and then it wants to work for one run only, whoever that belongs to."""
@@ -133,80 +132,58 @@ class SimulatedWorker:
         done = [held for held in self.holds.values() if held.asked is None and held.due_at <= now and not held.is_checked]
         if len(done) < 2 or chance.random() < 0.3:
             return False
-        report = Report(output="2", cost_usd=Decimal(0) if chance.random() < 0.8 else chance.choice(COSTS))
-        reports = [self._complete(held.claim.task_id, held.claim.epoch, report) for held in done]
+        report = AttemptReport(output=2, cost_usd=Decimal(0) if chance.random() < 0.8 else chance.choice(COSTS))
+        reports = [ReportAttempt(held.claim.task_id, held.claim.epoch, "complete", report) for held in done]
         if not self.is_diligent and chance.random() < 0.3:
             odd = chance.choice(reports)
             epoch = odd.epoch + chance.choice((-1, 0, 0, 1))
-            other = report if chance.random() < 0.5 else Report(output="4", cost_usd=chance.choice(COSTS))
-            reports.insert(chance.randint(0, len(reports)), self._complete(odd.task_id, epoch, other))
-        message = self._send(SignalAttempts(tenant=self.tenant, reports=tuple(reports)))
+            other = report if chance.random() < 0.5 else AttemptReport(output=4, cost_usd=chance.choice(COSTS))
+            reports.insert(chance.randint(0, len(reports)), ReportAttempt(odd.task_id, epoch, "complete", other))
+        message = self._send(ReportAttempts(tuple(reports), caller=self._caller))
         for held in done:
             held.asked = message
         return True
 
-    def _complete(self, task_id: str, epoch: int, report: Report) -> SignalAttempt:
-        return SignalAttempt(
-            tenant=self.tenant,
-            request=None,
-            task_id=task_id,
-            epoch=epoch,
-            signal="complete",
-            report=report,
-            cause=Cause("worker"),
-        )
+    @property
+    def _caller(self) -> Caller:
+        return Caller(self.tenant, self.name)
 
     def _report(self, held: Held, now: float) -> None:
         chance = self._simulation.chance
         if self.is_diligent:
             signal = "checks_passed" if held.is_checked else "complete"
-            held.asked = self._signal(held, signal, Report(output="1", session_id="session"))
+            held.asked = self._signal(held, signal, AttemptReport(output=1, session_id="session"))
         elif held.is_checked:
             passed = chance.random() < 0.7
-            report = Report(error=as_error("checks"), retryable=chance.random() < 0.7)
+            report = AttemptReport(error="checks", retryable=chance.random() < 0.7)
             held.asked = self._signal(held, "checks_passed" if passed else "checks_failed", report)
         elif chance.random() < 0.15:
             held.due_at = now + chance.uniform(0, 4)
-            note = NoteAttempt(
-                tenant=self.tenant,
-                request=None,
-                task_id=held.claim.task_id,
-                epoch=held.claim.epoch,
-                cost_usd=chance.choice(COSTS),
-                session_id=chance.choice((None, "session")),
-            )
-            self._send(note)
+            note = AttemptReport(cost_usd=chance.choice(COSTS), session_id=chance.choice((None, "session")))
+            self._send(ReportAttempt(held.claim.task_id, held.claim.epoch, report=note, caller=self._caller))
         else:
             held.asked = self._signal(held, *self._draw_report())
 
-    def _draw_report(self) -> tuple[str, Report]:
+    def _draw_report(self) -> tuple[str, AttemptReport]:
         chance = self._simulation.chance
         cost = chance.choice(COSTS)
         luck = chance.random()
         if luck < 0.62:
-            return "complete", Report(output="2", cost_usd=cost, session_id=chance.choice((None, "session")))
+            return "complete", AttemptReport(output=2, cost_usd=cost, session_id=chance.choice((None, "session")))
         if luck < 0.84:
-            return "fail", Report(error=as_error("it broke"), cost_usd=cost, retryable=chance.random() < 0.7)
+            return "fail", AttemptReport(error="it broke", cost_usd=cost, retryable=chance.random() < 0.7)
         if luck < 0.89:
             until = BEGINNING + timedelta(seconds=round(self._simulation.time.seconds + chance.uniform(-2, 20)))
-            return "fail", Report(error=as_error("usage limit"), usage_limit_until=until, cost_usd=cost)
+            return "fail", AttemptReport(error="usage limit", usage_limit_until=until, cost_usd=cost)
         if luck < 0.95:
-            return "ask", Report(question="which?", session_id="session", cost_usd=cost)
-        return chance.choice(("expire", "overspend", "skip", "checks_passed", "cancel")), Report(error=as_error("it ended"))
+            return "ask", AttemptReport(question="which?", session_id="session", cost_usd=cost)
+        return chance.choice(("expire", "overspend", "skip", "checks_passed", "cancel")), AttemptReport(error="it ended")
 
-    def _signal(self, held: Held, signal: str, report: Report) -> Message:
-        command = SignalAttempt(
-            tenant=self.tenant,
-            request=make_request(
-                f"{signal}_attempt", self._simulation.draw_key(), held.claim.task_id, held.claim.epoch, report
-            ),
-            task_id=held.claim.task_id,
-            epoch=held.claim.epoch,
-            signal=signal,
-            report=report,
-            cause=Cause("worker"),
+    def _signal(self, held: Held, signal: str, report: AttemptReport) -> Message:
+        key = self._simulation.draw_key()
+        return self._send(
+            ReportAttempt(held.claim.task_id, held.claim.epoch, signal, report, caller=self._caller, request_id=key)
         )
-        return self._send(command)
 
     # hearing
 
@@ -222,11 +199,11 @@ class SimulatedWorker:
             self.beats_at = self._simulation.time.seconds
         elif isinstance(command, ClaimTasks) and command.worker_id == self.id:
             self._hear_claims(outcome)
-        elif isinstance(command, Heartbeat) and isinstance(outcome, HeartbeatReply) and command.worker_id == self.id:
+        elif isinstance(command, SendHeartbeat) and isinstance(outcome, HeartbeatReply) and command.worker_id == self.id:
             self._hear_beat(outcome)
-        elif isinstance(command, SignalAttempt):
+        elif isinstance(command, ReportAttempt) and command.signal:
             self._hear_report(message, command, outcome)
-        elif isinstance(command, SignalAttempts):
+        elif isinstance(command, ReportAttempts):
             self._hear_reports(message, command, outcome)
 
     def _hear_claims(self, outcome: Any) -> None:
@@ -249,14 +226,14 @@ class SimulatedWorker:
         for task_id, epoch in beat.cancelled:
             held = self.holds.get(task_id)
             if held and held.claim.epoch == epoch:
-                held.asked = self._signal(held, "cancel", Report(error=as_error("its process was ended"), retryable=False))
+                held.asked = self._signal(held, "cancel", AttemptReport(error="its process was ended", retryable=False))
         if beat.unknown and self.id:
-            self._send(GiveUpTasks(tenant=self.tenant, request=None, worker_id=self.id, attempts=beat.unknown))
+            self._send(GiveUpTasks(self.id, beat.unknown, caller=self._caller))
         if beat.worker.phase == "done":
             self.id = None
             self.forget()
 
-    def _hear_report(self, message: Message, command: SignalAttempt, outcome: Any) -> None:
+    def _hear_report(self, message: Message, command: ReportAttempt, outcome: Any) -> None:
         held = self.holds.get(command.task_id)
         if held is None or held.asked is not message or held.claim.epoch != command.epoch:
             return
@@ -273,7 +250,7 @@ class SimulatedWorker:
             assert isinstance(outcome, (Task, LeaseLost)), outcome
             self._drop(command.task_id, command.epoch)
 
-    def _hear_reports(self, message: Message, command: SignalAttempts, outcome: Any) -> None:
+    def _hear_reports(self, message: Message, command: ReportAttempts, outcome: Any) -> None:
         if isinstance(outcome, StoreError):
             return
         now = self._simulation.time.seconds

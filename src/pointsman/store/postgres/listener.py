@@ -16,7 +16,7 @@ from pointsman.world import Ids
 
 SHORTEST_PAUSE_SECONDS = 0.1
 LONGEST_PAUSE_SECONDS = 10.0
-EVERYTHING = Wakeup.TASKS | Wakeup.TIMERS | Wakeup.EVENTS
+EVERYTHING = ~Wakeup.NOTHING
 
 
 class Listener:

@@ -1,36 +1,39 @@
-"""What can be asked about tools and their breakers."""
+"""Operations on tools and their circuit breakers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from collections.abc import Callable, Iterable, Sequence
+from typing import Annotated
 
 from pointsman.engine import breakers, limits
-from pointsman.engine.command import Needs, Request
-from pointsman.engine.work import Cause, Work
-from pointsman.errors import NotFound
+from pointsman.engine.checks import MAX_SECONDS
+from pointsman.engine.fields import Count, Name, Seconds, Tool, number
+from pointsman.engine.operation import Operation, Recorded
+from pointsman.engine.work import Work
+from pointsman.errors import NotFound, Problem
 from pointsman.kernel.machine import Kind
 from pointsman.store.contract import Wakeup
 from pointsman.store.rows import Breaker
 
+SHORTEST_RATE_SECONDS = 0.001
+RateSeconds = Annotated[float, number(SHORTEST_RATE_SECONDS, MAX_SECONDS)]
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeclareTool:
-    answer_type: ClassVar[Any] = Breaker
-    tenant: str
-    request: Request | None
-    tool: str
-    failure_threshold: int
-    success_threshold: int
-    cooldown_seconds: float
-    max_concurrent: int | None = None
-    rate_count: int | None = None
-    rate_seconds: float | None = None
 
-    @property
-    def needs(self) -> Needs:
-        return Needs()
+class DeclareTool(Operation[Breaker], frozen=True):
+    """Declare a tool with the circuit breaker and the limits that all its tasks share; declare it again to change them."""
+
+    tool: Annotated[Name, "The name of the tool."]
+    failure_threshold: Annotated[Count, "How many failures in a row open its circuit."] = 5
+    success_threshold: Annotated[Count, "How many successes close it again."] = 1
+    cooldown_seconds: Annotated[Seconds, "How long the circuit stays open before a probe."] = 60.0
+    max_concurrent: Annotated[Count | None, "How many attempts may run at once."] = None
+    rate_count: Annotated[Count | None, "How many attempts may begin in any `rate_seconds`."] = None
+    rate_seconds: Annotated[RateSeconds | None, "See `rate_count`."] = None
+
+    def check(self, found: Sequence[Problem]) -> Iterable[Problem]:  # noqa: ARG002
+        if (self.rate_count is None) != (self.rate_seconds is None):
+            message = "A rate is so many in so many seconds: say both rate_count and rate_seconds, or neither."
+            yield Problem("rate_count", message)
 
     def decide(self, work: Work) -> Callable[[], Breaker]:
         work.load_breakers(self.tenant, [self.tool])
@@ -42,7 +45,7 @@ class DeclareTool:
         else:
             breaker.failure_threshold = self.failure_threshold
             breaker.success_threshold = self.success_threshold
-            breaker.cooldown_seconds = self.cooldown_seconds
+            breaker.cooldown_seconds = float(self.cooldown_seconds)
             self._set_limits(work, breaker)
             work.breakers.change(breaker)
         return lambda: breaker
@@ -51,11 +54,15 @@ class DeclareTool:
         """What began before there was a rate does not count; what began under another one does."""
         breaker.max_concurrent = self.max_concurrent
         breaker.rate_count = self.rate_count
-        breaker.rate_seconds = self.rate_seconds
+        breaker.rate_seconds = self._rate_seconds
         if self.rate_count is None:
             breaker.begun = "[]"
         limits.watch(work, breaker)
         work.wakeups |= Wakeup.TASKS  # some may have waited for a place
+
+    @property
+    def _rate_seconds(self) -> float | None:
+        return None if self.rate_seconds is None else float(self.rate_seconds)
 
     def _build(self, work: Work) -> Breaker:
         machine = work.machines.default_lifecycle.of_kind(Kind.BREAKER)
@@ -70,24 +77,17 @@ class DeclareTool:
             tool=self.tool,
             failure_threshold=self.failure_threshold,
             success_threshold=self.success_threshold,
-            cooldown_seconds=self.cooldown_seconds,
+            cooldown_seconds=float(self.cooldown_seconds),
             max_concurrent=self.max_concurrent,
             rate_count=self.rate_count,
-            rate_seconds=self.rate_seconds,
+            rate_seconds=self._rate_seconds,
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ResetBreaker:
-    answer_type: ClassVar[Any] = Breaker
-    tenant: str
-    request: Request | None
-    tool: str
-    cause: Cause
+class ResetBreaker(Recorded[Breaker], frozen=True):
+    """Close the circuit of a tool."""
 
-    @property
-    def needs(self) -> Needs:
-        return Needs()
+    tool: Annotated[Tool, "The name of the tool."]
 
     def decide(self, work: Work) -> Callable[[], Breaker]:
         work.load_breakers(self.tenant, [self.tool])

@@ -1,39 +1,34 @@
-"""What workers ask, and people ask of them."""
+"""Operations of workers, and of people on workers."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, ClassVar
+from typing import Annotated, ClassVar
 
 import msgspec
 from msgspec import Struct
 
 from pointsman.engine import claims, tasks, workers
 from pointsman.engine.claims import Claim
-from pointsman.engine.command import Needs, Request
+from pointsman.engine.fields import Attempts, Count, Name, RunId, Seconds, Text, Words, WorkerId
+from pointsman.engine.operation import Needs, Operation, Recorded, Stage
 from pointsman.engine.people import check_person
 from pointsman.engine.work import Cause, Work
 from pointsman.kernel.machine import Kind, Phase
+from pointsman.lifecycles import DEFAULT
 from pointsman.store.contract import Wakeup
 from pointsman.store.rows import Task, Worker
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RegisterWorker:
-    answer_type: ClassVar[Any] = Worker
-    tenant: str
-    request: Request | None
-    name: str
-    lifecycle: str
-    capabilities: tuple[str, ...]
-    max_concurrent_tasks: int
-    lease_seconds: float
+class RegisterWorker(Operation[Worker], frozen=True):
+    """Register a worker, which may claim tasks from then on."""
 
-    @property
-    def needs(self) -> Needs:
-        return Needs()
+    name: Annotated[Name, "What people call it."]
+    capabilities: Annotated[Words, "What it can do; tasks that ask for more go to others."] = ()
+    max_concurrent_tasks: Annotated[Count, "How many tasks it may hold at once."] = 1
+    lease_seconds: Annotated[Seconds, "It is lost when it has been silent for so long."] = 30.0
+    lifecycle: Annotated[Name, "The lifecycle that it follows; it may serve tasks of any."] = DEFAULT
 
     def decide(self, work: Work) -> Callable[[], Worker]:
         machine = work.machines.lifecycle(self.lifecycle).of_kind(Kind.WORKER)
@@ -50,7 +45,7 @@ class RegisterWorker:
             lifecycle=self.lifecycle,
             capabilities=msgspec.json.encode(sorted(set(self.capabilities))).decode(),
             max_concurrent_tasks=self.max_concurrent_tasks,
-            lease_seconds=self.lease_seconds,
+            lease_seconds=float(self.lease_seconds),
             heartbeat_at=work.now,
         )
         worker.metadata = msgspec.json.encode({"max_concurrent_tasks": self.max_concurrent_tasks}).decode()
@@ -62,18 +57,12 @@ class RegisterWorker:
         return lambda: worker
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SignalWorker:
-    """A person wants something of a worker, or it reports an error of its own."""
+class SignalWorker(Recorded[Worker], frozen=True):
+    """Send a worker what a person decides (pause, resume, drain, terminate), or report an error of its own (fail)."""
 
-    answer_type: ClassVar[Any] = Worker
-    tenant: str
-    request: Request | None
-    worker_id: str
-    signal: str
-    cause: Cause
-    error: str | None = None
-    retryable: bool = False
+    worker_id: Annotated[WorkerId, "The worker."]
+    signal: Annotated[Text, "One of: pause, resume, drain, terminate, assign, fail, expire."]
+    retryable: Annotated[bool, "Of fail: the worker can go on."] = False
 
     @property
     def needs(self) -> Needs:
@@ -85,7 +74,8 @@ class SignalWorker:
         if self.signal == "drain":
             self._drain(work, worker)
         else:
-            workers.send(work, worker, self.signal, self.cause, retryable=self.retryable, error=self.error)
+            workers.send(work, worker, self.signal, self.cause, retryable=self.retryable, error=self.reason)
+        work.wakeups |= Wakeup.WORKERS
         return lambda: worker
 
     def _drain(self, work: Work, worker: Worker) -> None:
@@ -98,27 +88,24 @@ class SignalWorker:
 
 
 class HeartbeatReply(Struct, frozen=True, kw_only=True):
-    """What a worker hears when it sends a heartbeat."""
+    """What the engine answers to a heartbeat."""
 
     worker: Worker
     lost: tuple[tuple[str, int], ...] = ()
     """Attempts that no longer count: end their processes."""
     cancelled: tuple[tuple[str, int], ...] = ()
-    """Attempts that somebody wants to be cancelled: end their processes, and report `cancel`."""
+    """Attempts that are to be canceled: end their processes, and report `cancel`."""
     paused: tuple[tuple[str, int], ...] = ()
-    """Attempts whose run lets nothing begin for now: they may go on, or be suspended."""
+    """Attempts whose run is paused: they may go on, or be suspended."""
     unknown: tuple[tuple[str, int], ...] = ()
-    """Tasks that it holds and does not know of, because the answer to its claim was lost."""
+    """Attempts that it holds and does not know of, because the answer to its claim was lost."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Heartbeat:
-    answer_type: ClassVar[Any] = HeartbeatReply
-    tenant: str
-    request: Request | None
-    worker_id: str
-    attempts: tuple[tuple[str, int], ...]
-    """All that it knows to hold."""
+class SendHeartbeat(Operation[HeartbeatReply], frozen=True):
+    """Renew the lease of a worker, and learn which of its attempts to end."""
+
+    worker_id: Annotated[WorkerId, "The worker."]
+    attempts: Annotated[Attempts, "Pairs of task and epoch: all attempts that it knows to hold."] = ()
 
     @property
     def needs(self) -> Needs:
@@ -159,49 +146,44 @@ class Heartbeat:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GiveUpTasks:
-    """A worker does not know of these attempts, although it holds them: their tasks go to others."""
+class GiveUpTasks(Operation[int], frozen=True):
+    """Take attempts from a worker that does not know of them, so that others can claim their tasks; how many there were."""
 
-    answer_type: ClassVar[Any] = int
-    tenant: str
-    request: Request | None
-    worker_id: str
-    attempts: tuple[tuple[str, int], ...]
+    worker_id: Annotated[WorkerId, "The worker that holds them."]
+    attempts: Annotated[Attempts, "Pairs of task and epoch."]
 
     @property
     def needs(self) -> Needs:
         return Needs(task_ids=tuple(task_id for task_id, _ in self.attempts))
 
     def decide(self, work: Work) -> Callable[[], int]:
-        """Only what it still holds: somebody else may have taken a task over meanwhile."""
+        """Only what it still holds: another worker may have taken a task over meanwhile."""
         given_up = 0
         for task_id, epoch in self.attempts:
             task = work.tasks.rows.get(task_id)
             if task is None or task.tenant != self.tenant or task.current_attempt != epoch:
                 continue
             if task.attempt_worker_id == self.worker_id:
-                workers.lose_lease(work, task, Cause(reason="its worker never got to know of it"))
+                workers.lose_lease(work, task, Cause(reason="its worker never learned of it"))
                 given_up += 1
         return lambda: given_up
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClaimTasks:
-    answer_type: ClassVar[Any] = tuple[list[Claim], float]
-    tenant: str
-    request: Request | None
-    worker_id: str
-    limit: int
-    run_id: str | None = None
-    """The only run to take tasks of. It is locked with all that its batch needs, so nobody waits for it later on."""
+class ClaimTasks(Operation[tuple[list[Claim], float]], frozen=True):
+    """Claim tasks for a worker, up to its free slots; the answer has the length of its lease as well."""
+
+    stage: ClassVar[Stage] = Stage.CLAIMS
+
+    worker_id: Annotated[WorkerId, "The worker."]
+    limit: Annotated[Count, "How many at most."] = 1
+    run_id: Annotated[RunId | None, "The only run to claim tasks of."] = None
 
     @property
     def needs(self) -> Needs:
+        # The run is locked with all that its batch needs, so no claim waits for it later on.
         return Needs(worker_ids=(self.worker_id,), run_ids=(self.run_id,) if self.run_id else ())
 
     def decide(self, work: Work) -> Callable[[], tuple[list[Claim], float]]:
-        """What it gets, and how long its lease is: whoever waits for more has to be heard of meanwhile."""
         worker = work.worker(self.tenant, self.worker_id)
         if self.run_id is not None:
             work.run(self.tenant, self.run_id)

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
-from typing import Any, ClassVar
+from typing import Annotated
 
 from msgspec import Struct
 
-from pointsman.engine import runs, tasks, workers
-from pointsman.engine.command import Needs, Request
-from pointsman.engine.commands.runs import SignalRun
-from pointsman.engine.commands.tasks import SignalTask
-from pointsman.engine.commands.workers import SignalWorker
+from pointsman.engine import checks, runs, tasks, workers
+from pointsman.engine.fields import Rule, Text
+from pointsman.engine.operation import Needs, Recorded
+from pointsman.engine.operations.runs import SignalRun
+from pointsman.engine.operations.tasks import SignalTask
+from pointsman.engine.operations.workers import SignalWorker
 from pointsman.engine.people import check_person
-from pointsman.engine.work import Cause, Work
-from pointsman.errors import TransitionRefused
+from pointsman.engine.work import Work
+from pointsman.errors import Problem, TransitionRefused
 from pointsman.kernel.machine import Kind, Refusal
 from pointsman.store.rows import Run, Task, Worker
+
+MOVABLE = (Kind.RUN, Kind.TASK, Kind.WORKER)
 
 
 class TransitionResult(Struct, frozen=True, kw_only=True):
@@ -32,18 +34,23 @@ class TransitionResult(Struct, frozen=True, kw_only=True):
     error: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequestTransition:
+def _check_kind(path: str, value: object) -> Iterator[Problem]:
+    if value not in MOVABLE or not isinstance(value, str):
+        yield Problem(path, f"{checks.brief(value)} cannot be asked for a state. Use reset_breaker for a breaker.")
+
+
+Id = Annotated[str, Rule(lambda *_: iter(()), {"type": "string", "minLength": 1})]
+"""Whether there is such a thing depends on the kind."""
+EntityKind = Annotated[Kind, Rule(_check_kind, {"enum": [kind.value for kind in MOVABLE]})]
+
+
+class RequestTransition(Recorded[TransitionResult], frozen=True):
     """Move an entity by a trigger, or to a state, as document 000 asks for it; a refusal is an answer, too."""
 
-    answer_type: ClassVar[Any] = TransitionResult
-    tenant: str
-    request: Request | None
-    kind: Kind
-    entity_id: str
-    to_state: str | None
-    trigger: str | None
-    cause: Cause
+    kind: Annotated[EntityKind, "What it is: run, task or worker."]
+    entity_id: Annotated[Id, "Its id."]
+    to_state: Annotated[Text | None, "The state to move it to; or say a trigger."] = None
+    trigger: Annotated[Text | None, "The trigger to pull; or say a state."] = None
 
     @property
     def needs(self) -> Needs:
@@ -54,6 +61,13 @@ class RequestTransition:
                 return Needs(task_ids=(self.entity_id,), subtasks_of=(self.entity_id,))
             case _:
                 return Needs(worker_ids=(self.entity_id,), held_by=(self.entity_id,))
+
+    def check(self, found: Sequence[Problem]) -> Iterable[Problem]:
+        if found:
+            return
+        checks.identity(Kind(self.kind).value, self.entity_id)
+        if (self.to_state is None) == (self.trigger is None):
+            yield Problem("to_state", "Say either to_state or trigger.")
 
     def decide(self, work: Work) -> Callable[[], TransitionResult]:
         row: Run | Task | Worker
@@ -85,7 +99,7 @@ class RequestTransition:
             triggers = [move.trigger for move in machine.between(row.state, self.to_state or "")]
         refusal = machine.refuse(row.state, self.to_state or self.trigger or "", already_there=row.state == self.to_state)
         for trigger in triggers:
-            check_person(work, row, self.kind, trigger)
+            check_person(work, row, Kind(self.kind), trigger)
             refused = self._try(work, row, trigger, refusal)
             if refused is None:
                 return None
@@ -109,15 +123,11 @@ class RequestTransition:
     def _signal(self, row: Run | Task | Worker, signal: str) -> SignalRun | SignalTask | SignalWorker:
         match row:
             case Run():
-                return SignalRun(tenant=self.tenant, request=None, run_id=row.id, signal=signal, cause=self.cause)
+                return SignalRun(row.id, signal, reason=self.reason, caller=self.caller)
             case Task():
-                error = tasks.as_error(self.cause.reason or f"{signal} by {self.cause.actor}")
-                report = tasks.Report(error=error)
-                return SignalTask(
-                    tenant=self.tenant, request=None, task_id=row.id, signal=signal, report=report, cause=self.cause
-                )
+                return SignalTask(row.id, signal, reason=self.reason, caller=self.caller)
             case Worker():
-                return SignalWorker(tenant=self.tenant, request=None, worker_id=row.id, signal=signal, cause=self.cause)
+                return SignalWorker(row.id, signal, reason=self.reason, caller=self.caller)
 
 
 def _facts(work: Work, row: Run | Task | Worker) -> object:

@@ -1,0 +1,34 @@
+"""Every operation that people, workers and servers may ask for, by its name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pointsman.engine.operation import Operation, name_of
+from pointsman.engine.operations.attempts import ReportAttempt, ReportAttempts
+from pointsman.engine.operations.runs import AddTasks, ApproveRun, SetBudget, SignalRun, SubmitRun
+from pointsman.engine.operations.tasks import SignalTask
+from pointsman.engine.operations.tools import DeclareTool, ResetBreaker
+from pointsman.engine.operations.transition import RequestTransition
+from pointsman.engine.operations.workers import ClaimTasks, GiveUpTasks, RegisterWorker, SendHeartbeat, SignalWorker
+
+_ALL: tuple[type[Operation[Any]], ...] = (
+    SubmitRun,
+    AddTasks,
+    SignalRun,
+    ApproveRun,
+    SetBudget,
+    SignalTask,
+    RequestTransition,
+    RegisterWorker,
+    SignalWorker,
+    SendHeartbeat,
+    ClaimTasks,
+    GiveUpTasks,
+    ReportAttempt,
+    ReportAttempts,
+    DeclareTool,
+    ResetBreaker,
+)
+OPERATIONS: Mapping[str, type[Operation[Any]]] = {name_of(operation): operation for operation in _ALL}

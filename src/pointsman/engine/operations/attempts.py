@@ -1,0 +1,193 @@
+"""Operations of workers on their attempts. Only the attempt that holds a task may report; nothing of an older one counts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Annotated, Any
+
+from msgspec import Struct
+
+from pointsman.engine import breakers, budgets, bulk, checks, claims, submit, tasks
+from pointsman.engine.fields import INLINE, Amount, Epoch, ExitCode, Instant, Json, TaskId, Text
+from pointsman.engine.operation import Needs, Operation
+from pointsman.engine.people import check_worker
+from pointsman.engine.submit import NewTask
+from pointsman.engine.tasks import Report
+from pointsman.engine.work import Cause, Work
+from pointsman.errors import LeaseLost, PointsmanError, Problem, StoreError
+from pointsman.store.rows import ZERO_USD, Task, TaskKey
+
+LONGEST_REASON = 500
+WITHOUT_ERROR = ("complete", "ask", "skip", "checks_passed")
+"""Signals of which no error is kept; what comes with them goes into the audit trail only."""
+
+
+class AttemptReport(Struct, frozen=True, kw_only=True):
+    """Everything that an attempt can report beside its signal."""
+
+    output: Annotated[Json, "What it produced; any JSON."] = None
+    error: Annotated[Text | None, "What went wrong; of a skipped task, why."] = None
+    tail: Annotated[Text | None, "The end of what it wrote, kept with its error."] = None
+    retryable: Annotated[bool, "Whether another attempt could succeed."] = True
+    usage_limit_until: Annotated[Instant | None, "It cannot be tried before then; it is retried, and nothing is counted."] = (
+        None
+    )
+    question: Annotated[Text | None, "What its agent wants to know before it goes on."] = None
+    cost_usd: Annotated[Amount, "Spent since the last report."] = ZERO_USD
+    exit_code: Annotated[ExitCode | None, "Of its process."] = None
+    session_id: Annotated[Text | None, "The session that a later attempt can continue."] = None
+    log_path: Annotated[Text | None, "Where its log is."] = None
+    subtasks: Annotated[Sequence[NewTask], "Added to its run in the same commit, unless they are there already."] = ()
+
+
+NOTHING = AttemptReport()
+
+
+class ReportAttempt(Operation[Task], frozen=True):
+    """Report what became of an attempt, or what it has cost while it goes on."""
+
+    task_id: Annotated[TaskId, "The task that was claimed."]
+    epoch: Annotated[Epoch, "The epoch of the claim."]
+    signal: Annotated[
+        Text | None,
+        "complete, fail, ask, expire, cancel, skip, overspend, checks_passed or checks_failed; null while the attempt goes on.",
+    ] = None
+    report: Annotated[AttemptReport, INLINE] = NOTHING
+
+    @property
+    def needs(self) -> Needs:
+        return Needs(task_ids=(self.task_id,), subtasks_of=(self.task_id,) if self.signal else ())
+
+    def check(self, found: Sequence[Problem]) -> Iterable[Problem]:  # noqa: ARG002
+        if self.signal == "ask" and not self.report.question:
+            yield Problem("question", "It is missing. Give the question with the signal.")
+
+    def decide(self, work: Work) -> Callable[[], Task]:
+        task = self.decide_for(work, self.tenant)
+        return lambda: task
+
+    def decide_for(self, work: Work, tenant: str) -> Task:
+        task = work.task(tenant, self.task_id)
+        if self.signal is None:
+            check_epoch(task, self.epoch)
+            self._note(work, task)
+        else:
+            check_worker(self.signal)
+            check_epoch(task, self.epoch)
+            self._signal(work, task, self.signal, _as_report(self.signal, self.report))
+        return task
+
+    def _note(self, work: Work, task: Task) -> None:
+        """The attempt goes on, unless it has spent too much."""
+        tasks.note_attempt(work, task, _as_report(None, self.report))
+        if reason := budgets.explain_overspending(work, task):
+            claims.overspend(work, task, reason)
+
+    def _signal(self, work: Work, task: Task, signal: str, report: Report) -> None:
+        if self.report.subtasks:
+            submit.add_subtasks(work, task, self.report.subtasks)
+        decided = tasks.check(work, task, signal, report)
+        if self._tell_breaker(work, task, signal):
+            decided = tasks.check(work, task, signal, report)
+        tasks.take(work, task, decided, self._cause(task), report)
+
+    def _cause(self, task: Task) -> Cause:
+        """Whose attempt it is; a try that does not count says so in the audit trail."""
+        metadata = {"usage_limit": True} if self.report.usage_limit_until else None
+        error = self.report.error
+        reason = " ".join(error.split())[:LONGEST_REASON] if error else None
+        return Cause(task.attempt_worker_id or "worker", reason, metadata)
+
+    def _tell_breaker(self, work: Work, task: Task, signal: str) -> bool:
+        """The tool has answered: that counts before the task asks whether its circuit is open."""
+        if work.tool_of(task) is None:
+            return False
+        if signal == "complete":
+            breakers.succeeded(work, task)
+        elif signal == "fail" and not self.report.usage_limit_until:
+            breakers.failed(work, task)
+        return True
+
+
+class ReportAttempts(Operation[list[Any]], frozen=True):
+    """Report several attempts at once; each is accepted or refused on its own."""
+
+    reports: Annotated[Sequence[ReportAttempt], "At least one report, of one tenant."]
+
+    @property
+    def needs(self) -> Needs:
+        task_ids = tuple(report.task_id for report in self.reports)
+        first = self.reports[0]
+        same = all(report.signal == first.signal and report.report == first.report for report in self.reports)
+        # What each has cost is counted with its run, one by one; and what it adds is its own.
+        same = same and first.signal is not None and not first.report.cost_usd and not first.report.subtasks
+        together = tuple((report.task_id, report.epoch) for report in self.reports) if same else ()
+        return Needs(task_ids=task_ids, subtasks_of=task_ids, together=together)
+
+    def decide(self, work: Work) -> Callable[[], list[PointsmanError | None]]:
+        followers = self._find_followers(work)
+        answers = [None if report.task_id in followers else self._decide_one(work, report) for report in self.reports]
+        return lambda: answers
+
+    def _find_followers(self, work: Work) -> set[str]:
+        """Tasks that move with another one, which is decided for all of them."""
+        followers: set[str] = set()
+        first = self.reports[0]
+        for group in work.groups:
+            leader = work.tasks.rows[group[0].id]
+            if self._are_untouched(work, group) and bulk.lead(
+                work, leader, group, first.signal or "", _as_report(first.signal, first.report)
+            ):
+                followers |= set(work.tasks.followers[leader.id])
+            else:
+                work.load(task_ids=[key.id for key in group])
+        return followers
+
+    def _are_untouched(self, work: Work, group: Sequence[TaskKey]) -> bool:
+        """Whether they still are alike: what came before in the same commit may have changed some of them."""
+        first, *others = group
+        is_as_it_was = work.tasks.is_untouched(first.id) and work.tasks.rows[first.id].revision == first.revision
+        return first.tenant == self.tenant and is_as_it_was and not any(other.id in work.tasks.rows for other in others)
+
+    def _decide_one(self, work: Work, report: ReportAttempt) -> PointsmanError | None:
+        try:
+            report.decide_for(work, self.tenant)
+        except StoreError:
+            raise
+        except PointsmanError as error:
+            return error
+        return None
+
+
+def check_epoch(task: Task, epoch: int) -> None:
+    """Only the attempt that holds a task may report about it."""
+    if task.current_attempt == epoch and not task.lease_expired:
+        return
+    if epoch > task.epoch:
+        why = f"the last attempt was {task.epoch}"
+    elif task.lease_expired and task.current_attempt == epoch:
+        why = "its lease has expired"
+    elif task.current_attempt is None:
+        why = f"its task is {task.state}"
+    else:
+        why = f"attempt {task.current_attempt} has taken over"
+    raise LeaseLost(task.id, epoch, why)
+
+
+def _as_report(signal: str | None, report: AttemptReport) -> Report:
+    return Report(
+        output=checks.encode(report.output),
+        error=None if signal is None or signal in WITHOUT_ERROR else _as_error(signal, report),
+        retryable=report.retryable and signal != "cancel",
+        usage_limit_until=report.usage_limit_until,
+        question=report.question,
+        cost_usd=report.cost_usd,
+        exit_code=report.exit_code,
+        session_id=report.session_id,
+        log_path=report.log_path,
+    )
+
+
+def _as_error(signal: str, report: AttemptReport) -> str:
+    details = {"exit_code": report.exit_code, "tail": report.tail}
+    return tasks.as_error(report.error or signal, **{name: value for name, value in details.items() if value is not None})

@@ -1,0 +1,57 @@
+"""Operations that keep the database itself in order, for all tenants; the duties of the engine perform them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import ClassVar
+
+from pointsman.engine import doctor, timers
+from pointsman.engine.doctor import Diagnosis
+from pointsman.engine.operation import Operation
+from pointsman.engine.work import Work
+
+
+class Upkeep(Operation[int], frozen=True):
+    """Deals with what is due, up to a limit; the answer is how much that was."""
+
+    shares_transaction: ClassVar[bool] = False
+
+    limit: int = timers.BATCH
+    skip: int = 0
+    """How many of the due ones to pass over, because one of them cannot be dealt with."""
+
+
+class FireTimers(Upkeep, frozen=True):
+    """Fire the timers that are due."""
+
+    def decide(self, work: Work) -> Callable[[], int]:
+        fired = timers.fire_due(work, self.limit, self.skip)
+        return lambda: fired
+
+
+class ExpireWorkers(Upkeep, frozen=True):
+    """Take the tasks of workers whose lease has expired."""
+
+    def decide(self, work: Work) -> Callable[[], int]:
+        missed = timers.miss_silent(work, self.limit, self.skip)
+        return lambda: missed
+
+
+class PurgeKeys(Upkeep, frozen=True):
+    """Forget the answers to idempotency keys that have expired."""
+
+    def decide(self, work: Work) -> Callable[[], int]:
+        purged = work.transaction.purge_responses(work.now, self.limit)
+        return lambda: purged
+
+
+class Repair(Operation[int], frozen=True):
+    """Put right what the doctor found."""
+
+    shares_transaction: ClassVar[bool] = False
+
+    diagnoses: tuple[Diagnosis, ...]
+
+    def decide(self, work: Work) -> Callable[[], int]:
+        doctor.repair(work, self.diagnoses)
+        return lambda: len(self.diagnoses)
