@@ -30,7 +30,7 @@ from pointsman.engine.checks import MAX_TEXT_BYTES as MAX_PAYLOAD_BYTES
 from pointsman.engine.engine import Engine
 from pointsman.engine.operations.attempts import AttemptReport
 from pointsman.engine.policy import Backoff
-from pointsman.engine.submit import MAX_TASKS, NewRun, NewTask, check_run
+from pointsman.engine.submit import MAX_TASKS, NewRun, NewTask
 from pointsman.errors import (
     EngineClosed,
     LeaseLost,

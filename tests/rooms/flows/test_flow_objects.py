@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from pointsman.engine.submit import check_run
+from pointsman.engine.operation import validate
+from pointsman.engine.operations.runs import SubmitRun
 from pointsman.errors import FlowInvalid, RequestInvalid
 from pointsman.flows import Backoff, Check, Flow, FlowTask, Input, Outputs, build_items, build_run, check_inputs, load_flow
 from pointsman.flows.check import check_flow
@@ -107,7 +108,7 @@ def test_a_run_has_what_the_flow_says() -> None:
         tasks={"t": task, "u": FlowTask(run="y", needs=("t",))},
     )
     run = build_run(declared, {}, directory="/project", tools={"curl": Profile(retry_on_failure=False)})
-    check_run(run)
+    validate(SubmitRun(run))
     assert run.payload == {
         "flow": "x",
         "file": None,
@@ -140,7 +141,7 @@ def test_an_ordered_flow_becomes_an_ordered_run() -> None:
     run = build_run(
         Flow(name="x", ordered=True, lifecycle="approval", tasks={n: FlowTask(run="a") for n in "cab"}), {}, directory="/p"
     )
-    check_run(run)
+    validate(SubmitRun(run))
     assert run.ordered
     assert [task.name for task in run.tasks] == ["c", "a", "b"]
     assert not any(task.depends_on for task in run.tasks)

@@ -8,8 +8,10 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from pointsman.engine.operation import validate
+from pointsman.engine.operations.runs import SubmitRun
 from pointsman.engine.policy import Backoff
-from pointsman.engine.submit import NewRun, NewTask, check_run
+from pointsman.engine.submit import NewRun, NewTask
 from pointsman.errors import RequestInvalid
 from pointsman.lifecycles import SHIPPED
 
@@ -50,7 +52,7 @@ def draw_run(chance: Random, name: str) -> NewRun:
         budget_usd=chance.choice((None, None, Decimal(2), Decimal(5))),
     )
     try:
-        check_run(new)
+        validate(SubmitRun(new))
     except RequestInvalid:  # an order and a graph may contradict each other
         return replace(new, tasks=tuple(replace(task, depends_on=(), parent=None) for task in tasks))
     return new
