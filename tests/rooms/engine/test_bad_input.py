@@ -28,7 +28,9 @@ from tests.system.faults.prompt import Prompt, prompt
 
 from pointsman.engine.checks import MAX_TEXT_BYTES as MAX_PAYLOAD_BYTES
 from pointsman.engine.engine import Engine
+from pointsman.engine.operation import validate
 from pointsman.engine.operations.attempts import AttemptReport
+from pointsman.engine.operations.runs import SubmitRun
 from pointsman.engine.policy import Backoff
 from pointsman.engine.submit import MAX_TASKS, NewRun, NewTask
 from pointsman.errors import (
@@ -425,7 +427,7 @@ def test_a_thousand_misspelt_names_do_not_keep_everybody_waiting(monkeypatch: py
     monkeypatch.setattr(difflib, "get_close_matches", look)
     tasks = tuple(NewTask(name=f"task number {number}", depends_on=(f"tusk nomber {number}",)) for number in range(1000))
     with pytest.raises(RequestInvalid):
-        check_run(NewRun(name="misspelt", tasks=tasks))
+        validate(SubmitRun(NewRun(name="misspelt", tasks=tasks)))
     assert len(looked) <= 100
 
 
