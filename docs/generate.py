@@ -17,8 +17,8 @@ from pydantic.fields import FieldInfo
 from pointsman.events.validate import RULES
 from pointsman.flows import model
 from pointsman.flows.explain import INTERNAL
+from pointsman.flows.kinds import list_models
 from pointsman.flows.rules import RULES as FLOW_RULES
-from pointsman.flows.schema import SCHEMA, write_schema
 from pointsman.kernel.draw import draw
 from pointsman.lifecycles import SHIPPED, load_lifecycle, load_machine, machine_names, read_shipped
 from pointsman.lifecycles.packed import PACKED, write_pack
@@ -38,7 +38,6 @@ def documents() -> Iterator[tuple[Path, str]]:
     for name in machine_names():
         yield DOCS / "pictures" / f"{name}.svg", draw(load_machine(name), "svg")
     yield DOCS / "reference" / "machines.md", machines_page()
-    yield SCHEMA, write_schema()
     yield PACKED, write_pack(map(read_shipped, SHIPPED), VOCABULARY)
     sections = {
         "signals": signals_table(),
@@ -47,7 +46,7 @@ def documents() -> Iterator[tuple[Path, str]]:
         "flow-rules": rules_table(FLOW_RULES),
         "flow-keys": keys_table(model.Flow),
         "input-keys": keys_table(model.Input),
-        "task-keys": keys_table(model.FlowTask, without=model.Defaults),
+        "task-keys": keys_table(model.FlowTask, *list_models().values(), without=model.Defaults),
         "default-keys": keys_table(model.Defaults),
         "backoff-keys": keys_table(model.Backoff),
         "check-keys": keys_table(model.Check),
@@ -89,12 +88,14 @@ def rules_table(rules: Mapping[str, str]) -> str:
     )
 
 
-def keys_table(kind: type[BaseModel], without: type[BaseModel] = BaseModel) -> str:
-    """What the models say of their own fields; those without a word are not for people."""
+def keys_table(*kinds: type[BaseModel], without: type[BaseModel] = BaseModel) -> str:
+    """The fields of the models with their descriptions; those without one are internal."""
     rows = []
-    for name, info in kind.model_fields.items():
+    fields = {name: info for kind in kinds for name, info in kind.model_fields.items()}
+    for name, info in fields.items():
         if info.description and name not in INTERNAL and name not in without.model_fields:
-            rows.append(f"| `{info.serialization_alias or name}` | {info.description} {write_default(info)}".rstrip() + " |")
+            default = "" if name in list_models() else write_default(info)  # exactly one of those is required
+            rows.append(f"| `{info.serialization_alias or name}` | {info.description} {default}".rstrip() + " |")
     return "\n".join(["| key | meaning |", "|---|---|", *rows])
 
 

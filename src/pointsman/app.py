@@ -9,6 +9,7 @@ from pathlib import Path
 from pointsman.engine.engine import Engine
 from pointsman.engine.machines import Machines
 from pointsman.errors import StoreUnusable
+from pointsman.kernel.machine import Lifecycle
 from pointsman.lifecycles import SHIPPED, load_lifecycle
 from pointsman.store.contract import Store
 from pointsman.world import Clock, World
@@ -18,19 +19,19 @@ from pointsman.world import Clock, World
 async def open(  # noqa: A001 - as one opens a file
     url: str,
     *,
-    lifecycles: str | Path | Iterable[str | Path] = (),
+    lifecycles: str | Path | Iterable[str | Path | Lifecycle] = (),
     keeps: bool = True,
     world: World | None = None,
     clock: Clock | None = None,
 ) -> AsyncIterator[Engine]:
     """An engine on a database: `sqlite:///path`, `sqlite:///:memory:` or `postgresql://…`.
 
-    `lifecycles` are files of your own beside the six that are there. Several processes may open the same database; each that
-    `keeps` takes part in firing timers and looking after workers. `clock` replaces the time that the database itself tells.
+    `lifecycles` are your own, or their files, in addition to the six that are shipped. Several processes may open the same
+    database; each that `keeps` takes part in firing timers and looking after workers. `clock` replaces the database's time.
     """
     world = world or World()
     own = (lifecycles,) if isinstance(lifecycles, str | Path) else tuple(lifecycles)
-    machines = Machines([load_lifecycle(name) for name in (*SHIPPED, *own)])
+    machines = Machines([each if isinstance(each, Lifecycle) else load_lifecycle(each) for each in (*SHIPPED, *own)])
     store = open_store(url, world, clock)
     try:
         transaction = store.begin()

@@ -1,44 +1,45 @@
 """Every exception that Pointsman raises on purpose.
 
     PointsmanError
+    ├── FindingsError             the base of LifecycleInvalid, FlowInvalid and SettingsInvalid
     ├── LifecycleError
     │   ├── LifecycleInvalid      a lifecycle file breaks a rule; carries every finding
     │   ├── LifecycleUnreadable   the file cannot be opened or is not text
-    │   ├── SyntaxProblem         a line of it cannot be read; the loader turns it into a finding
-    │   └── UnknownName           no lifecycle, machine or state of that name
+    │   └── UnknownName           no lifecycle, machine or state has that name
     ├── FlowError
-    │   ├── FlowInvalid           a flow file breaks a rule; carries every finding
+    │   ├── FlowInvalid           a flow breaks a rule; carries every finding
     │   ├── FlowUnreadable        the file cannot be opened or is not text
-    │   └── ExpressionFailed      an expression cannot be read, or has no value here
-    ├── SettingsInvalid           a setting is unknown or wrong; carries every finding
-    ├── TransitionRefused         the machine does not allow the move; carries the refusal
+    │   ├── ExpressionFailed      an expression cannot be parsed or evaluated
+    │   └── RunnerUnusable        an installed runner cannot be loaded
+    ├── SettingsInvalid           a setting is unknown or invalid; carries every finding
+    ├── TransitionRefused         the machine does not allow the transition; carries the refusal
     ├── LogUnreadable             the event log cannot be opened or read
     ├── RequestError
     │   ├── RequestInvalid        a request breaks a rule; carries every problem with its path
-    │   ├── NotFound              no run, task, worker or breaker of that id
-    │   ├── NothingYet            nothing has been run here so far
-    │   ├── KeyReused             an idempotency key came back with another request
-    │   ├── LeaseLost             an attempt is over; its process must end, and nothing of it counts
-    │   ├── WorkerUnavailable     a worker that may not claim asked for work
-    │   └── CircuitOpen           the breaker of a tool lets nothing through
+    │   ├── NotFound              no run, task, worker or breaker has that id
+    │   ├── NothingYet            no run has been submitted here
+    │   ├── KeyReused             an idempotency key was used for another request
+    │   ├── LeaseLost             the attempt is over; its process must end, and its reports are ignored
+    │   ├── WorkerUnavailable     the worker may not claim in its state
+    │   └── CircuitOpen           the breaker of a tool is open
     ├── StoreError
-    │   ├── StoreUnusable         there is no database to be had there; says what is there instead
+    │   ├── StoreUnusable         the URL does not lead to a usable database
     │   ├── StoreTooNew           a newer version of Pointsman has written this database
     │   ├── StoreUnavailable      the database does not answer
-    │   │   └── OutcomeUnknown    it went away during a commit, and could not be asked what became of it
-    │   ├── StoreBusy             somebody else holds the database for longer than we wait
-    │   ├── StoreFull             there is no room to write
-    │   ├── Overloaded            more operations wait for the writer than it takes; says when to try again
+    │   │   └── OutcomeUnknown    the connection broke during a commit, and the result could not be looked up
+    │   ├── StoreBusy             another process has locked the database for too long
+    │   ├── StoreFull             the disk is full
+    │   ├── Overloaded            too many operations wait for the writer; says when to retry
     │   ├── LawBroken             the database refused a change that no rule allows
-    │   └── Conflict              somebody else changed a row meanwhile; tried again, never seen from outside
-    └── EngineClosed              asked after the engine was closed
+    │   └── Conflict              another process changed a row; retried internally
+    └── EngineClosed              the engine was closed before it answered
 
-Messages are written for the person who has to act on them: what was wrong, what was expected, what to do now.
+A message tells the user what happened, what was expected and what to do.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Protocol
@@ -49,6 +50,7 @@ __all__ = [
     "EngineClosed",
     "ExpressionFailed",
     "Finding",
+    "FindingsError",
     "FlowError",
     "FlowInvalid",
     "FlowUnreadable",
@@ -68,6 +70,7 @@ __all__ = [
     "Problem",
     "RequestError",
     "RequestInvalid",
+    "RunnerUnusable",
     "SettingsInvalid",
     "StoreBusy",
     "StoreError",
@@ -75,7 +78,6 @@ __all__ = [
     "StoreTooNew",
     "StoreUnavailable",
     "StoreUnusable",
-    "SyntaxProblem",
     "TransitionRefused",
     "UnknownName",
     "WorkerUnavailable",
@@ -86,7 +88,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where something stands in a file; lines and columns count from 1, and are 0 for what has none: a flag, a variable."""
+    """A position in a file; lines and columns start at 1. Both are 0 for a flag, a variable or the path of a value."""
 
     file: str
     line: int
@@ -98,7 +100,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that is wrong in a file, and what to do about it."""
+    """A rule that a file breaks, where, and what to do about it."""
 
     rule: str
     place: Place
@@ -110,43 +112,38 @@ class Finding:
 
 
 class Explained(Protocol):
-    """Anything that says, as a sentence, why it is so."""
+    """Anything with a message for people."""
 
     @property
     def message(self) -> str: ...
 
 
 class PointsmanError(Exception):
-    """The root: catch this to catch everything that Pointsman refuses."""
+    """The base class of every error that Pointsman raises on purpose."""
 
 
-class LifecycleError(PointsmanError):
-    """Something is wrong with a lifecycle or the way it was asked for."""
+class FindingsError(PointsmanError):
+    """Carries every finding."""
 
-
-class LifecycleInvalid(LifecycleError):
-    """A lifecycle file breaks at least one rule; `findings` has all of them."""
-
-    def __init__(self, findings: Sequence[Finding]) -> None:
+    def __init__(self, findings: Iterable[Finding]) -> None:
         self.findings = tuple(findings)
         super().__init__("\n".join(str(finding) for finding in self.findings))
 
 
+class LifecycleError(PointsmanError):
+    """A lifecycle is invalid or does not exist."""
+
+
+class LifecycleInvalid(LifecycleError, FindingsError):
+    """A lifecycle file breaks at least one rule; `findings` has all of them."""
+
+
 class LifecycleUnreadable(LifecycleError):
-    """A lifecycle file cannot be opened, or does not hold text."""
-
-
-class SyntaxProblem(LifecycleError):
-    """A line does not follow the grammar; never leaves the loader, which makes a finding of it."""
-
-    def __init__(self, place: Place, expected: str) -> None:
-        super().__init__(f"{place}: expected {expected}")
-        self.place = place
-        self.expected = expected
+    """A lifecycle file cannot be opened or is not text."""
 
 
 class UnknownName(LifecycleError):
-    """Nothing is known under this name; `nearest` has what may have been meant."""
+    """No such name; `nearest` has similar ones."""
 
     def __init__(self, what: str, name: str, known: Iterable[str]) -> None:
         self.name = name
@@ -156,35 +153,31 @@ class UnknownName(LifecycleError):
 
 
 class FlowError(PointsmanError):
-    """Something is wrong with a flow."""
+    """A flow is invalid or cannot be read."""
 
 
-class FlowInvalid(FlowError):
+class FlowInvalid(FlowError, FindingsError):
     """A flow breaks at least one rule; `findings` has all of them."""
-
-    def __init__(self, findings: Sequence[Finding]) -> None:
-        self.findings = tuple(findings)
-        super().__init__("\n".join(str(finding) for finding in self.findings))
 
 
 class FlowUnreadable(FlowError):
-    """A flow file cannot be opened, or does not hold text."""
+    """A flow file cannot be opened or is not text."""
 
 
 class ExpressionFailed(FlowError):
-    """An expression is not one, or has no value with what is known where it stands."""
+    """An expression cannot be parsed, or cannot be evaluated here."""
 
 
-class SettingsInvalid(PointsmanError):
-    """At least one setting is unknown or has a value that it cannot have; `findings` has all of them."""
+class RunnerUnusable(FlowError):
+    """An installed runner cannot be loaded."""
 
-    def __init__(self, findings: Sequence[Finding]) -> None:
-        self.findings = tuple(findings)
-        super().__init__("\n".join(str(finding) for finding in self.findings))
+
+class SettingsInvalid(FindingsError):
+    """At least one setting is unknown or invalid; `findings` has all of them."""
 
 
 class TransitionRefused(PointsmanError):
-    """The machine does not allow the move; `refusal` says which case it is and what is allowed."""
+    """The machine does not allow the transition; `refusal` has the reason and what is allowed."""
 
     def __init__(self, refusal: Explained) -> None:
         self.refusal = refusal
@@ -197,7 +190,7 @@ class LogUnreadable(PointsmanError):
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing that is wrong with a request: where, what, and what to do."""
+    """One invalid value of a request, by its path."""
 
     path: str
     message: str
@@ -207,7 +200,7 @@ class Problem:
 
 
 class RequestError(PointsmanError):
-    """What was asked for cannot be done; nothing has changed."""
+    """The request was refused; nothing has changed."""
 
 
 class RequestInvalid(RequestError):
@@ -219,7 +212,7 @@ class RequestInvalid(RequestError):
 
 
 class NotFound(RequestError):
-    """There is nothing of that id, or it belongs to somebody else."""
+    """Nothing has that id, or it belongs to another tenant."""
 
     def __init__(self, kind: str, name: str) -> None:
         self.kind = kind
@@ -243,7 +236,7 @@ class KeyReused(RequestError):
 
 
 class LeaseLost(RequestError):
-    """The attempt no longer holds its task: end its process, and report nothing more of it."""
+    """The attempt no longer holds its task: end its process and report nothing more."""
 
     def __init__(self, task_id: str, epoch: int, why: str) -> None:
         self.task_id = task_id
@@ -252,7 +245,7 @@ class LeaseLost(RequestError):
 
 
 class WorkerUnavailable(RequestError):
-    """A worker asked for work in a state in which it may have none."""
+    """A worker tried to claim in a state in which it may not."""
 
     def __init__(self, worker_id: str, state: str) -> None:
         self.worker_id = worker_id
@@ -270,11 +263,11 @@ class CircuitOpen(RequestError):
 
 
 class StoreError(PointsmanError):
-    """Something is wrong with the database, not with the request."""
+    """The database failed, not the request."""
 
 
 class StoreUnusable(StoreError):
-    """What the URL leads to is not a database of ours, and cannot become one."""
+    """The URL does not lead to a usable database."""
 
 
 class StoreTooNew(StoreError):
@@ -282,15 +275,15 @@ class StoreTooNew(StoreError):
 
 
 class StoreUnavailable(StoreError):
-    """The database cannot be reached, or went away."""
+    """The database cannot be reached, or the connection broke."""
 
 
 class OutcomeUnknown(StoreUnavailable):
-    """The database went away during a commit: what was asked may have been done."""
+    """The connection broke during a commit, which may have succeeded."""
 
 
 class StoreBusy(StoreError):
-    """Another process holds the database."""
+    """Another process has locked the database."""
 
 
 class StoreFull(StoreError):
@@ -313,15 +306,15 @@ class LawBroken(StoreError):
 
 
 class Conflict(StoreError):
-    """A row was changed by somebody else between reading and writing."""
+    """Another process changed a row between reading and writing."""
 
 
 class EngineClosed(PointsmanError):
-    """The engine was closed before the answer was there."""
+    """The engine was closed before it answered."""
 
 
 def suggest(name: str, known: Iterable[str]) -> str:
-    """A sentence that helps somebody who wrote a name that nobody knows."""
+    """A suggestion for an unknown name, as a sentence."""
     known = tuple(known)
     if close := nearest(name, known):
         return f"Did you mean {' or '.join(close)}?"
@@ -329,13 +322,13 @@ def suggest(name: str, known: Iterable[str]) -> str:
 
 
 def nearest(name: str, known: Iterable[str]) -> tuple[str, ...]:
-    """The known names that a person who typed `name` may have meant, best first."""
+    """The known names that are similar to `name`, best first."""
     return _nearest(name, tuple(known))
 
 
 @lru_cache(maxsize=1024)
 def _nearest(name: str, known: tuple[str, ...]) -> tuple[str, ...]:
-    from difflib import get_close_matches  # only ever needed on the way to an error message
+    from difflib import get_close_matches  # imported late: only error messages need it
 
     folded = {candidate.lower(): candidate for candidate in known}
     if name.lower() in folded:

@@ -14,7 +14,7 @@ from pointsman.cli.project import short
 from pointsman.cli.view import MARKS, SKIPPED_MARK, STYLES, format_seconds
 from pointsman.engine.claims import Claim
 from pointsman.kernel.machine import Outcome, Phase
-from pointsman.worker.verdict import Canceled, Checked, Completed, Expired, Failed, Nothing, Skipped, Spread, Verdict
+from pointsman.worker.verdict import Canceled, Checked, Completed, Expired, Failed, FanOut, Nothing, Skipped, Verdict
 from pointsman.world import Clock
 
 
@@ -72,7 +72,7 @@ def _describe(verdict: Verdict | None) -> tuple[str, str]:
             return "called off", ""
         case Skipped(reason):
             return "skipped", reason
-        case Spread(items):
+        case FanOut(items):
             return "done", f"spread over {count(len(items), 'item')}"
         case Nothing(why):
             return why, ""
@@ -84,7 +84,7 @@ def _mark(verdict: Verdict | None) -> tuple[str, str]:
             return MARKS[Phase.ACTIVE], STYLES[Phase.ACTIVE]
         case Skipped():
             return SKIPPED_MARK, STYLES[Outcome.CANCELED]
-        case Completed() | Spread() | Checked(failures=()):
+        case Completed() | FanOut() | Checked(failures=()):
             return MARKS[Outcome.SUCCESS], STYLES[Outcome.SUCCESS]
         case Canceled() | Nothing():
             return MARKS[Outcome.CANCELED], STYLES[Outcome.CANCELED]

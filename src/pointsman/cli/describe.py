@@ -11,6 +11,7 @@ import msgspec
 
 from pointsman.cli.output import show_seconds
 from pointsman.engine.limits import is_full
+from pointsman.engine.policy import read_policy
 from pointsman.errors import CircuitOpen
 from pointsman.kernel.grammar import format_duration
 from pointsman.kernel.machine import Machine, Outcome, Phase
@@ -200,8 +201,7 @@ def explain_loss(task: Task) -> str:
 
 def explain_exhaustion(run: Run, now: datetime) -> str:
     """Why nothing can be done in a run any more, whatever is tried again: its time is over, or its money. Or nothing."""
-    payload = msgspec.json.decode(run.payload)
-    timeout = payload.get("timeout") if isinstance(payload, dict) else None
+    timeout = read_policy(run.policy).timeout_seconds
     if timeout is not None and now >= run.created_at + timedelta(seconds=timeout):
         return f"{run.name} has had {format_duration(timeout)}, its timeout: raise `timeout` in the flow, and run it anew."
     if run.budget_usd is not None and run.spent_usd >= run.budget_usd:

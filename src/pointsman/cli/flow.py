@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Collection
+from functools import cache
 from pathlib import Path
 from shutil import get_terminal_size
 from typing import Any
@@ -19,7 +20,7 @@ from pointsman.flows.draw import FORMATS, draw_flow
 from pointsman.flows.load import load_flow
 from pointsman.flows.model import Flow, FlowTask, Input
 from pointsman.flows.plan import describe_action, describe_dag, describe_plan, find_stages
-from pointsman.flows.schema import SCHEMA
+from pointsman.flows.schema import build_schema
 from pointsman.kernel.grammar import format_duration
 from pointsman.settings import load_settings
 
@@ -167,7 +168,7 @@ def schema() -> None:
     and as the first line of your file:
       # yaml-language-server: $schema=flow.schema.json
     """
-    click.echo(SCHEMA.read_text("utf-8").rstrip("\n"))
+    click.echo(json.dumps(build_schema(), indent=2, ensure_ascii=False))
 
 
 def describe_flow(flow: Flow) -> dict[str, Any]:
@@ -208,9 +209,13 @@ def refuse_pictures(output: str) -> None:
 
 
 def _find_tools(file: str, directory: Path | None) -> Collection[str] | None:
-    """The tools of the project around a flow file, or of the one that was named; None where there can be no file either."""
-    around = directory or Path(file).absolute().parent
-    return load_settings(around, {}, os.environ).tools if around.is_dir() else None
+    """The tools of the project around a flow file, or of the one that was named; None if that folder does not exist."""
+    return _load_tools(directory or Path(file).absolute().parent)
+
+
+@cache
+def _load_tools(folder: Path) -> Collection[str] | None:
+    return load_settings(folder, {}, os.environ).tools if folder.is_dir() else None
 
 
 def _load(file: str, *, as_json: bool) -> Flow | None:

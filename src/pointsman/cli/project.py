@@ -20,7 +20,7 @@ from pointsman import app
 from pointsman.cli.output import json_option
 from pointsman.engine.engine import Engine
 from pointsman.errors import NotFound, NothingYet, Problem, RequestInvalid, StoreUnusable, nearest
-from pointsman.kernel.machine import Phase
+from pointsman.kernel.machine import Lifecycle, Phase
 from pointsman.settings import Settings, hide_password, load_settings
 from pointsman.store.rows import Run, Task
 from pointsman.world import World
@@ -112,10 +112,16 @@ class Project:
 
 @asynccontextmanager
 async def open_project(
-    asked: Asked, *, creates: bool = False, keeps: bool = False, lifecycles: Iterable[Path] = (), **flags: object
+    asked: Asked,
+    *,
+    settings: Settings | None = None,
+    creates: bool = False,
+    keeps: bool = False,
+    lifecycles: Iterable[Lifecycle] = (),
+    **flags: object,
 ) -> AsyncIterator[Project]:
-    """The project that a command was asked about; only one that `creates` makes a database where there is none."""
-    settings = asked.settings(**flags)
+    """Open the project of a command; only one that `creates` makes a database where there is none."""
+    settings = settings or asked.settings(**flags)
     file = database_file(settings)
     if file is not None and not file.exists():
         if not creates:

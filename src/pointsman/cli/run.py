@@ -12,7 +12,6 @@ import click
 from pointsman.cli.output import count
 from pointsman.cli.project import Asked, Project, open_project, person, project_options, short, worker_options
 from pointsman.errors import Problem, RequestInvalid
-from pointsman.flows import Flow
 from pointsman.settings import Settings
 
 
@@ -39,23 +38,18 @@ def command(flow: str, given: tuple[str, ...], *, detach: bool, flags: dict[str,
       pointsman run release.yaml -i version=1.4.0 -i dry_run=true
       pointsman run nightly.yaml -j 8 --json > events.jsonl
     """
-    from pointsman.flows import load_flow
-
-    loaded = load_flow(Path(flow), tools=asked.settings(**flags).tools)
-    return asyncio.run(_run(loaded, _read_inputs(given), asked, flags, detach=detach))
+    return asyncio.run(_run(Path(flow), _read_inputs(given), asked, asked.settings(**flags), detach=detach))
 
 
-async def _run(flow: Flow, inputs: dict[str, str], asked: Asked, flags: dict[str, Any], *, detach: bool) -> int:
+async def _run(file: Path, inputs: dict[str, str], asked: Asked, settings: Settings, *, detach: bool) -> int:
     from pointsman.cli.run_to_end import run_to_end
     from pointsman.flows import build_run
-    from pointsman.flows.lifecycle import find_lifecycle_file
+    from pointsman.flows.load import load_with_lifecycle
     from pointsman.flows.plan import write_plan
 
-    settings = asked.settings(**flags)
-    new = build_run(flow, inputs, directory=str(settings.directory), tools=settings.tools)
-    own = find_lifecycle_file(flow)
-    lifecycles = [own] if own else []
-    async with open_project(asked, creates=True, keeps=True, lifecycles=lifecycles, **flags) as project:
+    flow, lifecycle = load_with_lifecycle(file, tools=settings.tools)
+    new = build_run(flow, inputs, directory=str(settings.directory), tools=settings.tools, lifecycle=lifecycle)
+    async with open_project(asked, settings=settings, creates=True, keeps=True, lifecycles=[lifecycle]) as project:
         await declare_tools(project)
         run = await project.engine.for_tenant(actor=person()).submit_run(new)
         write_plan(flow, settings.directory / ".pointsman" / "runs" / run.id)

@@ -25,7 +25,7 @@ from pointsman.errors import PointsmanError, StoreError
 from pointsman.kernel.machine import Outcome, Phase
 from pointsman.store.rows import Run, Task, Transition
 from pointsman.worker import journal, processes
-from pointsman.worker.worker import AWAY_SECONDS, Worker
+from pointsman.worker.worker import RETRY_SECONDS, Worker
 
 EXIT_CODES = {Outcome.SUCCESS: 0, Outcome.FAILURE: 1, Outcome.CANCELED: 1}
 INTERRUPTED = 130
@@ -64,7 +64,7 @@ async def _carry(project: Project, run: Run, after: str | None, *, as_json: bool
     def say(words: str) -> None:
         view.say(words)
 
-    worker = Worker(engine, project.settings, world, name=worker_name(), run_id=run.id, say=say)
+    worker = Worker(engine, project.settings, world, name=worker_name(), run_id=run.id, notify=say)
     view = choose_view(progress, worker.last_line, run.name, as_json=as_json)
     interruption = Interruption()
     log = project.settings.directory / ".state" / "transitions.jsonl"
@@ -128,7 +128,7 @@ class Following:
                 ):
                     await self._take(transition)
             except StoreError:
-                await self.project.world.sleep(AWAY_SECONDS)
+                await self.project.world.sleep(RETRY_SECONDS)
 
     async def catch_up(self) -> None:
         """What has happened since the last look, when all is over."""
@@ -204,7 +204,7 @@ def _signals(project: Project, run: Run, worker: Worker, view: View, interruptio
                 )
             except StoreError as error:
                 view.say(f"It cannot be cancelled yet: {error}")
-                await project.world.sleep(AWAY_SECONDS)
+                await project.world.sleep(RETRY_SECONDS)
             except PointsmanError:
                 break  # it has ended meanwhile
             else:

@@ -51,7 +51,7 @@ async def _attend(project: Project, name: str | None, *, as_json: bool) -> int:
         settings,
         project.world,
         name=name or worker_name(),
-        say=tell,
+        notify=tell,
         note=AttemptPrinter(project.world.clock, as_json=as_json).note,
     )
     loop = asyncio.get_running_loop()

@@ -1,6 +1,6 @@
-"""What is remembered of each entity of a log: those met last in memory, the rest in a scratch file.
+"""The state of each entity of a log: recent ones in memory, the rest in a scratch file.
 
-Memory stays the same however many entities a log has; nothing is forgotten.
+Memory use does not depend on the number of entities.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from msgspec import Struct
 RECENT = 4_096
 DEPENDENCIES = 4 * RECENT
 _FILTER_BITS = 1 << 23
-"""One bit for many names: unset where none of them is in the scratch file, which spares most look-ups of new names."""
+"""A bit is unset if no name with that hash is in the scratch file, which saves most lookups of new names."""
 
 
 class Entity(Struct, array_like=True, omit_defaults=True, gc=False):
-    """Where an entity stands, and what its events have told so far."""
+    """The state of an entity, and what its events have said so far."""
 
     state: str = ""
-    """Empty while nothing but other entities has mentioned it."""
+    """Empty while only other entities have mentioned it."""
     line: int = 0
     # a task
     retries: int = 0
@@ -46,8 +46,8 @@ class Entity(Struct, array_like=True, omit_defaults=True, gc=False):
 class Entities:
     """A mapping from id to entity that keeps a bounded number of them in memory.
 
-    `overfull` is shared: a store that has grown over its bound puts itself there, and whoever reads the log calls `spill`
-    between two lines, when nobody holds an entity.
+    `overfull` is shared: a mapping that exceeds its limit adds itself there, and the validator calls `spill` between two
+    lines, when no entity is in use.
     """
 
     def __init__(self, overfull: list[Entities], recent: int = RECENT) -> None:
@@ -70,19 +70,19 @@ class Entities:
         return entity
 
     def add(self, name: str) -> Entity:
-        """A blank entity under a name that is not known yet."""
+        """Add a blank entity under a new name."""
         entity = Entity()
         self._keep(name, entity)
         return entity
 
     def depend(self, entity: Entity, depends_on: tuple[str, ...]) -> None:
-        """Remember what an entity waits for; long lists count against the memory, too."""
+        """Set the dependencies of an entity; long lists count towards the memory limit, too."""
         self._dependencies += len(depends_on) - len(entity.depends_on)
         entity.depends_on = depends_on
         self._check_bound()
 
     def spill(self) -> None:
-        """Move the older ones to the scratch file, which the system removes when it is closed."""
+        """Move older entities to the scratch file, which the system removes when it is closed."""
         if self._scratch is None:
             self._scratch = _open_scratch()
             self._spilled = bytearray(_FILTER_BITS // 8)
@@ -97,7 +97,7 @@ class Entities:
             self._spilled[bit >> 3] |= 1 << (bit & 7)
 
     def _take_older(self) -> list[tuple[str, Entity]]:
-        """As many as it takes to come down to an eighth of either bound, those that came first."""
+        """Remove the oldest entities until an eighth of either limit is left."""
         older: list[tuple[str, Entity]] = []
         for name, entity in self._recent.items():
             if len(self._recent) - len(older) <= self._limit // 8 and self._dependencies <= DEPENDENCIES // 8:
@@ -128,7 +128,7 @@ class Entities:
 
 
 def _open_scratch() -> sqlite3.Connection:
-    """A database that nobody else sees and that need not survive anything."""
+    """A private database that need not survive a crash."""
     scratch = sqlite3.connect("", isolation_level=None)
     for pragma in ("journal_mode = OFF", "synchronous = OFF", "locking_mode = EXCLUSIVE", "cache_size = -1024"):
         scratch.execute(f"PRAGMA {pragma}")

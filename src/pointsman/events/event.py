@@ -1,4 +1,4 @@
-"""The schema of an event line, and every way in which a line can miss it."""
+"""The schema of an event line, and the explanation of violations."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Count = Annotated[int, Meta(ge=0, le=2**31)]
 
 
 class Metadata(Struct, frozen=True, gc=False):
-    """What an event may tell besides the move itself; keys that are not named here are left alone."""
+    """Optional data of an event; other keys are ignored."""
 
     machine: Name | None = None
     """`lifecycle.machine`, where a log mixes lifecycles."""
@@ -37,7 +37,7 @@ class Metadata(Struct, frozen=True, gc=False):
 
 
 class Event(Struct, frozen=True, gc=False):
-    """One transition of one entity; `from_state` is null where the entity was created."""
+    """One transition of one entity; `from_state` is null when the entity is created."""
 
     timestamp: Instant
     event_type: Name
@@ -68,7 +68,7 @@ decode_event = msgspec.json.Decoder(Event).decode
 
 
 def schema_problems(value: object) -> Iterator[str]:
-    """Everything that keeps a decoded line from being an event."""
+    """Every violation of the schema in a decoded line."""
     if not isinstance(value, dict):
         yield f"An event is an object, this is {_json_type(value)}."
         return

@@ -1,7 +1,6 @@
-"""The invariants of document 002 that a log can show.
+"""The invariants of document 002 that can be checked in a log.
 
-Each function sees one move and what is remembered of its entity, reports what the move breaks, and remembers what later
-moves will be held against.
+Each function gets a move and its entity, reports the invariants that the move breaks, and updates the entity.
 """
 
 from __future__ import annotations
@@ -16,11 +15,11 @@ from pointsman.events.track import Move, Track
 from pointsman.kernel.machine import Kind, Phase
 
 Report = Callable[[str, str, str], None]
-"""Takes the rule, what is wrong, and what to do."""
+"""Takes the rule, the message and the advice."""
 
 
 def check_task(track: Track, task: Entity, event: Event, move: Move, report: Report) -> None:
-    """Calls only for what the line is about: this is where the time of a long log goes."""
+    """Calls only the checks that apply to the line: long logs spend most of their time here."""
     metadata = event.metadata
     if metadata.depends_on:
         track.entities.depend(task, metadata.depends_on)
@@ -110,11 +109,11 @@ def _dependency_satisfaction(track: Track, task: Entity, event: Event, report: R
                 report("dependency-satisfaction", message, "Log the dependency's transitions, too, or use --partial.")
         elif dependency.state not in track.succeeded:
             message = f"{event.entity_id} goes to {event.to_state} while {name}, on which it depends, is {dependency.state}."
-            report("dependency-satisfaction", message, "A task may go on only when all of its dependencies succeeded.")
+            report("dependency-satisfaction", message, "A task may proceed only when all of its dependencies have succeeded.")
 
 
 def _worker_assignment(track: Track, task: Entity, event: Event, report: Report) -> None:
-    """Only a running task has a worker, it keeps the one that it has, and that one is there and has room."""
+    """Only a running task has a worker; it keeps that worker, which must be available and have capacity."""
     named = event.metadata.worker_id
     leaves, enters = event.from_state in track.held_by_worker, event.to_state in track.held_by_worker
     if named and not leaves and not enters:
@@ -154,7 +153,7 @@ def _release(track: Track, task: Entity) -> None:
 
 
 def _run_account(track: Track, task: Entity, event: Event, report: Report) -> None:
-    """Keeps the run's account of its tasks; a task starts only while its run goes on and no critical task has failed."""
+    """Count the unfinished tasks of a run; a task starts only while its run is going on and no critical task has failed."""
     named = event.metadata.run_id or event.metadata.workstream_id
     if task.run and named and named != task.run:
         message = f"{event.entity_id} belongs to {task.run}, but this line says {named}."
@@ -163,7 +162,7 @@ def _run_account(track: Track, task: Entity, event: Event, report: Report) -> No
     if name is None or track.runs is None:
         return
     run = track.runs.entities.get(name) or track.runs.entities.add(name)
-    # By what is remembered, not by what this line says: the account must hold where a log contradicts itself, too.
+    # By the recorded state, not by what this line says: the count must be right even if the log contradicts itself.
     counted_before = task.run is not None and task.state not in track.succeeded
     run.unfinished += (event.to_state not in track.succeeded) - counted_before
     task.run = name

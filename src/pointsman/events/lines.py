@@ -1,4 +1,4 @@
-"""Bytes to lines, however long, torn or empty they are."""
+"""Splits bytes into lines, however long, incomplete or empty they are."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _CHUNK = 1 << 16
 
 
 def read_lines(stream: BufferedIOBase, longest: int = LONGEST_LINE) -> Iterator[bytes]:
-    """Every line with its newline; of one that is longer than `longest`, only its beginning, cut one byte after that."""
+    """Every line with its newline; a line that is longer than `longest` is cut after `longest` + 1 bytes."""
     rest = b""
     while chunk := stream.read1(_CHUNK):
         first, *others = chunk.split(b"\n")

@@ -1,4 +1,4 @@
-"""The machines that a log's entities follow, laid out for one look-up a line."""
+"""The machines of a log, indexed for one lookup per line."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pointsman.events.event import Event
 from pointsman.kernel.machine import Kind, Lifecycle, Machine, Outcome, Phase, Transition
 from pointsman.lifecycles import load_lifecycle, machine_names
 
-# The words of the vocabulary that the invariants are about.
+# The words of the vocabulary that the invariants use.
 DEPENDENCIES_MET = "dependencies_met"
 ALL_TASKS_SUCCEEDED = "all_tasks_succeeded"
 COUNT_RETRY = "count_retry"
@@ -21,25 +21,25 @@ CLAIM = "claim"
 
 
 class Move(NamedTuple):
-    """A declared transition, and what the invariants want to know of it; without one, a move that is not declared."""
+    """A declared transition with the properties that the invariants need; without a transition, an undeclared move."""
 
     transition: Transition | None = None
     severity: str = ""
     waits: bool = False
-    """It is open only to a task whose dependencies have succeeded."""
+    """Only a task whose dependencies have succeeded may take it."""
     completes: bool = False
-    """It is open only to a run whose tasks have all succeeded."""
+    """Only a run whose tasks have all succeeded may take it."""
     fails: bool = False
     retries: bool = False
     resets_retries: bool = False
     matters_to_run: bool = True
-    """It changes what the run of a task has to account for: one that begins, succeeds or fails."""
+    """It changes the counts of the run: the task starts, succeeds or fails."""
 
 
 UNDECLARED = Move()
 
 
-def _lay_out(machine: Machine) -> dict[tuple[str, str], dict[str, Move]]:
+def _index_moves(machine: Machine) -> dict[tuple[str, str], dict[str, Move]]:
     """By from-state and to-state, then by trigger: every declared move."""
     guarded = any(DEPENDENCIES_MET in _guards(transition) for transition in machine.transitions)
     starts = READY if READY in machine.signals else CLAIM
@@ -82,7 +82,7 @@ class Track:
         self.active = self._in_phase(Phase.ACTIVE)
         self.queued = self._in_phase(Phase.QUEUED)
         self.done = self._in_phase(Phase.DONE)
-        self.moves = _lay_out(machine)
+        self.moves = _index_moves(machine)
         self.entities = entities
         self.workers: Track | None = None
         self.runs: Track | None = None
@@ -92,16 +92,16 @@ class Track:
 
 
 class Tracks:
-    """Finds the track of an event: by the machine that it names, else by its type in the log's lifecycle."""
+    """Finds the track of an event: by its machine, or by its type in the lifecycle of the log."""
 
     def __init__(self, lifecycle: Lifecycle, *, whole: bool) -> None:
         self._whole = whole
         self.overfull: list[Entities] = []
         self._by_machine: dict[str, Track] = {}
-        self._by_type = {event_type(track.machine): track for track in self._lay(lifecycle)}
+        self._by_type = {event_type(track.machine): track for track in self._add_tracks(lifecycle)}
 
     def find(self, event: Event) -> Track:
-        """Raises UnknownName where no machine answers to the event."""
+        """Raises UnknownName if no machine matches."""
         name = event.metadata.machine
         if name is None:
             track = self._by_type.get(event.event_type)
@@ -109,7 +109,7 @@ class Tracks:
                 raise UnknownName("event_type in this lifecycle", event.event_type, self._by_type)
             return track
         if name not in self._by_machine and name in machine_names():
-            self._lay(load_lifecycle(name.partition(".")[0]))
+            self._add_tracks(load_lifecycle(name.partition(".")[0]))
         track = self._by_machine.get(name)
         if track is None:
             raise UnknownName("machine", name, (*self._by_machine, *machine_names()))
@@ -118,11 +118,11 @@ class Tracks:
         return track
 
     def close(self) -> None:
-        """Give the scratch files back."""
+        """Remove the scratch files."""
         for track in self._by_machine.values():
             track.entities.close()
 
-    def _lay(self, lifecycle: Lifecycle) -> list[Track]:
+    def _add_tracks(self, lifecycle: Lifecycle) -> list[Track]:
         """A track for each machine of a lifecycle; a machine shared by several lifecycles has one track."""
         tracks: dict[Kind, Track] = {}
         for machine in (*lifecycle.machines, *lifecycle.borrowed):
@@ -136,5 +136,5 @@ class Tracks:
 
 
 def event_type(machine: Machine) -> str:
-    """What the events of a machine are called: `task_state_transition` for `orchestrated.task`."""
+    """The event type of a machine: `task_state_transition` for `orchestrated.task`."""
     return machine.name.partition(".")[2] + "_state_transition"

@@ -1,4 +1,4 @@
-"""Checks a log of event lines against the machines that it follows: one pass, flat memory, every finding named."""
+"""Checks a log of event lines against the machines of its lifecycle, in one pass and constant memory."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PROGRESS_EVERY = 100_000
 UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 RULES = {
-    "empty-line": "a line holds an event",
+    "empty-line": "every line is an event",
     "line-too-long": f"a line is at most {LONGEST_LINE} bytes long",
     "torn-line": "the last line is complete",
     "json": "a line is JSON",
@@ -34,20 +34,20 @@ RULES = {
     "illegal-transition": "an entity moves along declared transitions only",
     "wrong-trigger": "the trigger is one that the machine declares for the move",
     "wrong-severity": "the severity is the one that the machine declares for the move",
-    "beginning": "an entity begins in its initial state",
+    "beginning": "an entity starts in its initial state",
     "continuity": "an entity leaves the state that it was last in",
     "monotonic-time": "timestamps do not run backwards",
     "timestamp-order": "created_at, started_at and completed_at are in this order",
     "retry-limit": "retry_count does not exceed max_retries",
-    "dependency-satisfaction": "a task goes on when its dependencies have succeeded",
+    "dependency-satisfaction": "a task proceeds only when its dependencies have succeeded",
     "worker-assignment": "only a running task has a worker",
     "one-worker": "a running task has one worker",
-    "worker-available": "only a worker that may be given work claims tasks",
+    "worker-available": "only an available worker claims tasks",
     "worker-capacity": "a worker holds at most max_concurrent_tasks",
     "worker-release": "a worker is free again when it holds no task",
     "graceful-shutdown": "a worker leaves when it holds no task",
     "one-run": "a task stays in its run",
-    "run-over": "a task starts while its run goes on",
+    "run-over": "no task starts after its run has ended",
     "completion": "a run completes when all of its tasks have",
     "failure-propagation": "a critical task's failure fails its run",
 }
@@ -55,7 +55,7 @@ RULES = {
 
 @dataclass(slots=True)
 class Summary:
-    """What a log came to."""
+    """The totals of a log."""
 
     file: str
     lines: int = 0
@@ -65,7 +65,7 @@ class Summary:
 
 
 class Validator:
-    """Takes the lines of one log in order; remembers only what later lines are held against."""
+    """Takes the lines of one log in order."""
 
     def __init__(self, lifecycle: Lifecycle, file: str, *, partial: bool = False) -> None:
         self.summary = Summary(file)
@@ -74,7 +74,7 @@ class Validator:
         self._found: list[Finding] = []
 
     def check_log(self, stream: BufferedIOBase, progress: Callable[[Summary], None] | None = None) -> Iterator[Finding]:
-        """Every finding of a log, as soon as its line is read; `progress` is called now and then."""
+        """Yield the findings of a log as its lines are read; `progress` is called now and then."""
         try:
             for line in read_lines(stream):
                 if found := self.check_line(line):
@@ -85,17 +85,17 @@ class Validator:
             file, done = self.summary.file, self.summary.lines
             raise LogUnreadable(f"Cannot read {file} after line {done}: {error.strerror or error}.") from None
         except sqlite3.Error as error:
-            message = f"Cannot go on after line {self.summary.lines}: the scratch file cannot be written ({error})."
-            raise LogUnreadable(f"{message} Make room in the temporary directory, or set TMPDIR to another one.") from None
+            message = f"Cannot continue after line {self.summary.lines}: the scratch file cannot be written ({error})."
+            raise LogUnreadable(f"{message} Free space in the temporary directory, or set TMPDIR to another one.") from None
         finally:
             self.close()
 
     def close(self) -> None:
-        """Give the scratch files back; no line can be checked after that."""
+        """Remove the scratch files; no line can be checked after that."""
         self._tracks.close()
 
     def check_line(self, line: bytes) -> Sequence[Finding]:
-        """What is wrong with one line, given all before it."""
+        """The findings of one line, given all lines before it."""
         summary = self.summary
         summary.lines += 1
         if summary.lines == 1:
@@ -134,10 +134,10 @@ class Validator:
 
     def _report_malformed(self, line: bytes, error: Exception) -> None:
         if line.endswith(b"\n"):
-            self._report("json", f"The line is not JSON: {error}.", "Write one JSON object a line.")
+            self._report("json", f"The line is not JSON: {error}.", "Write one JSON object per line.")
         else:
-            message = f"The last line is cut off ({len(line)} bytes are there): {error}."
-            self._report("torn-line", message, "Its writer was stopped midway; remove the line or write it again.")
+            message = f"The last line is incomplete ({len(line)} bytes): {error}."
+            self._report("torn-line", message, "Its writer was interrupted; remove the line or write it again.")
 
     def _check_event(self, event: Event) -> None:
         if self._last_at is not None and event.timestamp < self._last_at:
@@ -162,7 +162,7 @@ class Validator:
         entity.line = self.summary.lines
 
     def _check_move(self, track: Track, event: Event) -> Move:
-        """The declared transition that the event reports, or one that is not declared."""
+        """The declared transition that the event reports, or UNDECLARED."""
         if event.from_state is None:
             return UNDECLARED
         moves = track.moves.get((event.from_state, event.to_state))
@@ -187,7 +187,7 @@ class Validator:
         if not unknown:
             ways = ", ".join(f"{move.to_state} on {move.trigger}" for move in track.machine.exits(from_state))
             message = f"{track.machine.name} may not go from {from_state} to {to_state}."
-            advice = f"From {from_state} it may go to {ways}." if ways else f"{from_state} is sealed: nothing leads out."
+            advice = f"From {from_state} it may go to {ways}." if ways else f"{from_state} is sealed: no transition leaves it."
             self._report("illegal-transition", message, advice)
 
     def _check_continuity(self, track: Track, entity: Entity, event: Event) -> None:

@@ -1,9 +1,8 @@
-"""Flow files: tasks, what they need, and how they hang together."""
+"""Flow files: tasks and their dependencies."""
 
 from __future__ import annotations
 
-from pointsman.flows.build import build_items, build_run
-from pointsman.flows.check import check_tools
+from pointsman.flows.build import build_run, build_subtasks
 from pointsman.flows.inputs import check_inputs
 from pointsman.flows.load import load_flow
 from pointsman.flows.model import Backoff, Check, Defaults, Flow, FlowTask, Input, Outputs
@@ -16,9 +15,8 @@ __all__ = [
     "FlowTask",
     "Input",
     "Outputs",
-    "build_items",
     "build_run",
+    "build_subtasks",
     "check_inputs",
-    "check_tools",
     "load_flow",
 ]

@@ -1,4 +1,4 @@
-"""From a flow to what the engine is asked to run."""
+"""From a flow to the run that the engine is asked to submit."""
 
 from __future__ import annotations
 
@@ -8,19 +8,17 @@ from typing import Any, Protocol
 
 from pointsman.engine.policy import Backoff
 from pointsman.engine.submit import NewRun, NewTask
-from pointsman.errors import FlowInvalid, Problem, RequestInvalid
-from pointsman.flows.check import check_flow, check_tools
+from pointsman.flows.check import check_flow
 from pointsman.flows.inputs import check_inputs
-from pointsman.flows.lifecycle import find_lifecycle
 from pointsman.flows.model import Flow, FlowTask
-from pointsman.flows.remark import write_path
+from pointsman.kernel.machine import Lifecycle
 
-NET_SECONDS = 30.0
-"""The worker ends an attempt at its timeout; the engine steps in so much later, where the worker did not."""
+EXTRA_SECONDS = 30.0
+"""The worker ends an attempt at its timeout. The engine expires it this much later, in case the worker did not."""
 
 
 class Tool(Protocol):
-    """What a tool's profile says about tasks that use it."""
+    """What the profile of a tool says about its tasks."""
 
     @property
     def retry_on_failure(self) -> bool: ...
@@ -29,26 +27,30 @@ class Tool(Protocol):
 NO_TOOLS: Mapping[str, Tool] = MappingProxyType({})
 
 
-def build_run(flow: Flow, inputs: Mapping[str, Any], *, directory: str, tools: Mapping[str, Tool] = NO_TOOLS) -> NewRun:
-    """The run of a flow with these inputs, in a project directory; refused with every problem at once."""
-    if findings := check_flow(flow):
-        raise FlowInvalid(findings)
-    tasks = {name: flow.task(name) for name in flow.tasks}
-    unknown = [Problem(write_path(each.path), f"{each.message} {each.advice}") for each in check_tools(flow, tools)]
-    if unknown:
-        raise RequestInvalid(unknown)
+def build_run(
+    flow: Flow,
+    inputs: Mapping[str, Any],
+    *,
+    directory: str,
+    tools: Mapping[str, Tool] = NO_TOOLS,
+    lifecycle: Lifecycle | None = None,
+) -> NewRun:
+    """Build the run of a flow with these inputs, in a project directory.
+
+    The flow is checked first, unless it comes with the `lifecycle` that `load_with_lifecycle` checked it with.
+    """
+    lifecycle = lifecycle or check_flow(flow, tools)
     payload = {
         "flow": flow.name,
         "file": flow.file,
         "directory": directory,
         "inputs": check_inputs(flow, inputs),
         "env": dict(flow.env),
-        "timeout": flow.timeout,
     }
     return NewRun(
         name=flow.name,
-        tasks=tuple(_build_task(name, task, tools) for name, task in tasks.items()),
-        lifecycle=find_lifecycle(flow).name,
+        tasks=tuple(_build_task(name, flow.task(name), tools) for name in flow.tasks),
+        lifecycle=lifecycle.name,
         ordered=flow.ordered,
         payload=payload,
         max_retries=flow.retries,
@@ -57,13 +59,14 @@ def build_run(flow: Flow, inputs: Mapping[str, Any], *, directory: str, tools: M
     )
 
 
-def build_items(task_name: str, task: FlowTask, items: Sequence[Any], *, tools: Mapping[str, Tool] = NO_TOOLS) -> list[NewTask]:
-    """One subtask for each item; when the task as a whole was to be done, and after what, is settled by then."""
-    settled = {"foreach": None, "when": None, "needs": ()}
-    part = task.model_copy(update=settled)
-    payload = part.payload()
+def build_subtasks(
+    task_name: str, task: FlowTask, items: Sequence[Any], *, tools: Mapping[str, Tool] = NO_TOOLS
+) -> list[NewTask]:
+    """One subtask for each item of a `foreach`; condition and needs were settled by the task itself."""
+    subtask = task.model_copy(update={"foreach": None, "when": None, "needs": ()})
+    payload = subtask.payload()
     return [
-        _describe_task(f"{task_name}[{index}]", part, {**payload, "item": item, "index": index}, tools, parent=task_name)
+        _describe_task(f"{task_name}[{index}]", subtask, {**payload, "item": item, "index": index}, tools, parent=task_name)
         for index, item in enumerate(items)
     ]
 
@@ -71,7 +74,7 @@ def build_items(task_name: str, task: FlowTask, items: Sequence[Any], *, tools: 
 def _build_task(name: str, task: FlowTask, tools: Mapping[str, Tool]) -> NewTask:
     payload = task.payload()
     if task.foreach is not None:
-        # Its work is only to spread out: what its parts need, may spend and must pass is asked of them.
+        # It only adds its subtasks: tool, capabilities, budget and checks apply to those.
         return NewTask(name=name, payload=payload, depends_on=task.needs, priority=task.priority, critical=task.critical)
     return _describe_task(name, task, payload, tools)
 
@@ -93,6 +96,6 @@ def _describe_task(
         max_retries=task.retries,
         backoff=Backoff(task.backoff.base, task.backoff.factor, task.backoff.max, task.backoff.jitter),
         retry_on_failure=tool.retry_on_failure if tool is not None else True,
-        timeout_seconds=task.timeout + NET_SECONDS if task.timeout is not None else None,
+        timeout_seconds=task.timeout + EXTRA_SECONDS if task.timeout is not None else None,
         budget_usd=task.budget_usd,
     )

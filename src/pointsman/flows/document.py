@@ -1,4 +1,4 @@
-"""A YAML text as plain values, with a tree beside it that knows where each of them stands."""
+"""A YAML text as plain values, with a parallel tree of their positions."""
 
 from __future__ import annotations
 
@@ -11,9 +11,12 @@ from typing import Any
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from pointsman.errors import Finding, Place
-from pointsman.flows.remark import Path
+from pointsman.flows import kinds
+from pointsman.flows.values import Content, content_of
 from pointsman.kernel.compose import compose
 
+Path = tuple[str | int, ...]
+"""Where a value is in a flow, as `("tasks", "build", "needs", 0)`."""
 MAX_NODES = 200_000
 MAX_DEPTH = 100
 _TAG = "tag:yaml.org,2002:"
@@ -25,11 +28,11 @@ TEXT_KEYS = frozenset(
         *("run", "command", "call", "outputs", "file", "glob", "output"),
     )
 )
-"""Keys whose values are text, whatever YAML takes them for: `run: true`, `[pip, install, 1.10]`."""
-DATA_KEYS = frozenset(("with", "default", "choices", "foreach", "schema"))
-"""Keys whose values are anybody's data."""
+"""Keys whose values are text, whatever YAML takes them for: `run: true`, `[pip, install, 1.10]`. A runner adds its own."""
+DATA_KEYS = frozenset(("default", "choices", "foreach", "schema"))
+"""Keys whose values are user data."""
 NAMES = (("tasks",), ("inputs",))
-"""Where the keys are names that people choose."""
+"""Where the keys are names that users choose."""
 
 
 class Mode(Enum):
@@ -40,9 +43,12 @@ class Mode(Enum):
     DATA = "data"
 
 
+_MODES = {Content.TEXT: Mode.TEXT, Content.SHELL: Mode.TEXT, Content.DATA: Mode.DATA}
+
+
 @dataclass(slots=True)
 class Spot:
-    """Where a value stands: its key, itself, its text, and the same of what is in it."""
+    """The position of a value: its key, the value, its source text, and the spots of the values in it."""
 
     key: Place
     value: Place
@@ -50,7 +56,7 @@ class Spot:
     inside: dict[str, Spot] | list[Spot] | None = None
 
     def find(self, path: Path) -> Spot:
-        """The spot of a path, or the nearest one above it."""
+        """The spot of a path, or of its nearest ancestor."""
         spot = self
         for step in path:
             inside = spot.inside
@@ -61,7 +67,7 @@ class Spot:
         return spot
 
     def place_of(self, snippet: str) -> Place:
-        """Where a part of the value's text begins, if it stands there as it is."""
+        """Where a part of the source text begins; where the value begins if it is not found."""
         at = self.source.find(snippet) if snippet else -1
         if at < 0:
             return self.value
@@ -73,13 +79,13 @@ class Spot:
 
     @property
     def _quote(self) -> int:
-        """A value in quotes stands behind the first of them, and its source begins with it."""
+        """The position of a quoted value is after the quote, but its source text starts with it."""
         return 1 if self.source[:1] in ("'", '"') else 0
 
 
 @dataclass(slots=True)
 class Document:
-    """What a text says, and what is wrong with how it says it."""
+    """The values of a text, and what is wrong with its YAML."""
 
     value: Any
     spot: Spot
@@ -87,16 +93,14 @@ class Document:
 
 
 def read_document(text: str, file: str) -> Document:
-    """The values of a YAML text; what cannot be read is left out and reported."""
+    """Read a YAML text; values that cannot be read are left out and reported."""
     text = text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
     top = Place(file, 1, 1)
     root, broken = compose(text, file)
     if broken and "more than one document" in broken.message:
-        broken = replace(
-            broken, advice="Keep one flow in a file: move what follows the `---` to a file of its own, or remove it."
-        )
+        broken = replace(broken, advice="Keep one flow per file: move what follows the `---` to another file, or remove it.")
     if broken or root is None:
-        empty = Finding("yaml", top, "The file is empty.", "Begin with `name:` and `tasks:`.")
+        empty = Finding("yaml", top, "The file is empty.", "Start with `name:` and `tasks:`.")
         return Document(None, Spot(top, top), [broken or empty])
     builder = _Builder(text, file)
     value, spot = builder.build(root, (), Mode.KEYS, top)
@@ -108,7 +112,7 @@ class _Builder:
         self._text, self._file = text, file
         self._nodes = self._entries_seen = 0
         self._found: dict[Finding, None] = {}
-        """Each once: what an alias stands for is built wherever it is used."""
+        """Each once: the target of an alias is built wherever the alias is used."""
         self.is_too_large = False
 
     @property
@@ -133,23 +137,25 @@ class _Builder:
         values: dict[str, Any] = {}
         spots: dict[str, Spot] = {}
         spot.inside = spots
+        modes = _modes_of_task([str(key.value) for key, _ in node.value]) if path[:-1] == ("tasks",) else {}
         for name, inner, place, merged in self._entries(node):
             if name in values:
                 if not merged:
-                    self._report(place, f"`{name}` stands twice.", "Keep one of them.")
+                    self._report(place, f"`{name}` occurs twice.", "Keep one of them.")
                 continue
-            values[name], spots[name] = self.build(inner, (*path, name), _mode_below(path, name, mode), place)
+            below = modes.get(name) or _mode_below(path, name, mode)
+            values[name], spots[name] = self.build(inner, (*path, name), below, place)
         return values
 
     def _entries(self, node: MappingNode) -> Iterator[tuple[str, Node, Place, bool]]:
-        """The entries of a mapping, those that it merges from others (`<<: *name`) last."""
+        """The entries of a mapping; those merged from others (`<<: *name`) come last."""
         merged: list[Node] = []
         for key, value in node.value:
             place = self._place(key, None)
             if self._has_seen_enough(place):
                 return
             if not isinstance(key, ScalarNode):
-                self._report(place, "A key must be a word.", "Write `name: value`.")
+                self._report(place, "A key must be text.", "Write `name: value`.")
             elif key.value == _MERGE and key.style is None:
                 merged += value.value if isinstance(value, SequenceNode) else [value]
                 self._entries_seen += len(merged)
@@ -167,7 +173,7 @@ class _Builder:
                     yield self._whole(str(key.value), place), value, place, True
 
     def _has_seen_enough(self, place: Place) -> bool:
-        """Entries that are there already are not built, but looking at them takes its time as well."""
+        """Entries that exist already are not built, but reading them takes time, too."""
         self._entries_seen += 1
         if self._entries_seen > MAX_NODES:
             self._report_size(place)
@@ -179,7 +185,7 @@ class _Builder:
         if tag == "null":
             return None
         if tag not in _READERS:
-            self._report(spot.value, f"The tag {node.tag} is not known here.", "Leave the tag out.")
+            self._report(spot.value, f"The tag {node.tag} is not supported.", "Remove the tag.")
             return None
         if mode is Mode.TEXT:
             return text
@@ -189,26 +195,26 @@ class _Builder:
             return text
 
     def _whole(self, text: str, place: Place) -> str:
-        """Text in which the two halves that JSON writes for some letters are put together."""
+        """The text with surrogate pairs, as JSON writes them, joined into characters."""
         if text.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in text):
             return text
         try:
             return text.encode("utf-16", "surrogatepass").decode("utf-16")
         except UnicodeDecodeError:
-            self._report(place, "This contains half of a surrogate pair.", "Repair its encoding: it is no Unicode text.")
+            self._report(place, "This contains half of a surrogate pair.", "Fix its encoding: it is not valid Unicode.")
             return text.encode("ascii", "replace").decode()
 
     def _report_size(self, place: Place) -> None:
         if not self.is_too_large:
             self.is_too_large = True
-            advice = "Split it up, and look for an alias (`*name`) that contains itself or is merged very often."
-            self._found[Finding("too-large", place, "The file is too large or too deep to be read.", advice)] = None
+            advice = "Split it, and look for an alias (`*name`) that contains itself or is merged very often."
+            self._found[Finding("too-large", place, "The file is too large or nested too deeply.", advice)] = None
 
     def _report(self, place: Place, message: str, advice: str) -> None:
         self._found[Finding("structure", place, message, advice)] = None
 
     def _place(self, node: Node, key: Place | None) -> Place:
-        """An empty value has no place of its own, and stands where its key does."""
+        """An empty value has the position of its key."""
         if key is not None and isinstance(node, ScalarNode) and not node.value and node.style is None:
             return key
         quote = 1 if isinstance(node, ScalarNode) and node.style in ("'", '"') else 0
@@ -218,6 +224,13 @@ class _Builder:
         if not isinstance(node, ScalarNode):
             return ""
         return self._text[node.start_mark.index : node.end_mark.index]
+
+
+def _modes_of_task(keys: list[str]) -> dict[str, Mode]:
+    """How the keys of the runner of a task are read."""
+    model = kinds.find_model(keys)
+    contents = {key: content_of(model.model_fields[field]) for key, field in kinds.keys_of(model).items()} if model else {}
+    return {key: _MODES[content] for key, content in contents.items() if content in _MODES}
 
 
 def _mode_below(path: Path, name: str, mode: Mode) -> Mode:

@@ -1,22 +1,22 @@
-"""What is wrong with the shape of a flow, in words: the models say it for programs, this says it for people."""
+"""Turns the validation errors of the models into findings for people."""
 
 from __future__ import annotations
+
+from collections.abc import Collection
 
 from pydantic import BaseModel
 from pydantic_core import ErrorDetails
 
 from pointsman.engine.checks import brief
 from pointsman.errors import nearest, suggest
+from pointsman.flows import kinds
+from pointsman.flows.document import Path
+from pointsman.flows.findings import Reporter
 from pointsman.flows.model import LATER, Backoff, Check, Defaults, Flow, FlowTask, Input, JsonSchemaCheck, Outputs
-from pointsman.flows.remark import Path, Remark
 
 INTERNAL = frozenset(("item", "index"))
-_ELSEWHERE = {
+_SYNONYMS = {
     "needs": ("depends_on", "dependencies", "requires", "after"),
-    "command": ("cmd", "argv"),
-    "run": ("script", "shell", "bash"),
-    "call": ("python", "function"),
-    "with": ("args", "arguments", "kwargs"),
     "env": ("environment",),
     "cwd": ("working_directory", "workdir", "dir"),
     "when": ("if", "condition", "only_if"),
@@ -31,8 +31,8 @@ _ELSEWHERE = {
     "ordered": ("sequential",),
     "description": ("title",),
 }
-_HABITS = {habit: key for key, habits in _ELSEWHERE.items() for habit in habits}
-"""What other tools call it."""
+"""Names that other tools give to the keys."""
+_COMMON = {synonym: key for key, synonyms in _SYNONYMS.items() for synonym in synonyms}
 _KINDS = {
     "string_type": "text",
     "int_type": "a whole number",
@@ -55,65 +55,83 @@ _MODELS: dict[str, type[BaseModel]] = {
 
 
 def find_meant(path: Path) -> str | None:
-    """The key that somebody who wrote an unknown one will have meant."""
-    key, known = str(path[-1]), _keys_of(_model_at(path[:-1]))
-    return next((name for name in (_HABITS.get(key, ""), *nearest(key, known)) if name in known), None)
+    """The key that was probably meant by an unknown one."""
+    key, known = str(path[-1]), _keys_at(path[:-1])
+    synonyms = {**_COMMON, **{name: meant for model in kinds.list_models().values() for name, meant in model.synonyms.items()}}
+    return next((name for name in (synonyms.get(key, ""), *nearest(key, known)) if name in known), None)
 
 
-def explain_key(path: Path) -> Remark:
-    """An unknown key."""
+def explain_key(report: Reporter, path: Path, siblings: Collection[str]) -> None:
+    """Report an unknown key; `siblings` are the keys beside it."""
     key, above = str(path[-1]), path[:-1]
+    if above[:-1] == ("tasks",) and key in _keys_at(above):
+        _explain_kind(report, path, siblings)
+        return
     if meant := find_meant(path):
         advice = f"Did you mean {meant}?"
-    elif above == ("defaults",) and key in _keys_of(FlowTask):
-        advice = "Say it in the task itself."
+    elif above == ("defaults",) and key in _keys_at(("tasks", "")):
+        advice = "Set it in the tasks themselves."
     else:
-        advice = suggest(key, _keys_of(_model_at(above)))
-    return Remark("structure", path, f"`{key}` is not a key of {_owner(above)}.", advice, of_key=True)
+        advice = suggest(key, _keys_at(above))
+    report("structure", path, f"`{key}` is not a key of {_owner(above)}.", advice, of_key=True)
 
 
-def explain_internal(task: str, key: str) -> Remark:
-    """A key that only the engine may set."""
-    advice = f"`{key}` is what expressions of a task with `foreach` can use. Remove it here."
-    return Remark("structure", ("tasks", task, key), f"`{key}` is not a key of task {task}.", advice, of_key=True)
+def _explain_kind(report: Reporter, path: Path, siblings: Collection[str]) -> None:
+    """Report a key of another kind of task."""
+    key, models = str(path[-1]), kinds.list_models()
+    if key in models:
+        chosen = kinds.find_model(siblings)
+        message, advice = (
+            f"has `{key}` beside `{chosen.kind if chosen else ''}`.",
+            "Keep one of them, and move the other to a task of its own.",
+        )
+    else:
+        kind = next(kind for kind, model in models.items() if key in kinds.keys_of(model))
+        message, advice = f"has `{key}`, which belongs to `{kind}`.", f"Remove it, or use `{kind}`."
+    report("action", path, f"Task {path[1]} {message}", advice, of_key=True)
 
 
-def explain_missing(path: Path) -> Remark:
-    """A key that is not there and must be."""
-    owner = _owner(path[:-1])
-    message = f"{owner[:1].upper()}{owner[1:]} has no `{path[-1]}`."
-    return Remark("structure", path[:-1], message, f"Add `{path[-1]}:` to it.", of_key=True)
+def explain_internal(report: Reporter, task: str, key: str) -> None:
+    """Report a key that only a subtask has."""
+    advice = f"Expressions of a task with `foreach` can use `{key}`. Remove it here."
+    report("structure", ("tasks", task, key), f"`{key}` is not a key of task {task}.", advice, of_key=True)
 
 
-def explain_error(details: ErrorDetails, path: Path) -> Remark:
-    """A value that is none for its key."""
+def explain_error(report: Reporter, details: ErrorDetails, path: Path) -> None:
+    """Report a key that is missing, or a value that is invalid."""
+    if details["type"] == "missing":
+        above, key = tuple(details["loc"][:-1]), details["loc"][-1]
+        owner = _owner(above)
+        report("structure", above, f"{owner[:1].upper()}{owner[1:]} has no `{key}`.", f"Add `{key}:` to it.", of_key=True)
+        return
     must, advice = _expectation(details)
     if path and path[-1] in LATER:
-        return Remark("later", path, f"{must}.", advice, of_key=True)
+        report("later", path, f"{must}.", advice, of_key=True)
+        return
     given = details["input"]
     was = "is empty" if given is None else f"is {brief(given)}"
-    subject = _subject(path)
     if details["type"] in _MAPPINGS:
         advice = _advise_indent(path, given) or advice
-    message = f"{subject} {was}, and {must}." if must.startswith("must") else f"{subject} {must}."
-    return Remark("structure", path, message, advice)
+    subject = _subject(path)
+    message = f"{subject} {was}, but {must}." if must.startswith("must") else f"{subject} {must}."
+    report("structure", path, message, advice)
 
 
 def _advise_indent(path: Path, given: object) -> str:
-    """Where a mapping is missing, what belongs into it mostly stands too far to the left."""
+    """Where a mapping is missing, its content is usually not indented enough."""
     match path:
         case ("tasks", str(name)) if given is None:
-            return f"Write what belongs to {name} below it, and indent it further than `{name}:`."
-        case ("tasks", str(name)) if name in _keys_of(FlowTask):
+            return f"Write the keys of {name} below it, indented further than `{name}:`."
+        case ("tasks", str(name)) if name in _keys_at(path):
             return f"`{name}` is a key of a task: indent it further than the name of its task."
         case (*_, str(key)) if given is None:
-            return f"Write what belongs to `{key}` below it, and indent it further than `{key}:`."
+            return f"Write the keys of `{key}` below it, indented further than `{key}:`."
         case _:
             return ""
 
 
 def _expectation(details: ErrorDetails) -> tuple[str, str]:
-    """What a value must be, and what to do."""
+    """What the value must be, and what to do."""
     kind, context, given = details["type"], details.get("ctx", {}), details["input"]
     if kind == "value":
         return str(context["must"]), str(context["advice"])
@@ -159,20 +177,17 @@ def _owner(path: Path) -> str:
             return "the flow"
 
 
-def _model_at(path: Path) -> type[BaseModel]:
+def _keys_at(path: Path) -> tuple[str, ...]:
+    """The known keys of the mapping at a path."""
+    models: list[type[BaseModel]] = [Flow]
     match path:
         case ("tasks", _):
-            return FlowTask
+            models = [FlowTask, *kinds.list_models().values()]
         case ("inputs", _):
-            return Input
+            models = [Input]
         case (*_, "checks", int()):
-            return Check
-        case (*_, key):
-            return _MODELS.get(str(key), Flow)
-        case _:
-            return Flow
-
-
-def _keys_of(model: type[BaseModel]) -> tuple[str, ...]:
-    keys = (info.serialization_alias or name for name, info in model.model_fields.items())
-    return tuple(key for key in keys if key not in INTERNAL and key not in LATER and not (model is Outputs and key == "from"))
+            models = [Check]
+        case (*_, key) if key in _MODELS:
+            models = [_MODELS[str(key)]]
+    hidden = {*INTERNAL, *LATER, *(("from",) if models == [Outputs] else ())}
+    return tuple(dict.fromkeys(key for model in models for key in kinds.keys_of(model) if key not in hidden))

@@ -1,7 +1,7 @@
-"""Expressions: small, safe, and without a way to run anything.
+"""Expressions: small and safe; they cannot run anything.
 
-`${{ … }}` holds an expression inside a text. It is read with Python's own grammar, and only what `syntax` lists is evaluated,
-by the few functions below: nothing is ever compiled or called but `FUNCTIONS`. Whatever is wrong comes out as ExpressionFailed.
+`${{ … }}` is an expression inside a text. It is parsed with Python's grammar, and only what `syntax` lists is evaluated, by the
+functions below: nothing is compiled, and only `FUNCTIONS` are called. Every error is an ExpressionFailed.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ OPENING, CLOSING, ESCAPED = "${{", "}}", "$${{"
 
 Scope = Mapping[str, Any]
 Reference = tuple[str, str]
-"""A root and the first name behind it, as `("tasks", "fetch")`; empty where there is none, or where it is computed."""
+"""A root and the first name after it, as `("tasks", "fetch")`; the name is empty if there is none or it is computed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Expression:
-    """An expression that can be read; what it comes to depends on the scope."""
+    """A parsed expression; its value depends on the scope."""
 
     source: str
     _tree: ast.expr = field(init=False, repr=False, compare=False)
@@ -35,13 +35,13 @@ class Expression:
         object.__setattr__(self, "_tree", parse_source(self.source.strip()))
 
     def names(self) -> set[Reference]:
-        """Everything that it refers to."""
+        """All its references."""
         return {reference for node in ast.walk(self._tree) if (reference := _reference(node))} | {
             (node.id, "") for node in _bare_names(self._tree)
         }
 
     def task_fields(self) -> set[tuple[str, str]]:
-        """What it asks of which task, as `("fetch", "outputs")`."""
+        """The fields of tasks that it uses, as `("fetch", "outputs")`."""
         found = set()
         for node in ast.walk(self._tree):
             if isinstance(node, ast.Attribute) and (reference := _reference(node.value)) and reference[0] == "tasks":
@@ -49,7 +49,7 @@ class Expression:
         return found
 
     def evaluate(self, scope: Scope) -> Any:
-        """What it comes to: JSON, of a bounded size."""
+        """Its value: JSON of a bounded size."""
         value = _evaluate(self._tree, scope)
         check_size(value)
         return value
@@ -57,18 +57,18 @@ class Expression:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A piece of a text: an expression, or what stands between two of them."""
+    """A piece of a text: an expression, or the text between two expressions."""
 
     text: str
     start: int
-    """Where it begins in the text, with its braces."""
+    """The offset in the text, braces included."""
     end: int
     is_expression: bool = False
 
 
 @lru_cache(maxsize=4096)
 def split_text(text: str) -> tuple[Part, ...]:
-    """The pieces of a text in their order; ExpressionFailed where an expression is not closed."""
+    """The pieces of a text; ExpressionFailed if an expression is not closed."""
     parts: list[Part] = []
     at = 0
     while (start := text.find(OPENING, at)) >= 0:
@@ -87,7 +87,7 @@ def split_text(text: str) -> tuple[Part, ...]:
 
 
 def render(text: str, scope: Scope) -> Any:
-    """The text with the values put in; a text that is one expression and nothing else gives its value as it is."""
+    """The text with the values put in; a text that is a single expression becomes its value."""
     parts = split_text(text)
     if len(parts) == 1 and parts[0].is_expression:
         return _read(parts[0].text).evaluate(scope)
@@ -95,12 +95,12 @@ def render(text: str, scope: Scope) -> Any:
 
 
 def evaluate(text: str, scope: Scope) -> Any:
-    """The value of `when` and `foreach`, which may leave out the braces."""
+    """The value of `when` and `foreach`, where the braces are optional."""
     return render(text, scope) if OPENING in text else _read(text).evaluate(scope)
 
 
 def render_shell(text: str, scope: Scope) -> str:
-    """A script with the values put in, each quoted so that the shell takes it for one piece of text."""
+    """A script with the values put in, each quoted so that the shell treats it as one piece of text."""
     from pointsman.flows.shell import quote_for, track_contexts
 
     contexts = track_contexts(text)
@@ -116,7 +116,7 @@ def _read(source: str) -> Expression:
 
 
 def _find_closing(text: str, start: int) -> int:
-    """Where the braces close; those inside a quoted text do not count."""
+    """The offset of the closing braces, ignoring quoted text."""
     quote = ""
     at = start
     while at < len(text):
@@ -131,7 +131,7 @@ def _find_closing(text: str, start: int) -> int:
         elif text.startswith(CLOSING, at):
             return at
         at += 1
-    raise ExpressionFailed("An expression is not closed. Write `}}` behind it, or `$${{` for the signs themselves.")
+    raise ExpressionFailed("An expression is not closed. Write `}}` after it, or `$${{` for a literal `${{`.")
 
 
 def _reference(node: ast.AST) -> Reference | None:
@@ -145,7 +145,7 @@ def _reference(node: ast.AST) -> Reference | None:
 
 
 def _bare_names(tree: ast.expr) -> Iterator[ast.Name]:
-    """The roots that stand for themselves: not behind a function call, and not before a name."""
+    """The roots that are used without a name after them."""
     named = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Attribute | ast.Subscript) and _reference(node)}
     for node in ast.walk(tree):
         if isinstance(node, ast.Name) and node.id in ROOTS and id(node) not in named:
@@ -184,8 +184,8 @@ def _evaluate(node: ast.expr, scope: Scope) -> Any:
 def _find_root(name: str, scope: Scope) -> Any:
     if name in scope:
         return scope[name]
-    where = " It is known only in a task with `foreach`." if name in ("item", "index") else ""
-    raise ExpressionFailed(f"`{name}` is not known here.{where}")
+    where = " It exists only in a task with `foreach`." if name in ("item", "index") else ""
+    raise ExpressionFailed(f"`{name}` does not exist here.{where}")
 
 
 def _look_up(owner: ast.expr, key: object, scope: Scope) -> Any:
@@ -198,7 +198,7 @@ def _look_up(owner: ast.expr, key: object, scope: Scope) -> Any:
     if isinstance(container, list | tuple | str) and isinstance(key, int) and not isinstance(key, bool):
         if -len(container) <= key < len(container):
             return container[key]
-        raise ExpressionFailed(f"`{shown}` has {len(container)} entries, and none with the number {key}.")
+        raise ExpressionFailed(f"`{shown}` has {len(container)} entries, and no index {key}.")
     raise ExpressionFailed(f"`{shown}` is {describe(container)}, which has no {describe(key)}.")
 
 
@@ -219,7 +219,7 @@ def _compare(node: ast.Compare, scope: Scope) -> bool:
             holds = COMPARISONS[type(sign)](left, right)
         except (TypeError, RecursionError):
             message = f"{describe(left)} cannot be compared with {describe(right)}"
-            raise ExpressionFailed(f"`{shorten(ast.unparse(node))}`: {message}. Turn one into the other first.") from None
+            raise ExpressionFailed(f"`{shorten(ast.unparse(node))}`: {message}. Convert one of them first.") from None
         if not holds:
             return False
         left = right

@@ -1,4 +1,4 @@
-"""The functions of expressions, and the bounds on everything that they make."""
+"""The functions of expressions, and the limits on their results."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MAX_NESTING = 200
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """A function by its name, with the numbers of arguments that it takes."""
+    """A function, with the number of arguments that it takes."""
 
     name: str
     call: Callable[..., Any]
@@ -28,7 +28,7 @@ class Function:
     def check_count(self, count: int) -> None:
         if not self.least <= count <= self.most:
             wanted = f"{self.least}" if self.least == self.most else f"{self.least} to {self.most}"
-            raise ExpressionFailed(f"`{self.name}` takes {wanted} argument{'s' * (self.most > 1)}, and was given {count}.")
+            raise ExpressionFailed(f"`{self.name}` takes {wanted} argument{'s' * (self.most > 1)}, but got {count}.")
 
     def __call__(self, *arguments: Any) -> Any:
         try:
@@ -39,7 +39,7 @@ class Function:
 
 
 def describe(value: object) -> str:
-    """A value in a message: what it is, and enough to recognise it."""
+    """A value as shown in messages."""
     match value:
         case None:
             return "null"
@@ -58,22 +58,22 @@ def describe(value: object) -> str:
 
 
 def plain(value: Any) -> Any:
-    """A value, if it is of a kind and size that JSON can hold."""
+    """Return the value if JSON can represent it and it is not too large."""
     match value:
         case bool() | None:
             return value
         case int() if not -(2**63) <= value < 2**63:
-            raise ExpressionFailed("A number is too large: whole numbers have 64 bits.")
+            raise ExpressionFailed("A number is too large: integers have 64 bits.")
         case float() if not math.isfinite(value):
             raise ExpressionFailed("A number is too large, or not a number.")
         case str() if len(value) > MAX_TEXT:
-            raise ExpressionFailed(f"A text has {len(value):,} characters, and {MAX_TEXT:,} are allowed.")
+            raise ExpressionFailed(f"A text has {len(value):,} characters; the limit is {MAX_TEXT:,}.")
         case _:
             return value
 
 
 def check_size(value: Any) -> None:
-    """Refuse a value that is too large or too deep to be kept."""
+    """Raise ExpressionFailed for a value that is too large or nested too deeply."""
     level, nodes = [value], 0
     for _ in range(MAX_NESTING):
         below: list[Any] = []
@@ -85,15 +85,15 @@ def check_size(value: Any) -> None:
             elif isinstance(each, list | tuple):
                 below += each
             if nodes + len(below) > MAX_NODES:
-                raise ExpressionFailed(f"The value has more than {MAX_NODES:,} parts. Keep large things in a file.")
+                raise ExpressionFailed(f"The value has more than {MAX_NODES:,} parts. Put large values into a file.")
         if not below:
             return
         level = below
-    raise ExpressionFailed(f"The value is nested more than {MAX_NESTING} deep.")
+    raise ExpressionFailed(f"The value is nested more than {MAX_NESTING} levels deep.")
 
 
 def as_text(value: Any) -> str:
-    """A value inside a text: JSON for lists and objects, nothing for null."""
+    """A value as part of a text: JSON for lists and objects, empty for null."""
     match value:
         case str():
             return value

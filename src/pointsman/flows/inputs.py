@@ -1,4 +1,4 @@
-"""What a flow is given: values from the command line or from Python, against what the flow declares."""
+"""The inputs of a run: values from the command line or from Python, checked against the flow."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _KINDS: dict[str, tuple[str, type | tuple[type, ...]]] = {
     "integer": ("a whole number", int),
     "number": ("a number", (int, float)),
     "boolean": ("true or false", bool),
-    "list": ("a list, as JSON or with commas between its words", (list, tuple)),
+    "list": ("a list, as JSON or separated by commas", (list, tuple)),
     "object": ("an object, as JSON", dict),
 }
 
 
 def check_inputs(flow: Flow, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The value of every input, read by its declared type; or every problem with them."""
+    """The value of every input, converted to its declared type; RequestInvalid with every problem."""
     problems = [
         Problem(f"inputs.{name}", f"The flow {flow.name} has no input '{name}'. {suggest(name, flow.inputs)}")
         for name in given
@@ -34,7 +34,7 @@ def check_inputs(flow: Flow, given: Mapping[str, Any]) -> dict[str, Any]:
         if name in given:
             value, problem = _read(given[name], declared)
         elif declared.required:
-            value, problem = None, f"It must be given. Say `-i {name}=…`."
+            value, problem = None, f"It is required. Pass `-i {name}=…`."
         else:
             value, problem = declared.default, None
         values[name] = value
@@ -47,13 +47,13 @@ def check_inputs(flow: Flow, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def explain_misfit(value: Any, declared: Input) -> str | None:
-    """Why a value is none for this input; None where it fits."""
+    """Why a value is invalid for this input; None if it is valid."""
     wanted, kinds = _KINDS[declared.type]
     truth = isinstance(value, bool) and declared.type != "boolean"
     if truth or not isinstance(value, kinds) or (isinstance(value, float) and not math.isfinite(value)):
-        return f"It is {brief(value)}, and must be {wanted}."
+        return f"It is {brief(value)}, but must be {wanted}."
     if declared.choices is not None and value not in declared.choices:
-        return f"It is {brief(value)}, and must be one of {', '.join(map(brief, declared.choices))}."
+        return f"It is {brief(value)}, but must be one of {', '.join(map(brief, declared.choices))}."
     return None
 
 
@@ -63,7 +63,7 @@ def _read(given: Any, declared: Input) -> tuple[Any, str | None]:
         try:
             value = _parse(given.strip(), declared.type)
         except (ValueError, KeyError, RecursionError):
-            return None, f"It is {brief(given)}, and must be {_KINDS[declared.type][0]}."
+            return None, f"It is {brief(given)}, but must be {_KINDS[declared.type][0]}."
     if value is None and not declared.required and declared.default is None:
         return None, None
     return value, explain_misfit(value, declared)

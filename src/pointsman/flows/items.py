@@ -1,4 +1,4 @@
-"""The items of a `foreach`, once everything that it refers to is known."""
+"""The items of a `foreach`, evaluated when the task is claimed."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from math import prod
 from typing import Any
 
 from pointsman.errors import ExpressionFailed
-from pointsman.flows.expressions import Scope, evaluate, render
+from pointsman.flows.expressions import Scope, evaluate
 from pointsman.flows.functions import describe
+from pointsman.flows.templates import render_value
 
 MAX_ITEMS = 10_000
 
@@ -30,23 +31,12 @@ def _list(source: Any, scope: Scope) -> list[Any]:
         return [render_value(item, scope) for item in source]
     value = evaluate(source, scope)
     if not isinstance(value, list | tuple):
-        raise ExpressionFailed(f"`foreach` needs a list, and `{source}` is {describe(value)}. Use keys(), values() or [ … ].")
+        raise ExpressionFailed(f"`foreach` needs a list, but `{source}` is {describe(value)}. Use keys(), values() or [ … ].")
     return list(value)
 
 
 def _check_count(count: int) -> None:
     if count > MAX_ITEMS:
-        raise ExpressionFailed(f"`foreach` gives {count:,} items, and {MAX_ITEMS:,} are allowed. Give each task more to do.")
-
-
-def render_value(value: Any, scope: Scope) -> Any:
-    """Any JSON with the values put into its texts."""
-    match value:
-        case str():
-            return render(value, scope)
-        case list() | tuple():
-            return [render_value(each, scope) for each in value]
-        case Mapping():
-            return {key: render_value(each, scope) for key, each in value.items()}
-        case _:
-            return value
+        raise ExpressionFailed(
+            f"`foreach` has {count:,} items; at most {MAX_ITEMS:,} are allowed. Give each subtask more work."
+        )

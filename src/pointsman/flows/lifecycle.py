@@ -10,12 +10,12 @@ from pointsman.lifecycles import SHIPPED, load_lifecycle
 
 
 def find_lifecycle(flow: Flow) -> Lifecycle:
-    """A shipped one by its name, or one of a file, seen from the flow's own; LifecycleError where there is none."""
-    return load_lifecycle(find_lifecycle_file(flow) or flow.lifecycle)
+    """A shipped lifecycle by its name, or the one in a file, relative to the flow file; LifecycleError if there is none."""
+    return load_lifecycle(_find_file(flow) or flow.lifecycle)
 
 
-def find_lifecycle_file(flow: Flow) -> Path | None:
-    """The file of its lifecycle, where it is not a shipped one."""
+def _find_file(flow: Flow) -> Path | None:
+    """The file of its lifecycle; None for a shipped one."""
     name = flow.lifecycle
     if name in SHIPPED or not ("/" in name or name.endswith((".yaml", ".yml"))):
         return None
@@ -23,5 +23,5 @@ def find_lifecycle_file(flow: Flow) -> Path | None:
 
 
 def has_subtasks(lifecycle: Lifecycle) -> bool:
-    """Whether its tasks can have parts: something must happen when the last of them is done."""
+    """Whether its tasks can have subtasks: a signal must tell when the last of them is done."""
     return "children_done" in lifecycle.of_kind(Kind.TASK).signals

@@ -1,4 +1,4 @@
-"""The one door for flow files: read, shape, check; or every finding at once."""
+"""Reads flow files: parse, shape and check once; every finding at once."""
 
 from __future__ import annotations
 
@@ -6,47 +6,48 @@ from collections.abc import Collection
 from pathlib import Path
 
 from pointsman.errors import Finding, FlowInvalid, FlowUnreadable, Place
-from pointsman.flows.check import check_tools, find_remarks
-from pointsman.flows.document import Spot, read_document
+from pointsman.flows.check import FlowCheck
+from pointsman.flows.document import read_document
+from pointsman.flows.findings import Reporter
 from pointsman.flows.model import Flow
-from pointsman.flows.remark import Remark
 from pointsman.flows.shape import shape_flow
+from pointsman.kernel.machine import Lifecycle
 
 TEXT = "<text>"
 
 
 def load_flow(source: str | Path, *, file: str | None = None, tools: Collection[str] | None = None) -> Flow:
-    """A flow from its file, or from a text: one that has several lines, or comes with the name of its file.
+    """Load a flow from its file, or from a text: one that has several lines, or comes with the name of its file.
 
-    With the `tools` of a project, those that a task uses must be among them.
+    With the `tools` of a project, a task may only use those.
     """
+    return load_with_lifecycle(source, file=file, tools=tools)[0]
+
+
+def load_with_lifecycle(
+    source: str | Path, *, file: str | None = None, tools: Collection[str] | None = None
+) -> tuple[Flow, Lifecycle]:
+    """Load a flow together with the lifecycle that it was checked with."""
     if isinstance(source, str) and (file is not None or "\n" in source):
-        return _read_flow(source, file or TEXT, tools).from_file(file)
-    return _read_flow(_read_text(Path(source)), str(source), tools).from_file(str(source))
+        return _read_flow(source, file, tools)
+    return _read_flow(_read_text(Path(source)), str(source), tools)
 
 
-def _read_flow(text: str, file: str, tools: Collection[str] | None) -> Flow:
-    document = read_document(text, file)
+def _read_flow(text: str, file: str | None, tools: Collection[str] | None) -> tuple[Flow, Lifecycle]:
+    document = read_document(text, file or TEXT)
     findings = document.findings
     if not isinstance(document.value, dict):
-        if not findings:
-            advice = "Begin with `name:` and `tasks:`."
-            findings.append(Finding("structure", Place(file, 1, 1), "The file is not a mapping.", advice))
-        raise FlowInvalid(findings)
-    shaped = shape_flow(document.value, document.spot)
-    findings += (remark.finding(_place(remark, spot)) for remark, spot in shaped.remarks)
-    if shaped.flow is not None:
-        shaped.flow.from_file(None if file == TEXT else file)
-        remarks = [*find_remarks(shaped.flow, shaped.damaged), *(check_tools(shaped.flow, tools) if tools is not None else ())]
-        findings += (remark.finding(_place(remark, document.spot.find(remark.path))) for remark in remarks)
-    if findings or shaped.flow is None:
+        top = Place(file or TEXT, 1, 1)
+        raise FlowInvalid(
+            findings or [Finding("structure", top, "The file is not a mapping.", "Start with `name:` and `tasks:`.")]
+        )
+    reporter = Reporter(document.spot)
+    flow, damaged = shape_flow(document.value, document.spot, reporter)
+    lifecycle = FlowCheck(flow.from_file(file), reporter, damaged, tools).run() if flow is not None else None
+    if (findings := [*findings, *reporter.findings]) or flow is None or lifecycle is None:
         unique = dict.fromkeys(findings)
         raise FlowInvalid(sorted(unique, key=lambda finding: (finding.place.line, finding.place.column)))
-    return shaped.flow
-
-
-def _place(remark: Remark, spot: Spot) -> Place:
-    return spot.key if remark.of_key else spot.place_of(remark.snippet)
+    return flow, lifecycle
 
 
 def _read_text(path: Path) -> str:

@@ -1,18 +1,19 @@
 """What a flow is: the same objects, whether they come from YAML or from Python.
 
     Flow ─┬─ inputs ───▶ Input
-          ├─ defaults ─▶ Defaults        what every task gets unless it says otherwise
+          ├─ defaults ─▶ Defaults        options of every task that does not set them
           └─ tasks ────▶ FlowTask ─┬─ backoff ─▶ Backoff
-                                   ├─ outputs ─▶ Outputs
-                                   └─ checks ──▶ Check
+                         │         ├─ outputs ─▶ Outputs
+                         │         └─ checks ──▶ Check
+                         └─ one subclass per kind of task, declared by its runner (`pointsman.flows.kinds`)
 
-The models say what shape things have. Whether they make sense together is for `pointsman.flows.check`.
+The models declare the shape. `pointsman.flows.check` decides whether a flow makes sense as a whole.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Self
+from collections.abc import Iterator, Mapping, Set
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import (
     BaseModel,
@@ -20,16 +21,20 @@ from pydantic import (
     ConfigDict,
     Field,
     PrivateAttr,
+    SerializeAsAny,
     WithJsonSchema,
+    WrapValidator,
     model_serializer,
     model_validator,
 )
 from pydantic.json_schema import SkipJsonSchema
 
 from pointsman.engine.checks import MAX_COUNT
+from pointsman.flows import kinds
 from pointsman.flows.values import (
     Argv,
     Callable,
+    Content,
     Count,
     Delay,
     Duration,
@@ -48,7 +53,7 @@ from pointsman.flows.values import (
 from pointsman.lifecycles import DEFAULT
 
 InputType = Literal["string", "integer", "number", "boolean", "list", "object"]
-ACTIONS = ("run", "command", "call")
+CallMode = Literal["process", "thread"]
 LATER = {
     "approval": "Approvals come with a later version of Pointsman",
     "review": "Reviews come with a later version of Pointsman",
@@ -58,7 +63,7 @@ LATER = {
 
 
 def type_of(value: object) -> InputType | None:
-    """What an input of this value is; None for what is none of them."""
+    """The input type of a value; None where no type fits."""
     match value:
         case bool():
             return "boolean"
@@ -81,16 +86,16 @@ class _Model(BaseModel):
 
 
 class Input(_Model):
-    """Something that a flow is given when it is run; a bare value stands for its default."""
+    """A value that a run of the flow is given; a bare value is its default."""
 
     type: InputType = "string"
-    """What it is; taken from the default where that is given."""
+    """The type; inferred from the default."""
     default: Any = None
-    """What it is when nobody says; without one it must be given."""
+    """The value to use when none is given; an input without a default is required."""
     description: Text = ""
-    """One line for people."""
+    """A one-line description."""
     choices: list[Any] | None = None
-    """The values that it may have."""
+    """The allowed values."""
 
     @model_validator(mode="before")
     @classmethod
@@ -109,16 +114,16 @@ class Input(_Model):
 
 
 class Backoff(_Model):
-    """How long to wait before the next try; a bare duration stands for `base`."""
+    """The delay before a retry; a bare duration is `base`."""
 
     base: Delay = 1.0
-    """The wait before the first retry."""
+    """The delay before the first retry."""
     factor: float = Field(default=2.0, ge=1, le=1000, strict=True)
-    """How many times longer each wait is than the one before."""
+    """Each delay is this many times the previous one."""
     max: Delay = 300.0
-    """No wait is longer than this."""
+    """The longest delay."""
     jitter: float = Field(default=0.1, ge=0, le=10, strict=True)
-    """A share of the wait that is added by chance, so that those who failed together do not return together."""
+    """The largest share of the delay that is added at random, so that tasks that failed together do not retry together."""
 
     @model_validator(mode="before")
     @classmethod
@@ -127,10 +132,10 @@ class Backoff(_Model):
 
 
 class Outputs(_Model):
-    """Where a task leaves its result as JSON: `stdout`, or `{file: PATH}`."""
+    """Where a task writes its result as JSON: `stdout`, or `{file: PATH}`."""
 
     from_: Literal["file", "stdout"] = Field(validation_alias="from", serialization_alias="from")
-    file: Word | None = None
+    file: Annotated[Word | None, Content.TEXT] = None
 
     @model_validator(mode="before")
     @classmethod
@@ -149,78 +154,83 @@ class Outputs(_Model):
 
 
 class JsonSchemaCheck(_Model):
-    """A file that must be JSON and follow a JSON Schema."""
+    """A file that must be valid against a JSON Schema."""
 
-    file: Word
+    file: Annotated[Word, Content.TEXT]
     schema_: SchemaSource = Field(validation_alias="schema", serialization_alias="schema")
 
 
 class Check(_Model):
-    """Something that must hold after a task, or the attempt counts as failed; exactly one kind each."""
+    """A condition that must hold after the task, or the attempt fails; exactly one kind each."""
 
     exit_code: ExitCodes | None = None
     """The exit code is this one, or one of these."""
-    file: Word | None = None
-    """This file is there."""
-    glob: Word | None = None
+    file: Annotated[Word | None, Content.TEXT] = None
+    """This file exists."""
+    glob: Annotated[Word | None, Content.TEXT] = None
     """At least `at_least` files match this pattern."""
     at_least: Count | None = Field(default=None, ge=1, le=MAX_COUNT)
-    """With `glob`: how many files at least; 1 where nothing is said."""
+    """With `glob`: the minimum number of files (default: 1)."""
     json_schema: JsonSchemaCheck | None = None
-    """A file follows a JSON Schema."""
-    output: Pattern | None = None
-    """This regular expression is found in the last lines of the output."""
-    command: Argv | None = None
-    """This command ends with 0."""
-    run: Word | None = None
-    """This shell script ends with 0."""
+    """A file is valid against a JSON Schema."""
+    output: Annotated[Pattern | None, Content.TEXT] = None
+    """This regular expression matches in the last lines of the output."""
+    command: Annotated[Argv | None, Content.TEXT] = None
+    """This command exits with 0."""
+    run: Annotated[Word | None, Content.SHELL] = None
+    """This shell script exits with 0."""
     call: Callable | None = None
-    """This Python function returns anything but False, and raises nothing."""
+    """This Python function raises nothing and does not return False."""
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """What it checks; one, where it is sound."""
+        """The kinds that are given; exactly one in a valid check."""
         return tuple(key for key in CHECK_KINDS if getattr(self, key) is not None)
 
 
 CHECK_KINDS = ("exit_code", "file", "glob", "json_schema", "output", "command", "run", "call")
 
 
-class Defaults(_Model):
-    """What a task can leave to its flow."""
+class TaskOptions(_Model):
+    """The keys of a task that `defaults` can set, too."""
 
-    env: dict[str, Text] = Field(default_factory=dict)
-    """Environment variables; those of the flow, of `defaults` and of the task are put together."""
-    cwd: Word | None = None
-    """The directory to run in, seen from the project's."""
+    env: Annotated[dict[str, Text], Content.TEXT] = Field(default_factory=dict)
+    """Environment variables; those of the flow, of `defaults` and of the task are merged."""
+    cwd: Annotated[Word | None, Content.TEXT] = None
+    """The working directory, relative to the project."""
     timeout: Duration | None = None
-    """How long one attempt may take."""
+    """The longest time that one attempt may take."""
     stall_timeout: Duration | None = None
-    """How long one attempt may go without writing anything."""
+    """The longest time that one attempt may go without output."""
     retries: Count = Field(default=0, ge=0, le=MAX_COUNT)
-    """How often to try again."""
+    """How many times to retry."""
     backoff: Backoff = Backoff()
-    """How long to wait before trying again."""
+    """The delay before a retry."""
     retry_on: RetryReasons | None = None
-    """What is worth another try: `failure`, `timeout`, `stall`, `signal`, `checks`, exit codes; by default everything."""
+    """What to retry after: `failure`, `timeout`, `stall`, `signal`, `checks`, exit codes; by default everything."""
     expected_exit_codes: ExitCodes = (0,)
-    """The exit codes that mean that all went well; by default those of the tool, or 0."""
+    """The exit codes that mean success; by default those of the tool, or 0."""
     tool: Word | None = None
-    """The profile of pointsman.toml that says how the program is called and how often it may be."""
+    """The profile in pointsman.toml that defines how the program is called and how often."""
     needs_capabilities: Words = ()
-    """What a worker must be able to do to run it."""
+    """The capabilities that a worker needs to run the task."""
     critical: Truth = True
-    """Whether the run fails when it fails; `false` passes over it, and the others go on."""
+    """Whether the run fails when the task fails; with `false` the other tasks continue."""
     priority: Count = Field(default=0, ge=-MAX_COUNT, le=MAX_COUNT)
-    """Those with more go first."""
+    """Tasks with a higher priority start first."""
     budget_usd: Money | None = None
-    """How much it may spend."""
+    """How much the task may spend."""
     checks: tuple[Check, ...] = ()
-    """What must hold after it."""
+    """The conditions that must hold after the task."""
     outputs: Outputs | None = None
-    """Where it leaves its result for later tasks; without this, the file $POINTSMAN_OUTPUT if it writes it."""
-    mode: Literal["process", "thread"] = "process"
-    """With `call`: whether the function gets a process of its own or a thread of the worker."""
+    """Where the task writes its result for later tasks; by default the file $POINTSMAN_OUTPUT, if it writes one."""
+
+
+class Defaults(TaskOptions):
+    """The options of every task that does not set them itself."""
+
+    mode: CallMode = "process"
+    """With `call`: whether the function runs in its own process or in a thread of the worker."""
 
 
 def _refuse(key: str) -> BeforeValidator:
@@ -235,71 +245,92 @@ def _later(key: str) -> Any:
     return Annotated[None, _refuse(key), WithJsonSchema({"not": {}, "description": f"{LATER[key]}."})]
 
 
-class FlowTask(Defaults):
-    """One piece of work: exactly one of `run`, `command` and `call`, and how to go about it."""
+class FlowTask(TaskOptions):
+    """One unit of work: exactly one key that selects its kind (`run`, `command`, `call`, …), and options.
+
+    `FlowTask(run="make")` makes a task of the kind that its keys select. A runner declares its keys in a subclass.
+    """
+
+    kind: ClassVar[str | None] = None
+    """The key that selects this kind of task."""
+    synonyms: ClassVar[Mapping[str, str]] = {}
+    """Names that other tools give to the keys of this kind, for suggestions."""
 
     description: Text = ""
-    """One line for people."""
+    """A one-line description."""
     needs: Words = ()
-    """The tasks that must have succeeded before."""
-    run: Word | None = None
-    """A script for /bin/sh; values of expressions are quoted for it."""
-    command: Argv | None = None
-    """A program and its arguments, without a shell."""
-    call: Callable | None = None
-    """A Python function, as `package.module:function`."""
-    with_: dict[str, Any] = Field(default_factory=dict, validation_alias="with", serialization_alias="with")
-    """With `call`: the arguments, by name."""
-    when: Word | None = None
-    """An expression; the task is skipped where it is false."""
-    foreach: Items | None = None
+    """The tasks that must succeed first."""
+    when: Annotated[Word | None, Content.EXPRESSION] = None
+    """An expression; the task is skipped when it is false."""
+    foreach: Annotated[Items | None, Content.EXPRESSION] = None
     """One subtask for each item of a list, of an expression's list, or of every combination of several lists."""
     approval: _later("approval") = None  # type: ignore[valid-type]
     review: _later("review") = None  # type: ignore[valid-type]
     agent: _later("agent") = None  # type: ignore[valid-type]
     prompt: _later("prompt") = None  # type: ignore[valid-type]
     item: SkipJsonSchema[Any] = None
-    """Of a subtask: the item that it is for."""
+    """Of a subtask: its item."""
     index: SkipJsonSchema[int | None] = None
-    """Of a subtask: the number of its item, from 0."""
+    """Of a subtask: the index of its item, from 0."""
 
-    @property
-    def action(self) -> str | None:
-        """Which of `run`, `command` and `call` it has."""
-        return next((key for key in ACTIONS if getattr(self, key) is not None), None)
+    def __new__(cls, **keys: Any) -> Self:
+        return super().__new__((kinds.find_model(keys) or cls) if cls is FlowTask else cls)  # type: ignore[return-value]
+
+    if TYPE_CHECKING:
+
+        def __init__(self, **keys: Any) -> None: ...
+
+    def summary(self) -> str:
+        """What the task does, in one line."""
+        return ""
+
+    def check(self, given: Set[str]) -> Iterator[tuple[str, str, str]]:  # noqa: ARG002 - for kinds to override
+        """Problems with the keys of this kind, as (key, message, advice); `given` has the keys that the task itself sets."""
+        yield from ()
 
     def payload(self) -> dict[str, Any]:
-        """What a worker gets to see, as JSON; `FlowTask.model_validate` reads it."""
+        """The task as JSON, for the worker; `read_task` reads it."""
         payload = self.model_dump(mode="json", by_alias=True, exclude_defaults=True)
         if "expected_exit_codes" in self.model_fields_set:
-            # Said explicitly, also where it says what is usual: a tool's own codes do not count then.
+            # An explicit value overrides the codes of the tool, even when it equals the default.
             payload["expected_exit_codes"] = list(self.expected_exit_codes)
         return payload
 
 
+def read_task(value: Any) -> FlowTask:
+    """A task from its keys and values, as the kind that they select."""
+    if isinstance(value, FlowTask):
+        return value
+    model = kinds.find_model(value) if isinstance(value, Mapping) else None
+    return (model or FlowTask).model_validate(value)
+
+
+_AnyTask = Annotated[SerializeAsAny[FlowTask], WrapValidator(lambda value, _: read_task(value))]
+
+
 class Flow(_Model):
-    """Tasks that belong together, and how they depend on each other."""
+    """A graph of tasks."""
 
     name: Word
-    """What runs of it are called."""
+    """The name of its runs."""
     description: Text = ""
-    """One line for people."""
+    """A one-line description."""
     lifecycle: Word = DEFAULT
-    """The states and transitions that its runs follow: a shipped lifecycle, or the path of a file, seen from this one."""
+    """The lifecycle of its runs: the name of a shipped one, or the path of a file, relative to this one."""
     ordered: Truth = False
-    """A strict sequence: each task waits for the one before it."""
+    """Run the tasks strictly in order: each waits for the one before it."""
     inputs: dict[str, Input] = Field(default_factory=dict)
-    """What it is given when it is run."""
+    """The values that a run is given."""
     env: dict[str, Text] = Field(default_factory=dict)
-    """Environment variables of every task."""
+    """Environment variables for every task."""
     defaults: Defaults = Defaults()
-    """What every task gets unless it says otherwise."""
-    tasks: dict[str, FlowTask] = Field(default_factory=dict)
+    """Options of every task that does not set them itself."""
+    tasks: dict[str, _AnyTask] = Field(default_factory=dict)
     """The tasks, by name."""
     timeout: Duration | None = None
-    """How long the whole run may take."""
+    """The longest time that the whole run may take."""
     retries: Count = Field(default=0, ge=0, le=MAX_COUNT)
-    """How often the run as a whole is tried again."""
+    """How many times to retry the run as a whole."""
     budget_usd: Money | None = None
     """How much the whole run may spend."""
 
@@ -307,20 +338,18 @@ class Flow(_Model):
 
     @property
     def file(self) -> str | None:
-        """The file that it was read from."""
+        """The file that the flow was read from."""
         return self._file
 
     def from_file(self, file: str | None) -> Self:
-        """The same, with the file that it was read from."""
+        """Set the file that the flow was read from."""
         self._file = file
         return self
 
     def task(self, name: str) -> FlowTask:
-        """A task with the defaults merged in."""
+        """A task with the defaults that its kind has."""
         task = self.tasks[name]
-        inherited = self.defaults.model_fields_set - task.model_fields_set
-        if task.call is None:
-            inherited -= {"mode"}
+        inherited = (self.defaults.model_fields_set - task.model_fields_set) & type(task).model_fields.keys()
         given = {field: getattr(self.defaults, field) for field in inherited}
         if self.defaults.env:
             given["env"] = {**self.defaults.env, **task.env}
@@ -328,7 +357,7 @@ class Flow(_Model):
 
     @property
     def links(self) -> dict[str, tuple[str, ...]]:
-        """By task, the tasks that must come directly before."""
+        """By task, its direct predecessors."""
         if not self.ordered:
             return {name: task.needs for name, task in self.tasks.items()}
         names = list(self.tasks)

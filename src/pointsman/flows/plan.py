@@ -1,4 +1,4 @@
-"""The order of things: which tasks can run at once, and the two files that say so for each run (document 002.5)."""
+"""Stages: which tasks can run at the same time, and the two files that describe them for each run (document 002.5)."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from pointsman.flows.model import Flow, FlowTask
 PLAN_FILE = "plan.json"
 DAG_FILE = "dag.json"
 MANY = 300
-"""With more tasks than this, nobody follows single lines."""
+"""With more tasks than this, no reader follows single lines."""
 
 
 def find_stages(flow: Flow) -> list[list[str]]:
-    """The tasks in stages: each waits for something of the stage before it, and those of one stage can run at once."""
+    """Group the tasks into stages: each task waits for one of the previous stage; those of one stage can run at once."""
     links = flow.links
     stage: dict[str, int] = {}
     for name in TopologicalSorter(links).static_order():
@@ -29,7 +29,7 @@ def find_stages(flow: Flow) -> list[list[str]]:
 
 
 def shorten_links(links: Mapping[str, Sequence[str]]) -> dict[str, tuple[str, ...]]:
-    """The links without those that others imply: who needs B, which needs A, waits for A anyway. All, if they are many."""
+    """Drop the links that others imply: a task that needs B, which needs A, waits for A anyway. Keep all if they are many."""
     if len(links) > MANY:
         return {name: tuple(needs) for name, needs in links.items()}
     before: dict[str, set[str]] = {}
@@ -42,7 +42,7 @@ def shorten_links(links: Mapping[str, Sequence[str]]) -> dict[str, tuple[str, ..
 
 
 def describe_plan(flow: Flow) -> dict[str, Any]:
-    """The execution plan: the stages, and the longest chain of tasks, which bounds how quick it can be."""
+    """The execution plan: the stages, and the longest chain of tasks, which bounds the duration."""
     stages = find_stages(flow)
     return {
         "flow": flow.name,
@@ -56,7 +56,7 @@ def describe_plan(flow: Flow) -> dict[str, Any]:
 
 
 def describe_dag(flow: Flow) -> dict[str, Any]:
-    """The graph of tasks: the nodes with what matters about them, and every link."""
+    """The graph of tasks: nodes with their main properties, and every link."""
     stage = {name: number for number, tasks in enumerate(find_stages(flow), start=1) for name in tasks}
     return {
         "flow": flow.name,
@@ -66,7 +66,7 @@ def describe_dag(flow: Flow) -> dict[str, Any]:
 
 
 def write_plan(flow: Flow, directory: Path) -> tuple[Path, Path]:
-    """Write both files into a directory, which is made if it is not there."""
+    """Write both files into a directory; it is created if it does not exist."""
     directory.mkdir(parents=True, exist_ok=True)
     paths = directory / PLAN_FILE, directory / DAG_FILE
     for path, content in zip(paths, (describe_plan(flow), describe_dag(flow)), strict=True):
@@ -75,22 +75,15 @@ def write_plan(flow: Flow, directory: Path) -> tuple[Path, Path]:
 
 
 def describe_action(task: FlowTask) -> str:
-    """What a task does, in one line."""
-    match task.action:
-        case "command":
-            words = " ".join([*([task.tool] if task.tool else []), *(task.command or ())])
-        case "run":
-            words = next((line.strip() for line in (task.run or "").splitlines() if line.strip()), "")
-        case _:
-            words = f"{task.call}()"
-    words = " ".join("".join(letter if letter.isprintable() else " " for letter in words).split())
+    """What a task does, in one short line."""
+    words = " ".join("".join(letter if letter.isprintable() else " " for letter in task.summary()).split())
     return words if len(words) <= 60 else f"{words[:59]}…"
 
 
 def _describe_task(task: FlowTask) -> dict[str, Any]:
     return {
         "description": task.description,
-        "kind": task.action,
+        "kind": task.kind,
         "action": describe_action(task),
         "when": task.when,
         "foreach": task.foreach,

@@ -1,26 +1,22 @@
-"""The JSON Schema of flow files, for editors; written from the models."""
+"""The JSON Schema of flow files, for editors; built from the models, those of installed runners included."""
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
-from pointsman.flows.model import ACTIONS, CHECK_KINDS, Flow
+from pointsman.flows.kinds import list_models
+from pointsman.flows.model import CHECK_KINDS, Flow
 from pointsman.lifecycles import SHIPPED
-
-SCHEMA = Path(__file__).with_name("flow.schema.json")
-
-
-def write_schema() -> str:
-    """The text of the schema file."""
-    return json.dumps(build_schema(), indent=2, ensure_ascii=False) + "\n"
 
 
 def build_schema() -> dict[str, Any]:
-    """What the models say, with the short forms that they read, and without what helps nobody."""
+    """The schemas of the models, with the short forms that they accept."""
     schema = _tidy(Flow.model_json_schema(by_alias=True))
     parts = schema.pop("$defs")
+    for model in list_models().values():
+        of_kind = _tidy(model.model_json_schema(by_alias=True))
+        parts = {**of_kind.pop("$defs", {}), **parts}
+        parts["FlowTask"]["properties"] |= of_kind["properties"]
     parts["Backoff"] = _or(parts["Backoff"], parts["Backoff"]["properties"]["base"])
     parts["Input"] = _or(parts["Input"], {"type": ["string", "number", "boolean", "array", "null"]})
     parts["Outputs"] = {
@@ -35,7 +31,7 @@ def build_schema() -> dict[str, Any]:
             },
         ],
     }
-    parts["FlowTask"]["oneOf"] = [{"required": [key]} for key in ACTIONS]
+    parts["FlowTask"]["oneOf"] = [{"required": [key]} for key in list_models()]
     parts["Check"]["oneOf"] = [{"required": [key]} for key in CHECK_KINDS]
     schema["properties"]["lifecycle"] = {
         "description": schema["properties"]["lifecycle"]["description"],
@@ -54,7 +50,7 @@ def _or(long: dict[str, Any], short: dict[str, Any]) -> dict[str, Any]:
 
 
 def _tidy(schema: Any) -> Any:
-    """Without the titles that only repeat the keys, and without defaults that say nothing."""
+    """Drop the titles, which only repeat the keys, and empty defaults."""
     if isinstance(schema, list):
         return [_tidy(each) for each in schema]
     if not isinstance(schema, dict):

@@ -1,113 +1,116 @@
-"""From plain values to a flow: everything whose shape is wrong is reported, left out, and the rest is taken as it is.
-
-So one mistake does not hide the others: what is left can still be checked for sense.
-"""
+"""From plain values to a flow: every invalid value is reported and left out, so that the rest can be checked, too."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from pointsman.flows.document import Spot
-from pointsman.flows.explain import INTERNAL, explain_error, explain_internal, explain_key, explain_missing, find_meant
+from pointsman.flows import kinds
+from pointsman.flows.document import Path, Spot
+from pointsman.flows.explain import INTERNAL, explain_error, explain_internal, explain_key, find_meant
+from pointsman.flows.findings import Reporter
 from pointsman.flows.model import Flow
-from pointsman.flows.remark import Path, Remark
 
 ROUNDS = 20
 UNNAMED = "unnamed"
 
 
-@dataclass(slots=True)
-class Shaped:
-    """The flow as far as it can be made out, and what is wrong with the rest."""
-
-    flow: Flow | None = None
-    remarks: list[tuple[Remark, Spot]] = field(default_factory=list)
-    damaged: set[Path] = field(default_factory=set)
-    """The parts that were left out."""
-
-
-def shape_flow(value: dict[str, Any], spot: Spot) -> Shaped:
-    """Read a flow from plain values; `value` and `spot` are pruned together as parts have to be left out."""
-    pruning = _Pruning(value, spot)
+def shape_flow(value: dict[str, Any], spot: Spot, report: Reporter) -> tuple[Flow | None, set[Path]]:
+    """The flow, as far as it can be read, and the paths that were left out; `value` and `spot` are pruned together."""
+    pruning = _Pruning(value, spot, report)
     pruning.drop_internal()
     for _ in range(ROUNDS):
         try:
-            pruning.shaped.flow = Flow.model_validate(value)
-            break
+            return Flow.model_validate(value), pruning.damaged
         except ValidationError as error:
-            found = error.errors(include_url=False)
-        for details in sorted(found, key=lambda each: _order(each["loc"]), reverse=True):
-            pruning.take_out(details)
-    return pruning.shaped
+            pruning.take_out_all(sorted(error.errors(include_url=False), key=lambda each: _order(each["loc"]), reverse=True))
+    return None, pruning.damaged
 
 
 def _order(path: Sequence[str | int]) -> list[tuple[str, int]]:
-    """Later entries of a list come out first, so that the numbers of the others still hold."""
+    """Later list entries are removed first, so that the indexes of the others stay valid."""
     return [("", step) if isinstance(step, int) else (step, 0) for step in path]
 
 
 class _Pruning:
-    """Values on the way to a flow, and the spots beside them."""
+    """The values of a flow and their spots."""
 
-    def __init__(self, value: dict[str, Any], spot: Spot) -> None:
-        self._value, self._spot = value, spot
-        self.shaped = Shaped()
+    def __init__(self, value: dict[str, Any], spot: Spot, report: Reporter) -> None:
+        self._value, self._spot, self._report = value, spot, report
+        self.damaged: set[Path] = set()
 
     def drop_internal(self) -> None:
-        """What the engine adds to a subtask cannot be said in a file."""
-        tasks = self._value.get("tasks")
-        for name, task in tasks.items() if isinstance(tasks, dict) else ():
-            for key in sorted(INTERNAL & task.keys()) if isinstance(task, dict) else ():
-                self._report(explain_internal(name, key))
+        """Remove the keys that only subtasks have."""
+        for name, task in self._tasks():
+            for key in sorted(INTERNAL & task.keys()):
+                explain_internal(self._report, name, key)
                 self._remove(("tasks", name, key))
 
-    def take_out(self, details: ErrorDetails) -> None:
-        """Report one error of the shape, and remove or rename what caused it."""
+    def take_out_all(self, errors: Sequence[ErrorDetails]) -> None:
+        """Report the errors of one round, and remove or rename what caused them."""
+        unknown = [self._existing(tuple(each["loc"])) for each in errors if each["type"] == "extra_forbidden"]
+        if self._rename_misspelt(unknown):
+            return  # the right key may select another kind of task, which has other errors
+        for details in errors:
+            self._take_out(details)
+        self._drop_orphans()
+
+    def _take_out(self, details: ErrorDetails) -> None:
         wanted = tuple(details["loc"])
         path = self._existing(wanted)
         if details["type"] == "extra_forbidden":
-            self._take_out_key(path)
+            if not self._is_anchor(path):
+                explain_key(self._report, path, self._at(path[:-1]))
+            self._remove(path)
             return
-        missing = details["type"] == "missing"
-        self._report(explain_missing(wanted) if missing else explain_error(details, path))
-        self.shaped.damaged.add(wanted if missing else path)
+        explain_error(self._report, details, path)
+        self.damaged.add(wanted if details["type"] == "missing" else path)
         if wanted == ("name",):
             self._value["name"] = UNNAMED
         elif path:
             self._remove(path)
 
-    def _take_out_key(self, path: Path) -> None:
-        """A misspelt key is taken for what was meant, so that nothing is said to be missing."""
-        key, above = str(path[-1]), path[:-1]
-        if not above and key.startswith("x-"):
-            self._remove(path)  # a place for anchors, as in other YAML files
-            return
-        self._report(explain_key(path))
-        meant, holder = find_meant(path), self._at(above)
-        if meant and meant not in holder:
-            spots: Any = self._spot.find(above).inside
-            holder[meant], spots[meant] = holder.pop(key), spots.pop(key)
-        else:
-            self._remove(path)
+    def _rename_misspelt(self, paths: Sequence[Path]) -> bool:
+        """Take a misspelt key for what was meant, so that it is not reported as missing; whether there was one."""
+        renamed = False
+        for path in paths:
+            above, key = path[:-1], str(path[-1])
+            holder, meant = self._at(above), None if self._is_anchor(path) else find_meant(path)
+            if meant and meant != key and meant not in holder:
+                explain_key(self._report, path, holder)
+                spots: Any = self._spot.find(above).inside
+                holder[meant], spots[meant] = holder.pop(key), spots.pop(key)
+                renamed = True
+        return renamed
 
-    def _report(self, remark: Remark) -> None:
-        """With the spot of now: what is removed later may shift it."""
-        if all(remark != other for other, _ in self.shaped.remarks):
-            self.shaped.remarks.append((remark, self._spot.find(remark.path)))
+    def _drop_orphans(self) -> None:
+        """Remove the other keys of a kind whose selecting key was left out."""
+        for name, task in self._tasks():
+            lost = [str(path[2]) for path in self.damaged if path[:2] == ("tasks", name) and len(path) > 2]
+            for model in (kinds.find_model([key]) for key in lost if key not in task):
+                for key in (kinds.keys_of(model).keys() - kinds.common_keys()) & task.keys() if model else ():
+                    self._remove(("tasks", name, key))
+
+    def _tasks(self) -> list[tuple[str, dict[str, Any]]]:
+        tasks = self._value.get("tasks")
+        return [(name, task) for name, task in tasks.items() if isinstance(task, dict)] if isinstance(tasks, dict) else []
+
+    @staticmethod
+    def _is_anchor(path: Path) -> bool:
+        """`x-…` at the top holds anchors, as in other YAML files."""
+        return len(path) == 1 and str(path[0]).startswith("x-")
 
     def _existing(self, path: Path) -> Path:
-        """The part of a path that is there."""
+        """The longest part of a path that exists."""
         value: Any = self._value
         for depth, step in enumerate(path):
             if not isinstance(value, dict | list):
                 return path[:depth]
             try:
-                value = value[step]  # type: ignore[index] # of the wrong kind, it is simply not there
+                value = value[step]  # type: ignore[index] # a step of the wrong type does not exist
             except (KeyError, IndexError, TypeError):
                 return path[:depth]
         return path

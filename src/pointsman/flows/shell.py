@@ -1,8 +1,7 @@
-"""Where the expressions of a script stand, so that their values can be quoted and never become part of the program.
+"""The context of each expression in a shell script, so that its value can be quoted and never becomes part of the program.
 
-Quoting a value is easy; knowing what it stands in is not: between double quotes `'$(rm …)'` is run. So the script is followed
-from its beginning, and where that leaves any doubt the expression is refused instead: wherever shells disagree, or wherever it
-would take a whole shell to follow them, nothing behind it is certain any more.
+Quoting a value is easy; knowing its context is not: between double quotes, `'$(rm …)'` is executed. So the script is followed
+from its start. Where shells disagree, or where only a complete shell could tell, every later expression is refused.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ _TO_DESCRIPTOR = re.compile(r"[<>]&(?:[0-9]+-?|-)(?=[ \t\n;&|<>)])")
 _NOT_IN_COMMENT = re.compile(r"[^A-Za-z0-9_ .,:/@+-]")
 
 _SHIFTS, _COMMANDS, _NESTED = "$((", "((", "((…("
-"""`$((…))` is arithmetic for every shell, `((…))` may be two subshells; and a pair of parentheses inside of either."""
+"""`$((…))` is arithmetic in every shell, `((…))` may be two subshells; and parentheses inside either."""
 _ARITHMETIC = (_SHIFTS, _COMMANDS, _NESTED)
 _FORBIDDEN = {
     "{": "'\"`\\(){<>",
@@ -40,11 +39,11 @@ _FORBIDDEN = {
     "[[": "`\\#)",
     **dict.fromkeys(_ARITHMETIC, "'\"`\\#"),
 }
-"""What makes it uncertain where something ends, by what is open."""
+"""Characters that make the end of a construct uncertain, by construct."""
 
 
 class Context(Enum):
-    """What an expression stands in."""
+    """The context of an expression."""
 
     PLAIN = "plain"
     SINGLE = "between '…'"
@@ -68,9 +67,9 @@ _CONTEXTS = {
 
 
 def quote_for(context: Context, value: str) -> str:
-    """A value as one piece of text where it stands; quotes around it are closed before it and opened again behind."""
+    """Quote a value for its context; surrounding quotes are closed before it and reopened after it."""
     if "\0" in value:
-        raise ExpressionFailed("A value contains a NUL character, which no program can be given.")
+        raise ExpressionFailed("A value contains a NUL character, which cannot be passed to a program.")
     match context:
         case Context.PLAIN:
             return _quote(value)
@@ -85,25 +84,25 @@ def quote_for(context: Context, value: str) -> str:
 
 
 def _quote(value: str) -> str:
-    """Always in quotes: bare, `if` is a keyword, `2` before `>` a file descriptor, and `PATH=x` before a command a setting."""
+    """Always quoted: unquoted, `if` is a keyword, `2` before `>` a file descriptor, and `PATH=x` an assignment."""
     return "'" + value.replace("'", "'\"'\"'") + "'"
 
 
 def explain_doubt(context: Context) -> str:
     advice = "Put it into `env`, and use the variable here."
     if context is Context.ARITHMETIC:
-        advice = 'Put it into `env`, make sure that it is a number, and use "$NAME" here; or compute inside of the expression.'
+        advice = 'Put it into `env`, make sure that it is a number, and use "$NAME" here; or compute it in the expression.'
     return f"A value {context.value} cannot be quoted safely for the shell. {advice}"
 
 
 def doubtful(text: str) -> list[tuple[int, Context]]:
-    """The expressions of a script that cannot be quoted where they stand."""
+    """The expressions of a script that cannot be quoted safely."""
     return [(start, context) for start, context in track_contexts(text).items() if context in _DOUBTFUL]
 
 
 @lru_cache(maxsize=1024)
 def track_contexts(text: str) -> Mapping[int, Context]:
-    """The context of every expression of a script, by where it begins."""
+    """The context of every expression of a script, by its offset."""
     tracker = _Tracker()
     contexts: dict[int, Context] = {}
     for part in split_text(text):
@@ -117,23 +116,23 @@ def track_contexts(text: str) -> Mapping[int, Context]:
 
 @dataclass(frozen=True, slots=True)
 class _Here:
-    """A here-document that is open, or begins with the next line."""
+    """A here-document that is open, or starts with the next line."""
 
     end: str
     strips_tabs: bool
     is_raw: bool
     depth: int
-    """How much was open where it was announced."""
+    """How many constructs were open at the `<<`."""
 
 
 class _Tracker:
-    """Follows a script letter by letter; `_open` has what is open, the innermost last."""
+    """Follows a script character by character; `_open` has the open constructs, the innermost last."""
 
     def __init__(self) -> None:
         self._open: list[str] = []
         self._comment = False
         self._previous = "\n"
-        """The letter before, or some other one where it was escaped."""
+        """The previous character; `x` if it was escaped."""
         self._awaited: list[_Here] = []
         self._here: list[_Here] = []
         self._line = ""
@@ -168,7 +167,7 @@ class _Tracker:
             if piece != "\\\n":
                 self._previous = "x" if len(piece) == 2 and piece[0] == "\\" else piece[-1]
             at += taken
-        self._unsure |= at > len(text)  # a backslash would take the quote away from the value
+        self._unsure |= at > len(text)  # a final backslash would escape the quote of the value
 
     def _doubt(self) -> int:
         self._unsure = True
@@ -185,7 +184,7 @@ class _Tracker:
         return taken
 
     def _step(self, text: str, at: int) -> int:
-        """Take in what stands at `at`; returns how many letters that was."""
+        """Process the text at `at`; returns the number of characters."""
         letter, inside = text[at], self._inside
         if self._here:
             return self._follow_here(letter)
@@ -218,7 +217,7 @@ class _Tracker:
         return 1
 
     def _escape(self, text: str, at: int) -> int:
-        """A backslash; with a line's end it vanishes, and what stands around it may become one sign, like `$(`."""
+        """A backslash; before a line break both vanish, and the characters around them may form one token, like `$(`."""
         if text.startswith("\\\n", at):
             vanishes = self._previous != "$" if self._inside == '"' else self._previous in _BLANK
             if self._awaited or not vanishes:
@@ -239,7 +238,7 @@ class _Tracker:
         return 2 if _SPECIAL.match(text, at) else 1
 
     def _step_narrow(self, text: str, at: int) -> int:
-        """Inside of something in which an expression is refused, so that only its end has to be found."""
+        """Inside a construct in which expressions are refused, so that only its end matters."""
         letter, inside = text[at], self._inside
         if (inside, letter) in (("{", "}"), ("`", "`"), (_NESTED, ")")):
             return self._pop()
@@ -275,7 +274,7 @@ class _Tracker:
                 return 3 if text.startswith("<<<", at) else self._announce_here(text, at)
             case "<" | ">" if text.startswith("&", at + 1):
                 match = _TO_DESCRIPTOR.match(text, at)
-                return match.end() - at if match else self._doubt()  # bash expands what stands there twice
+                return match.end() - at if match else self._doubt()  # bash expands this twice
             case "(":
                 return self._open_parenthesis(text, at)
             case ")" if self._open:
@@ -285,17 +284,17 @@ class _Tracker:
         return 1
 
     def _open_parenthesis(self, text: str, at: int) -> int:
-        """A subshell, or the signs of a function; behind any other word it is a list or a pattern of bash."""
+        """A subshell or a function definition; after any other word it is an array or a pattern of bash."""
         if self._previous not in _WORD_ENDS and not text.startswith("()", at):
             return self._doubt()
         return self._push(_COMMANDS, 2) if text.startswith("((", at) else self._push("(")
 
     def _changes_grammar(self, text: str, at: int) -> bool:
-        """The lone `)` of a case looks like an end; an alias may hold half a quotation; `let` is arithmetic."""
+        """The `)` of a case looks like an end; an alias may contain an unbalanced quote; `let` is arithmetic."""
         return bool(self._open and text.startswith("case", at)) or _CHANGES_GRAMMAR.match(text, at) is not None
 
     def _begin_comment(self) -> int:
-        """Behind `$(…)` a `#` is a part of the word, behind `(…)` it is not; and behind `>` shells differ."""
+        """After `$(…)` a `#` is part of the word, after `(…)` it is not; after `>` shells differ."""
         if self._previous in "&)<>":
             return self._doubt()
         self._comment = self._previous in _WORD_ENDS
@@ -310,7 +309,7 @@ class _Tracker:
         return match.end() - at
 
     def _step_bracket(self, text: str, at: int) -> int:
-        """`a[…]=` is arithmetic for some shells, in which quotes do not help; `[ … ]` is a command like any other."""
+        """`a[…]=` is arithmetic in some shells, where quotes do not help; `[ … ]` is an ordinary command."""
         begins = self._previous in _WORD_ENDS
         if begins and re.match(r"\[\[[ \t]", text[at : at + 3]):
             return self._push("[[", 2)
@@ -330,7 +329,7 @@ class _Tracker:
         if line == here.end:
             self._here.pop(0)
         elif (
-            line.startswith(here.end)  # inside of $(…), bash takes `EOF)` for the end
+            line.startswith(here.end)  # inside $(…), bash accepts `EOF)` as the end
             or (not here.is_raw and _HERE_DOUBTFUL.search(_HERE_SIMPLE.sub("", line)))
             or (here.depth and any(sign in line for sign in "'\"`()\\#"))
         ):

@@ -1,4 +1,4 @@
-"""What may stand in an expression: read with Python's own grammar, and refused unless it is listed here."""
+"""The syntax of expressions: parsed with Python's grammar, and refused unless it is listed here."""
 
 from __future__ import annotations
 
@@ -40,21 +40,21 @@ _NODES = (
     *(ast.List, ast.Tuple, ast.Call),
 )
 _SIGNS = (*COMPARISONS, *ARITHMETIC, ast.And, ast.Or, ast.Not, ast.USub, ast.Load)
-_HABITS = {"&&": "and", "||": "or", "!": "not", "===": "==", "?": "A if CONDITION else B"}
+_OTHER_LANGUAGES = {"&&": "and", "||": "or", "!": "not", "===": "==", "?": "A if CONDITION else B"}
 _DOTTED = re.compile(r"\b([A-Za-z_]\w*)\s*\.\s*([A-Za-z_]\w*)")
 _OPEN_END = re.compile(r"(?:[-+*/%<>=!.,]+|\b(?:and|or|not|in|if|else))\s*$")
 
 
 def parse_source(source: str) -> ast.expr:
-    """The tree of an expression in which everything is allowed."""
+    """Parse an expression and check that everything in it is allowed."""
     if not source:
-        raise ExpressionFailed("The expression is empty. Write something between `${{` and `}}`.")
+        raise ExpressionFailed("The expression is empty. Write one between `${{` and `}}`.")
     if len(source) > MAX_SOURCE:
-        raise ExpressionFailed(f"The expression has {len(source)} characters, and {MAX_SOURCE} are allowed. Do this in a task.")
+        raise ExpressionFailed(f"The expression has {len(source)} characters; the limit is {MAX_SOURCE}. Do this in a task.")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            # Brackets let it go over several lines, as YAML texts do.
+            # Brackets allow line breaks, as YAML texts have them.
             tree = ast.parse(f"({source}\n)", mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise ExpressionFailed(f"This is not an expression: `{shorten(source)}`. {_advise(source, error)}") from None
@@ -63,12 +63,12 @@ def parse_source(source: str) -> ast.expr:
 
 
 def _advise(source: str, error: Exception) -> str:
-    for habit, instead in _HABITS.items():
-        if habit in source.replace("!=", ""):
-            return f"Instead of `{habit}`, write `{instead}`."
+    for other, instead in _OTHER_LANGUAGES.items():
+        if other in source.replace("!=", ""):
+            return f"Instead of `{other}`, write `{instead}`."
     for root, word in _DOTTED.findall(source):
         if iskeyword(word):
-            return f'`{word}` is a word of Python: write it in brackets, as in `{root}["{word}"]`.'
+            return f'`{word}` is a keyword of Python: write it in brackets, as in `{root}["{word}"]`.'
     reason = error.msg if isinstance(error, SyntaxError) else "it is nested too deeply"
     if not reason.startswith("unterminated") and (last := _OPEN_END.search(source)):
         return f"Something is missing after `{last[0].strip()}`."
@@ -76,7 +76,7 @@ def _advise(source: str, error: Exception) -> str:
 
 
 def _check_nodes(tree: ast.expr) -> None:
-    """Refuse everything that is not listed, before anything is evaluated."""
+    """Refuse every node that is not listed."""
     level: list[ast.AST] = [tree]
     for _ in range(MAX_DEPTH):
         for node in level:
@@ -84,7 +84,7 @@ def _check_nodes(tree: ast.expr) -> None:
         level = [child for node in level for child in _operands(node)]
         if not level:
             return
-    raise ExpressionFailed(f"The expression is nested more than {MAX_DEPTH} deep. Do this in a task.")
+    raise ExpressionFailed(f"The expression is nested more than {MAX_DEPTH} levels deep. Do this in a task.")
 
 
 def _operands(node: ast.AST) -> Iterator[ast.AST]:
@@ -105,7 +105,7 @@ def _check_node(node: ast.AST) -> None:
             if name in FUNCTIONS:
                 raise ExpressionFailed(f"`{name}` is a function. Call it: `{name}(…)`.")
             if name not in ROOTS and name not in CONSTANTS:
-                raise ExpressionFailed(f"There is nothing called `{name}`. {suggest(name, (*ROOTS, *FUNCTIONS))}")
+                raise ExpressionFailed(f"`{name}` is not defined. {suggest(name, (*ROOTS, *FUNCTIONS))}")
         case ast.Call(func=function, args=arguments, keywords=keywords):
             if not isinstance(function, ast.Name) or function.id not in FUNCTIONS:
                 name = shorten(ast.unparse(function))
@@ -127,6 +127,6 @@ def _check_node(node: ast.AST) -> None:
 
 
 def shorten(source: str) -> str:
-    """Source in a message: one line, and not too long."""
+    """Source as shown in messages: one short line."""
     source = " ".join(source.split())
     return source if len(source) <= 60 else f"{source[:59]}…"

@@ -1,13 +1,15 @@
-"""The kinds of values that flows are made of: text, durations, money, and lists that may be a single word."""
+"""The types of the values in flows: text, durations, money, lists that may be a single word."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
 from decimal import Decimal, InvalidOperation
+from enum import Enum
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, PlainSerializer, Strict, WithJsonSchema
+from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError
 
 from pointsman.engine.checks import MAX_SECONDS, MAX_USD, SMALLEST_USD
@@ -20,26 +22,43 @@ _DURATION_PATTERN = rf"^(?=.){_PARTS}d)?{_PARTS}h)?{_PARTS}m)?{_PARTS}s)?$"
 RETRY_WORDS = ("failure", "timeout", "stall", "signal", "checks")
 
 
+class Content(Enum):
+    """Marks a field that may hold expressions: what its texts are, and how values are put in."""
+
+    TEXT = "text"
+    """Text, whatever YAML takes it for; values become text."""
+    SHELL = "shell"
+    """A shell script; values are quoted for the shell."""
+    DATA = "data"
+    """Any JSON; a text that is a single expression becomes its value."""
+    EXPRESSION = "expression"
+    """An expression, with or without braces, that is evaluated once for all items of a `foreach`."""
+
+
+def content_of(info: FieldInfo) -> Content | None:
+    return next((each for each in info.metadata if isinstance(each, Content)), None)
+
+
 def wrong(must: str, advice: str = "") -> PydanticCustomError:
-    """What a value must be, as the end of a sentence, and what to write instead."""
+    """An error that says what a value must be, as the end of a sentence, and what to write instead."""
     return PydanticCustomError("value", "{must}", {"must": must, "advice": advice})
 
 
 def _text(value: object) -> str:
-    """Numbers are taken for text, since nobody quotes a port; truth is not, since nobody knows how to spell it."""
+    """Numbers are accepted, since nobody quotes a port number. Booleans are not: their spelling would be ambiguous."""
     if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise wrong("must be text", "Write text, in quotes where it looks like something else.")
+        raise wrong("must be text", "Write text; put it in quotes if it looks like another type.")
     text = str(value)
     if "\0" in text:
-        raise wrong("contains a NUL character", "Remove it: no program can be given one.")
+        raise wrong("contains a NUL character", "Remove it: it cannot be passed to a program.")
     if not text.isascii() and any("\ud800" <= letter <= "\udfff" for letter in text):
-        raise wrong("contains half of a surrogate pair", "Repair its encoding: it is no Unicode text.")
+        raise wrong("contains half of a surrogate pair", "Fix its encoding: it is not valid Unicode.")
     return text
 
 
 def _filled(text: str) -> str:
     if not text.strip():
-        raise wrong("is empty", "Write something, or leave the key out.")
+        raise wrong("is empty", "Write a value, or remove the key.")
     return text
 
 
@@ -53,7 +72,7 @@ def _duration(value: object) -> float:
 
 
 def _delay(value: object) -> float:
-    """A duration that may be nothing."""
+    """A duration that may be zero."""
     return 0.0 if value in (0, "0s") and not isinstance(value, bool) else _duration(value)
 
 
@@ -68,7 +87,7 @@ def _money(value: object) -> Decimal:
     if not amount.is_finite() or not 0 <= amount < MAX_USD:
         raise wrong("must be from 0 to 100 million dollars", advice)
     if amount % SMALLEST_USD:
-        raise wrong("is finer than a millionth of a dollar", "Round it to six places.")
+        raise wrong("has more than six decimal places", "Round it to six decimal places.")
     return amount
 
 
@@ -82,9 +101,7 @@ def _pattern(text: str) -> str:
     try:
         re.compile(text)
     except (re.error, OverflowError, RecursionError) as error:
-        raise wrong(
-            f"is not a regular expression: {error}", "Mend it, or put a `\\` before signs that mean themselves."
-        ) from None
+        raise wrong(f"is not a regular expression: {error}", "Fix it; put a `\\` before special characters.") from None
     return text
 
 
@@ -97,7 +114,7 @@ def _retry_reason(value: object) -> str | int:
 
 
 def _several(value: object) -> object:
-    """One thing where a list is expected is a list of one."""
+    """A single value where a list is expected is a list of one."""
     return (value,) if isinstance(value, str | int) and not isinstance(value, bool) else value
 
 
@@ -119,25 +136,21 @@ def _foreach(value: object) -> Any:
 def _schema(value: object) -> Any:
     if isinstance(value, dict) or (isinstance(value, str) and value.strip()):
         return value
-    raise wrong("must be a JSON Schema or the path of one", "Write the schema here, or the name of its file.")
+    raise wrong("must be a JSON Schema or the path of one", "Write the schema here, or the path of its file.")
 
 
-def _json_type(schema: dict[str, Any]) -> WithJsonSchema:
-    return WithJsonSchema(schema)
-
-
-# A file may leave out the quotes: text is taken as it is written, whatever YAML thinks of `true` and `1.10`.
+# Quotes are optional: text is taken as written, whatever YAML makes of `true` and `1.10`.
 _TEXT_SCHEMA: dict[str, Any] = {"type": ["string", "number", "boolean"]}
 _WORD_SCHEMA: dict[str, Any] = {**_TEXT_SCHEMA, "pattern": r"\S"}
 
-Text = Annotated[str, BeforeValidator(_text), _json_type(_TEXT_SCHEMA)]
-Word = Annotated[str, BeforeValidator(lambda value: _filled(_text(value))), _json_type(_WORD_SCHEMA)]
+Text = Annotated[str, BeforeValidator(_text), WithJsonSchema(_TEXT_SCHEMA)]
+Word = Annotated[str, BeforeValidator(lambda value: _filled(_text(value))), WithJsonSchema(_WORD_SCHEMA)]
 Truth = Annotated[bool, Strict()]
 Count = Annotated[int, Strict()]
 Words = Annotated[
     tuple[Word, ...],
     BeforeValidator(_several),
-    _json_type(
+    WithJsonSchema(
         {"anyOf": [{"type": "array", "items": _WORD_SCHEMA, "uniqueItems": True}, {"type": "string", "pattern": r"\S"}]}
     ),
 ]
@@ -146,35 +159,35 @@ _EXIT_CODE_SCHEMA = {"type": "integer", "minimum": 0, "maximum": 255}
 ExitCodes = Annotated[
     tuple[ExitCode, ...],
     BeforeValidator(_several),
-    _json_type({"anyOf": [{"type": "array", "items": _EXIT_CODE_SCHEMA, "minItems": 1}, _EXIT_CODE_SCHEMA]}),
+    WithJsonSchema({"anyOf": [{"type": "array", "items": _EXIT_CODE_SCHEMA, "minItems": 1}, _EXIT_CODE_SCHEMA]}),
 ]
-Argv = Annotated[tuple[Text, ...], _json_type({"type": "array", "items": {"type": ["string", "number", "boolean"]}})]
+Argv = Annotated[tuple[Text, ...], WithJsonSchema({"type": "array", "items": {"type": ["string", "number", "boolean"]}})]
 Duration = Annotated[
     float,
     BeforeValidator(_duration),
-    _json_type({"anyOf": [{"type": "string", "pattern": _DURATION_PATTERN}, {"type": "number", "exclusiveMinimum": 0}]}),
+    WithJsonSchema({"anyOf": [{"type": "string", "pattern": _DURATION_PATTERN}, {"type": "number", "exclusiveMinimum": 0}]}),
 ]
 Delay = Annotated[
     float,
     BeforeValidator(_delay),
-    _json_type({"anyOf": [{"type": "string", "pattern": _DURATION_PATTERN}, {"type": "number", "minimum": 0}]}),
+    WithJsonSchema({"anyOf": [{"type": "string", "pattern": _DURATION_PATTERN}, {"type": "number", "minimum": 0}]}),
 ]
 Money = Annotated[
     Decimal,
     BeforeValidator(_money),
     PlainSerializer(str, return_type=str, when_used="json"),
-    _json_type({"anyOf": [{"type": "number", "minimum": 0}, {"type": "string", "pattern": r"^[0-9]+(\.[0-9]{1,6})?$"}]}),
+    WithJsonSchema({"anyOf": [{"type": "number", "minimum": 0}, {"type": "string", "pattern": r"^[0-9]+(\.[0-9]{1,6})?$"}]}),
 ]
 Callable = Annotated[
     str,
     BeforeValidator(lambda value: _callable(_filled(_text(value)))),
-    _json_type({"type": "string", "pattern": r"^[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*$"}),
+    WithJsonSchema({"type": "string", "pattern": r"^[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*$"}),
 ]
-Pattern = Annotated[str, BeforeValidator(lambda value: _pattern(_filled(_text(value)))), _json_type({"type": "string"})]
+Pattern = Annotated[str, BeforeValidator(lambda value: _pattern(_filled(_text(value)))), WithJsonSchema({"type": "string"})]
 RetryReasons = Annotated[
     tuple[Annotated[str | int, BeforeValidator(_retry_reason)], ...],
     BeforeValidator(_several),
-    _json_type(
+    WithJsonSchema(
         {
             "type": "array",
             "items": {"anyOf": [{"enum": list(RETRY_WORDS)}, _EXIT_CODE_SCHEMA]},
@@ -184,7 +197,7 @@ RetryReasons = Annotated[
 Items = Annotated[
     Any,
     BeforeValidator(_foreach),
-    _json_type(
+    WithJsonSchema(
         {
             "anyOf": [
                 {"type": "array"},
@@ -194,4 +207,4 @@ Items = Annotated[
         }
     ),
 ]
-SchemaSource = Annotated[Any, BeforeValidator(_schema), _json_type({"type": ["object", "string"]})]
+SchemaSource = Annotated[Any, BeforeValidator(_schema), WithJsonSchema({"type": ["object", "string"]})]

@@ -1,4 +1,4 @@
-"""YAML text to nodes, which know their lines and columns; or a finding where it is not YAML."""
+"""Parses YAML text into nodes with lines and columns, or returns a finding."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from pointsman.errors import Finding, Place
 
 
 def compose(text: str, file: str) -> tuple[Node | None, Finding | None]:
-    """The root of the text, None where it is empty; or what is wrong with it."""
+    """The root node (None if the text is empty), or what is wrong with the text."""
     yaml = YAML(typ="safe", pure=True)
     yaml.composer.warn_double_anchors = False
     try:
         return yaml.compose(text), None
-    except Exception as error:  # noqa: BLE001 - ruamel stumbles over broken text in ways that it does not declare
-        advice = "Mend the syntax here: indent with spaces, and quote text that holds `: ` or ` #`."
+    except Exception as error:  # noqa: BLE001 - ruamel raises undocumented errors for broken text
+        advice = "Fix the syntax here: indent with spaces, and quote text that contains `: ` or ` #`."
         return None, Finding("yaml", _yaml_place(error, text, file), _yaml_message(error), advice)
 
 
@@ -36,9 +36,11 @@ def _yaml_message(error: Exception) -> str:
     if isinstance(error, MarkedYAMLError):
         problem = error.problem or error.context or "it cannot be read"
         if "another document" in problem:
-            return "The file holds more than one document."
+            return "The file contains more than one document."
     elif isinstance(error, ReaderError):
-        problem = f"it holds the character U+{ord(error.character):04X}" if isinstance(error.character, str) else error.reason
+        problem = (
+            f"it contains the character U+{ord(error.character):04X}" if isinstance(error.character, str) else error.reason
+        )
     elif isinstance(error, RecursionError):
         problem = "it is nested too deeply"
     else:

@@ -1,4 +1,4 @@
-"""A lifecycle file as it was written: every word with its place, nothing believed yet."""
+"""A lifecycle file as it was written: every word with its position, before verification."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pointsman.kernel.machine import Kind, Severity, State
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """A name and where it stands."""
+    """A name and its position."""
 
     text: str
     place: Place
@@ -83,17 +83,17 @@ class MachineDraft:
     moves: list[MoveDraft] = field(default_factory=list)
     bindings: list[Binding] = field(default_factory=list)
     by_name: list[Word] = field(default_factory=list)
-    """Triggers that a person pulls by their own name."""
+    """Triggers that only people send, by their own name."""
     fallbacks: list[tuple[Word, Word]] = field(default_factory=list)
     state_names: set[str] | None = None
-    """Every state that is declared, readable or not; None where they could not be read at all."""
+    """Every declared state, even one that could not be read; None if `states` could not be read."""
     moves_read: bool = True
-    """False when transitions could not be read, so that their triggers are not known."""
+    """False if some transitions, and so their triggers, could not be read."""
     whole: bool = True
-    """False when part of it could not be read or stands elsewhere (`same_as`), so that its graph says nothing."""
+    """False if the machine could not be read completely, or is defined elsewhere (`same_as`): its graph is not checked."""
 
     def signals_of(self, move: MoveDraft, known: frozenset[str]) -> Iterator[str]:
-        """The signals that pull a move: those bound to its trigger, else the one of the same name."""
+        """The signals that cause a move: those bound to its trigger, or else the one with its name."""
         if move.automatic:
             return
         bound = dict.fromkeys(binding.signal.text for binding in self.bindings if binding.applies_to(move))

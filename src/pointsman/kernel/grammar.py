@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from pointsman.errors import Place, SyntaxProblem, suggest
+from pointsman.errors import Finding, LifecycleInvalid, Place, suggest
 from pointsman.kernel.draft import Binding, Condition, MoveDraft, Word
 from pointsman.kernel.machine import Severity
 
@@ -14,12 +14,14 @@ _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _TOKEN = re.compile(rf"\s*(?:(?P<word>{_WORD.pattern})|(?P<sign>->|\S))")
 _AMOUNT = r"\d{1,9}(?:\.\d{1,9})?"
 _DURATION = re.compile(rf"(?=.)(?:({_AMOUNT})d)?(?:({_AMOUNT})h)?(?:({_AMOUNT})m)?(?:({_AMOUNT})s)?", re.ASCII)
+_MOVE_FORM = "The form is `FROM, FROM -> TO : automatic trigger [else guard, not guard] / effect, effect !severity`."
+_BINDING_FORM = "Write `signal: trigger` or `signal: trigger from STATE`."
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A piece of text and where it begins; one that was folded over several lines has no places inside."""
+    """A text and where it starts; a text that was folded over several lines has no positions inside."""
 
     text: str
     place: Place
@@ -27,9 +29,10 @@ class Line:
 
 
 class _Cursor:
-    """Reads one line, word by word."""
+    """Reads one line, word by word; what does not follow the grammar is raised as a finding."""
 
-    def __init__(self, line: Line) -> None:
+    def __init__(self, line: Line, what: str, form: str) -> None:
+        self._what, self._form = what, form
         self._tokens = [
             (match["word"] or match["sign"], match.start(match.lastgroup or 0)) for match in _TOKEN.finditer(line.text)
         ]
@@ -46,8 +49,12 @@ class _Cursor:
     def done(self) -> bool:
         return self._at == len(self._tokens)
 
+    def expected(self, expected: str, place: Place | None = None) -> LifecycleInvalid:
+        message = f"{self._what} cannot be read: expected {expected}."
+        return LifecycleInvalid([Finding("syntax", place or self.place, message, self._form)])
+
     def take(self, token: str) -> bool:
-        """Step over `token` if it comes next."""
+        """Consume `token` if it comes next."""
         if self.done or self._tokens[self._at][0] != token:
             return False
         self._at += 1
@@ -55,17 +62,17 @@ class _Cursor:
 
     def expect(self, token: str, expected: str) -> None:
         if not self.take(token):
-            raise SyntaxProblem(self.place, expected)
+            raise self.expected(expected)
 
     def word(self, expected: str) -> Word:
         if self.done or not _WORD.fullmatch(self._tokens[self._at][0]):
-            raise SyntaxProblem(self.place, expected)
+            raise self.expected(expected)
         word = Word(self._tokens[self._at][0], self.place)
         self._at += 1
         return word
 
     def words(self, expected: str) -> tuple[Word, ...]:
-        """One word or more, with commas between them."""
+        """One or more words, separated by commas."""
         words = [self.word(expected)]
         while self.take(","):
             words.append(self.word(expected))
@@ -73,18 +80,18 @@ class _Cursor:
 
     def end(self, expected: str) -> None:
         if not self.done:
-            raise SyntaxProblem(self.place, expected)
+            raise self.expected(expected)
 
 
 def parse_moves(states: Line, rule: Line) -> Sequence[MoveDraft]:
-    """Both halves of a transition line, one move for each state that it starts from."""
-    cursor = _Cursor(states)
+    """Parse both halves of a transition line into one move for each source state."""
+    cursor = _Cursor(states, "The transition", _MOVE_FORM)
     sources = cursor.words("a state name")
     cursor.expect("->", "'->' and the state that the transition leads to")
     target = cursor.word("the state that the transition leads to")
     cursor.end("one state after '->' and then ' : '")
 
-    cursor = _Cursor(rule)
+    cursor = _Cursor(rule, "The transition", _MOVE_FORM)
     automatic = cursor.take("automatic")
     trigger = cursor.word("the name of a trigger")
     otherwise, conditions = _parse_conditions(cursor)
@@ -115,14 +122,13 @@ def _parse_severity(cursor: _Cursor) -> Severity:
     try:
         return Severity(word.text)
     except ValueError:
-        raise SyntaxProblem(
-            word.place, f"a severity after '!', not '{word}' ({suggest(word.text, Severity).rstrip('.')})"
-        ) from None
+        expected = f"a severity after '!', not '{word}' ({suggest(word.text, Severity).rstrip('.')})"
+        raise cursor.expected(expected, word.place) from None
 
 
 def parse_binding(signal: Word, line: Line) -> Binding:
-    """`trigger`, or `trigger from STATE, STATE` where one trigger stands for several signals."""
-    cursor = _Cursor(line)
+    """Parse `trigger`, or `trigger from STATE, STATE` where one trigger stands for several signals."""
+    cursor = _Cursor(line, f"The binding of signal {signal}", _BINDING_FORM)
     trigger = cursor.word("the name of a trigger")
     states = cursor.words("a state name") if cursor.take("from") else ()
     cursor.end("'from' and the states in which the trigger stands for this signal, or nothing more")

@@ -1,4 +1,4 @@
-"""The one door for lifecycle files: read, verify, build; or every finding at once."""
+"""Loads lifecycle files: read, verify, build; every finding at once."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ def load_lifecycle(
     borrowed: Mapping[Kind, Machine],
     taken: Collection[str] = (),
 ) -> Lifecycle:
-    """Build a lifecycle from the text of its file; kinds that it does not declare are borrowed, names in `taken` refused."""
+    """Load a lifecycle from the text of its file; kinds that it does not declare are borrowed, names in `taken` refused."""
     draft, findings = read_lifecycle(text, file)
     if draft is None:
         raise LifecycleInvalid(findings)
     if draft.name.text in taken:
-        message = f"There is a lifecycle called {draft.name} already."
+        message = f"A lifecycle named {draft.name} exists already."
         findings.append(Finding("taken-name", draft.name.place, message, "Give yours another name."))
     same: dict[str, Machine] = {}
     for machine in draft.machines:
@@ -44,7 +44,7 @@ def load_lifecycle(
                         "unknown-machine",
                         machine.same_as.place,
                         str(error),
-                        "Name a shipped machine: `pointsman machine list` has them.",
+                        "Name a shipped machine; `pointsman machine list` shows them.",
                     )
                 )
     findings += _one_machine_a_kind(draft, same)

@@ -1,4 +1,4 @@
-"""A state machine as a value: states, transitions, and everything that can be asked of them."""
+"""A state machine as a value: states, transitions, and queries about them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Kind(StrEnum):
 
 
 class Phase(StrEnum):
-    """What the engine knows of a state, and all that it may know."""
+    """The only property of a state that the engine uses."""
 
     HELD = "held"
     QUEUED = "queued"
@@ -38,7 +38,7 @@ class Outcome(StrEnum):
 
 
 class Severity(StrEnum):
-    """How loudly a transition is reported."""
+    """The log level of a transition."""
 
     INFO = "info"
     WARNING = "warning"
@@ -48,7 +48,7 @@ class Severity(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """A place where an entity can rest."""
+    """A state of an entity."""
 
     name: str
     phase: Phase
@@ -57,7 +57,7 @@ class State:
     terminal: bool = False
     """The work is over."""
     sealed: bool = False
-    """Terminal, and nothing leads out."""
+    """Terminal, and no transition leaves it."""
     needs: tuple[str, ...] = ()
     """What an entity in this state must have (a worker, a session)."""
     longest_stay_seconds: float | None = None
@@ -91,12 +91,12 @@ class Transition:
     to_state: str
     trigger: str
     signal: str | None = None
-    """What the engine reports to pull this trigger; None where only its own name, or nothing, pulls it."""
+    """The signal of the engine that causes this trigger; None if only its own name, or no signal, does."""
     guards: tuple[Guard, ...] = ()
     otherwise: bool = False
-    """Considered only when no earlier transition of the same state and trigger was taken (`else` in the file)."""
+    """Tried only if no earlier transition of the same state and trigger was taken (`else` in the file)."""
     automatic: bool = False
-    """Taken by itself as soon as its guards hold after another transition."""
+    """Taken right after another transition if its guards hold."""
     severity: Severity = Severity.INFO
     effects: tuple[str, ...] = ()
 
@@ -114,7 +114,7 @@ class Transition:
 
 
 class Case(StrEnum):
-    """The three ways in which a move can be refused."""
+    """The three reasons for a refusal."""
 
     ALREADY_THERE = "already_there"
     TERMINAL = "terminal"
@@ -132,7 +132,7 @@ class Refusal:
     """The signal, trigger or state that was asked for."""
     allowed: tuple[Transition, ...]
     unmet: tuple[str, ...] = ()
-    """Conditions that would have let the move through, had they held."""
+    """Guards that did not hold."""
 
     @property
     def message(self) -> str:
@@ -143,7 +143,9 @@ class Refusal:
                 ways_out = f" The only ways out: {self._moves()}." if self.allowed else " Nothing leads out of it."
                 return f"{self.machine} has ended in {self.state}: '{self.asked}' cannot move it.{ways_out}{self._why()}"
             case Case.NOT_ALLOWED:
-                moves = f"Allowed from {self.state}: {self._moves()}." if self.allowed else f"Nothing leaves {self.state}."
+                moves = (
+                    f"Allowed from {self.state}: {self._moves()}." if self.allowed else f"No transition leaves {self.state}."
+                )
                 return f"{self.machine} is {self.state}: '{self.asked}' is not allowed from here.{self._why()} {moves}"
 
     def _why(self) -> str:
@@ -161,18 +163,18 @@ class Machine:
     """A verified state machine; build one with `pointsman.load_machine`."""
 
     name: str
-    """`lifecycle.machine`, as people write it."""
+    """`lifecycle.machine`."""
     lifecycle: str
     kind: Kind
     version: int
     states: tuple[State, ...]
     transitions: tuple[Transition, ...]
     fallbacks: Mapping[str, str] = field(default_factory=dict, hash=False)
-    """Signals that count as another one where a state has no transition for them."""
+    """Signals that are treated as another one in states that do not handle them."""
     moves_on: Moves = field(init=False, repr=False, compare=False)
-    """By state and signal, or trigger: the transitions to try, in order, fallbacks resolved."""
+    """By state and signal, or trigger: the transitions to try, in order, fallbacks included."""
     automatic_exits: Mapping[str, tuple[Transition, ...]] = field(init=False, repr=False, compare=False)
-    """By state: the automatic transitions out of it, in order; states without any are left out."""
+    """By state: its automatic transitions, in order; states without any are omitted."""
     _states: dict[str, State] = field(init=False, repr=False, compare=False)
     _exits: dict[str, tuple[Transition, ...]] = field(init=False, repr=False, compare=False)
 
@@ -192,7 +194,7 @@ class Machine:
 
     @property
     def signals(self) -> tuple[str, ...]:
-        """Every signal that this machine takes in some state, fallbacks not counted."""
+        """Every signal that this machine handles in some state, without fallbacks."""
         return tuple(dict.fromkeys(move.signal for move in self.transitions if move.signal))
 
     @property
@@ -210,22 +212,22 @@ class Machine:
         return self._exits[self.state(state).name]
 
     def moves(self, state: str, signal: str) -> tuple[Transition, ...]:
-        """What `signal` (or a trigger's own name) could do in `state`, fallbacks resolved, in the order of trial."""
+        """The transitions that a signal (or a trigger's own name) may cause in a state, in order."""
         return self.moves_on.get((self.state(state).name, signal), ())
 
     def followed(self, signal: str) -> tuple[str, ...]:
-        """A signal and everything that it falls back to, in this order."""
+        """A signal and its chain of fallbacks."""
         return follow(signal, self.fallbacks)
 
     def allowed(self, state: str) -> tuple[str, ...]:
-        """The states that one declared move leads to."""
+        """The states that a single transition leads to."""
         return tuple(dict.fromkeys(move.to_state for move in self.exits(state)))
 
     def is_terminal(self, state: str) -> bool:
         return self.state(state).terminal
 
     def may(self, from_state: str, to_state: str) -> bool:
-        """Whether some transition is declared between the two."""
+        """Whether a transition between the two is declared."""
         return self.state(to_state).name in self.allowed(from_state)
 
     def between(self, from_state: str, to_state: str) -> tuple[Transition, ...]:
@@ -234,7 +236,7 @@ class Machine:
         return tuple(move for move in self.exits(from_state) if move.to_state == to_state)
 
     def explain(self, from_state: str, to_state: str) -> str:
-        """One sentence on why the move is legal, or on why it is not and what is."""
+        """Why the move is legal, or why it is not and what is, in one sentence."""
         moves = self.between(from_state, to_state)
         if not moves:
             return self.refuse(from_state, to_state, already_there=from_state == to_state).message
@@ -242,7 +244,7 @@ class Machine:
         return f"{self.name} may go from {from_state} to {to_state}: {ways}."
 
     def refuse(self, state: str, asked: str, *, already_there: bool, unmet: tuple[str, ...] = ()) -> Refusal:
-        """The refusal of whatever was asked for in `state`; the order of the three cases is that of document 000."""
+        """The refusal of a request in `state`; document 000 defines the order of the three cases."""
         if already_there:
             case = Case.ALREADY_THERE
         elif self.is_terminal(state):
@@ -253,11 +255,11 @@ class Machine:
         return Refusal(case, self.name, state, asked, allowed, unmet)
 
     def reachable(self, state: str) -> frozenset[str]:
-        """Every state that some chain of declared moves leads to, `state` itself included."""
+        """Every state that can be reached from `state`, which is included."""
         return reach({self.state(state).name}, {name: {move.to_state for move in moves} for name, moves in self._exits.items()})
 
     def _index_moves(self, exits: Mapping[str, tuple[Transition, ...]]) -> dict[tuple[str, str], tuple[Transition, ...]]:
-        """Which transitions to try for each state and name; a signal and a trigger are asked for in the same way."""
+        """The transitions to try for each state and name of a signal or trigger."""
         moves: dict[tuple[str, str], list[Transition]] = {}
         for transition in self.transitions:
             if not transition.automatic:
@@ -285,22 +287,22 @@ class Lifecycle:
     borrowed: tuple[Machine, ...] = ()
     """Machines of other lifecycles, for the kinds that this one does not declare."""
     text: str = field(default="", repr=False, compare=False)
-    """What the file says, so that it can be kept with whatever follows it."""
+    """The text of the file, which is stored with the machines."""
 
     def machine(self, name: str) -> Machine:
-        """A machine by its full name or the part behind the dot."""
+        """A machine by its full name or the part after the dot."""
         for machine in self.machines:
             if name in (machine.name, machine.name.partition(".")[2]):
                 return machine
         raise UnknownName(f"machine in lifecycle {self.name}", name, (machine.name for machine in self.machines))
 
     def of_kind(self, kind: Kind) -> Machine:
-        """The machine that entities of this kind follow, borrowed or its own."""
+        """The machine for entities of this kind, its own or borrowed."""
         return next(machine for machine in (*self.machines, *self.borrowed) if machine.kind == kind)
 
 
 def follow(signal: str, fallbacks: Mapping[str, str]) -> tuple[str, ...]:
-    """A signal and everything that it falls back to, in this order; a circle is followed once."""
+    """A signal and its chain of fallbacks; a cycle is followed once."""
     chain = [signal]
     while (following := fallbacks.get(chain[-1])) and following not in chain:
         chain.append(following)
@@ -308,7 +310,7 @@ def follow(signal: str, fallbacks: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def reach(starts: Iterable[str], onwards: Mapping[str, Set[str]]) -> frozenset[str]:
-    """Every state that can be come to from the `starts`, which are among them."""
+    """Every state that can be reached from `starts`, which are included."""
     seen = set(starts)
     frontier = list(seen)
     while frontier:
@@ -319,7 +321,7 @@ def reach(starts: Iterable[str], onwards: Mapping[str, Set[str]]) -> frozenset[s
 
 
 def _explain_move(move: Transition) -> str:
-    how = f"by itself ({move.trigger})" if move.automatic else f"on {move.trigger}"
+    how = f"automatically ({move.trigger})" if move.automatic else f"on {move.trigger}"
     signal = f" (signal {move.signal})" if move.signal and move.signal != move.trigger else ""
-    conditions = ["nothing before it applies"] * move.otherwise + [str(guard) for guard in move.guards]
+    conditions = ["no earlier transition applies"] * move.otherwise + [str(guard) for guard in move.guards]
     return f"{how}{signal}" + (f" when {' and '.join(conditions)}" if conditions else "")

@@ -1,4 +1,4 @@
-"""YAML text to a draft, with a finding for everything that does not have the shape of a lifecycle file."""
+"""Reads YAML text into a draft, with a finding for everything that is not part of a lifecycle file."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
-from pointsman.errors import Finding, Place, SyntaxProblem, nearest, suggest
+from pointsman.errors import Finding, LifecycleInvalid, Place, nearest, suggest
 from pointsman.kernel.compose import compose
 from pointsman.kernel.draft import LifecycleDraft, MachineDraft, StateDraft, Word
 from pointsman.kernel.grammar import Line, parse_binding, parse_duration, parse_moves
@@ -26,7 +26,7 @@ Choice = TypeVar("Choice", bound=StrEnum)
 
 
 def read_lifecycle(text: str, file: str) -> tuple[LifecycleDraft | None, list[Finding]]:
-    """What the text says, and what is wrong with how it says it; no draft where there is nothing to go on."""
+    """The draft of a lifecycle (None if the text has no mapping), and the findings."""
     reader = _Reader(file)
     root, broken = compose(text, file)
     if broken:
@@ -39,13 +39,13 @@ def read_lifecycle(text: str, file: str) -> tuple[LifecycleDraft | None, list[Fi
 
 
 class _Reader:
-    """Walks the composed nodes, which know their lines and columns."""
+    """Walks the YAML nodes, which have lines and columns."""
 
     def __init__(self, file: str) -> None:
         self.file = file
         self.findings: list[Finding] = []
         self._keys: dict[int, Place] = {}
-        """The place of the key of each value: an empty value has no place of its own."""
+        """The position of the key of each value: an empty value has no position of its own."""
 
     def report(self, rule: str, place: Place, message: str, advice: str) -> None:
         self.findings.append(Finding(rule, place, message, advice))
@@ -59,7 +59,7 @@ class _Reader:
     def line(self, node: ScalarNode) -> Line:
         return Line(str(node.value), self.place(node), folded=node.start_mark.line != node.end_mark.line)
 
-    # ── the levels of the file ──
+    # ── levels of the file ──
 
     def lifecycle(self, root: MappingNode) -> LifecycleDraft:
         keys = self.keys(root, "a lifecycle file", _LIFECYCLE_KEYS)
@@ -150,10 +150,8 @@ class _Reader:
         self._keys[id(rule)] = self.place(states)
         try:
             draft.moves.extend(parse_moves(self.line(states), self.line(rule)))
-        except SyntaxProblem as problem:
-            message = f"The transition cannot be read: expected {problem.expected}."
-            advice = "The form is `FROM, FROM -> TO : automatic trigger [else guard, not guard] / effect, effect !severity`."
-            self.report("syntax", problem.place, message, advice)
+        except LifecycleInvalid as invalid:
+            self.findings += invalid.findings
             draft.moves_read = False
 
     def binding(self, draft: MachineDraft, signal: Word, node: Node) -> None:
@@ -165,14 +163,13 @@ class _Reader:
                 continue
             try:
                 draft.bindings.append(parse_binding(signal, self.line(item)))
-            except SyntaxProblem as problem:
-                message = f"The binding of signal {signal} cannot be read: expected {problem.expected}."
-                self.report("syntax", problem.place, message, "Write `signal: trigger` or `signal: trigger from STATE`.")
+            except LifecycleInvalid as invalid:
+                self.findings += invalid.findings
 
-    # ── the shapes that nodes have ──
+    # ── shapes of nodes ──
 
     def keys(self, node: Node, what: str, known: tuple[str, ...]) -> dict[str, Node]:
-        """The values of a mapping by its keys, all of which must be known; a misspelt one is taken for the nearest."""
+        """The values of a mapping by key; an unknown key is reported, and a misspelt one is taken for the nearest."""
         keys: dict[str, Node] = {}
         for key, value in self.entries(node, what):
             if key.text in known:
@@ -196,7 +193,7 @@ class _Reader:
                 continue
             self._keys[id(value)] = self.place(key)
             if unique and text in seen:
-                self.report("structure", self.place(key), f"`{text}` stands twice in {what}.", "Keep one of them.")
+                self.report("structure", self.place(key), f"`{text}` occurs twice in {what}.", "Keep one of them.")
             else:
                 seen.add(text)
                 yield Word(text, self.place(key)), value
@@ -218,12 +215,12 @@ class _Reader:
     def text(self, node: Node, what: str) -> str | None:
         if isinstance(node, ScalarNode) and node.value:
             return str(node.value)
-        self.report("structure", self.place(node), f"{_capital(what)} must be a word.", "Write a single word or text here.")
+        self.report("structure", self.place(node), f"{_capital(what)} must be text.", "Write a single word or text here.")
         return None
 
     def required_word(self, keys: dict[str, Node], parent: Node, key: str, what: str) -> Word:
         if key not in keys:
-            self.report("structure", self.place(parent), f"The file does not say {what}.", f"Add `{key}:` at the top.")
+            self.report("structure", self.place(parent), f"The file does not define {what}.", f"Add `{key}:` at the top.")
             return Word("", self.place(parent))
         word = Word(self.text(keys[key], what) or "", self.place(keys[key]))
         if word.text and not _LIFECYCLE_NAME.fullmatch(word.text):
@@ -240,13 +237,13 @@ class _Reader:
         text = self.text(node, "the version") or "1"
         if text.isascii() and text.isdigit() and 1 <= len(text) <= 9 and int(text) > 0:
             return int(text)
-        self.report("structure", self.place(node), f"The version is '{text}'.", "Write a whole number from 1 up.")
+        self.report("structure", self.place(node), f"The version is '{text}'.", "Write a whole number, 1 or higher.")
         return 1
 
     def choice(self, node: Node | None, words: type[Choice], what: str, at: Place) -> Choice | None:
         known = [str(word) for word in words]
         if node is None:
-            self.report("structure", at, f"The file does not say {what}.", f"It is one of {', '.join(known)}.")
+            self.report("structure", at, f"The file does not define {what}.", f"It is one of {', '.join(known)}.")
             return None
         text = self.text(node, what)
         if text is None:

@@ -1,4 +1,4 @@
-"""The one function that moves anything: pure, total, and tested without a database."""
+"""The only function that decides transitions: pure and total."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from pointsman.kernel.machine import Machine, Refusal, Transition
 
 
 class Snapshot(Struct, frozen=True):
-    """Where an entity stands, and since when."""
+    """The state of an entity, and when it was entered."""
 
     state: str
     entered_at: datetime
 
 
 class Step(Struct, frozen=True):
-    """What follows from one signal: the next snapshot, the transitions taken in order, and what is to be done."""
+    """The result of a signal: the next snapshot, the transitions taken, and the effects to carry out."""
 
     snapshot: Snapshot
     taken: tuple[Transition, ...]
@@ -28,7 +28,7 @@ class Step(Struct, frozen=True):
 def step(machine: Machine, snapshot: Snapshot, signal: str, facts: Any, now: datetime) -> Step | Refusal:
     """Decide what `signal` does to an entity, automatic transitions included.
 
-    `signal` may also be a trigger's own name. `facts` is whatever the machine's guards were written for.
+    `signal` may also be a trigger's own name. `facts` is the argument of the guards.
     """
     state = snapshot.state
     for move in machine.moves_on.get((state, signal), ()):
@@ -43,7 +43,7 @@ def step(machine: Machine, snapshot: Snapshot, signal: str, facts: Any, now: dat
 
 
 def _follow_automatic(machine: Machine, move: Transition, facts: Any, now: datetime) -> Step:
-    """Go on from `move` along every automatic transition whose guards hold; loading refuses cycles of them."""
+    """Continue along the automatic transitions whose guards hold; cycles of them are refused when a file is loaded."""
     taken = [move]
     following: Transition | None = move
     while following:

@@ -1,4 +1,4 @@
-"""A machine under examination, as the verification rules see it."""
+"""A machine as the verification rules see it."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from pointsman.kernel.machine import follow
 from pointsman.kernel.vocabulary import Signals, Vocabulary
 
 MOST_GUARDS = 12
-"""How many guards are tried in all their combinations."""
+"""The largest number of guards whose combinations are all tried."""
 
 
 class Subject:
-    """A machine under examination: the draft, the words it may use, and its graph."""
+    """The draft of a machine, the words that it may use, and its graph."""
 
     def __init__(self, draft: MachineDraft, vocabulary: Vocabulary) -> None:
         self.draft = draft
@@ -30,7 +30,7 @@ class Subject:
         known = frozenset(self.known)
         self.pulled: dict[int, tuple[str, ...]] = {id(move): tuple(draft.signals_of(move, known)) for move in draft.moves}
         self.taken = {signal for signals in self.pulled.values() for signal in signals}
-        """The signals that some transition takes, fallbacks not counted."""
+        """The signals that some transition handles, without fallbacks."""
 
     def signals(self, move: MoveDraft) -> tuple[str, ...]:
         return self.pulled[id(move)]
@@ -39,21 +39,21 @@ class Subject:
         return [move for move in self.draft.moves if move.from_state.text == state]
 
     def taken_by(self, state: str, signal: str) -> list[MoveDraft]:
-        """The moves that a signal tries in a state, fallbacks resolved."""
+        """The moves that a signal may cause in a state, fallbacks included."""
         for name in self.followed(signal):
             if moves := [move for move in self.exits(state) if name in self.signals(move)]:
                 return moves
         return []
 
     def answers(self, signal: str) -> bool:
-        """Whether a signal does something in some state, by a fallback or without."""
+        """Whether a signal has an effect in some state, fallbacks included."""
         return not self.taken.isdisjoint(self.followed(signal))
 
     def followed(self, signal: str) -> tuple[str, ...]:
         return follow(signal, self.fallbacks)
 
     def edges(self, *, backwards: bool = False, automatic_only: bool = False) -> dict[str, set[str]]:
-        """Which state leads to which. A misspelt state counts as the nearest one, so that a slip is reported only once."""
+        """The successors of each state. A misspelt state counts as the nearest one, so that a typo is reported only once."""
         edges: dict[str, set[str]] = {name: set() for name in self.states}
         for move in self.draft.moves:
             source, target = self._meant(move.from_state.text), self._meant(move.to_state.text)
@@ -66,7 +66,7 @@ class Subject:
 
 
 def exhaustive(moves: list[MoveDraft]) -> bool:
-    """Whether one of the moves is taken whatever the facts are."""
+    """Whether one of the moves is taken for all facts."""
     names = sorted({condition.name.text for move in moves for condition in move.conditions})
     if len(names) > MOST_GUARDS:
         return any(not move.conditions for move in moves)

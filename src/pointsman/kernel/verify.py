@@ -1,4 +1,4 @@
-"""Holds a machine against every rule; all findings at once."""
+"""Checks a machine against every rule; all findings at once."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ GRAPH_RULES: tuple[Rule, ...] = (
 
 
 def verify(draft: MachineDraft, vocabulary: Vocabulary) -> list[Finding]:
-    """Everything that is wrong with a machine, in the order of the file."""
+    """Every finding in a machine, in the order of the file."""
     subject = Subject(draft, vocabulary)
     rules = (*WORD_RULES, *GRAPH_RULES) if draft.whole else WORD_RULES
     findings = [finding for rule in rules for finding in rule(subject)]

@@ -1,4 +1,4 @@
-"""The words that a lifecycle file may use, handed to the loader as a value."""
+"""The words that a lifecycle file may use, as a value for the loader."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ Predicate = Callable[[Any], bool]
 
 @dataclass(frozen=True, slots=True)
 class Signals:
-    """What may be reported about one kind of entity; each word with its meaning."""
+    """The signals of one kind of entity, each with its meaning."""
 
     required: Mapping[str, str]
-    """A machine of this kind takes these, itself or by a fallback."""
+    """A machine of this kind must handle these, itself or by a fallback."""
     optional: Mapping[str, str]
 
     def __contains__(self, name: str) -> bool:

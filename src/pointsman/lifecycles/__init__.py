@@ -1,4 +1,4 @@
-"""The six shipped lifecycles, and the way to any lifecycle by its name or its file."""
+"""The six shipped lifecycles, and loading of any lifecycle by name or file."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SCHEMA = Path(__file__).with_name("lifecycle.schema.json")
 
 
 def load_lifecycle(source: str | Path, vocabulary: Vocabulary = VOCABULARY) -> Lifecycle:
-    """A shipped lifecycle by its name, or anybody's by the path of its file."""
+    """Load a shipped lifecycle by its name, or any other by the path of its file."""
     if _is_path(source):
         return _load_file(Path(source), vocabulary)
     if str(source) not in SHIPPED:
@@ -27,7 +27,7 @@ def load_lifecycle(source: str | Path, vocabulary: Vocabulary = VOCABULARY) -> L
 
 
 def load_machine(source: str | Path, vocabulary: Vocabulary = VOCABULARY) -> Machine:
-    """A machine as `lifecycle.machine` or `path/to/file.yaml:machine`."""
+    """Load a machine by `lifecycle.machine` or `path/to/file.yaml:machine`."""
     if not _is_path(source):
         return _find_shipped(str(source), vocabulary)
     directory, slash, file = str(source).rpartition("/")
@@ -37,12 +37,12 @@ def load_machine(source: str | Path, vocabulary: Vocabulary = VOCABULARY) -> Mac
         return lifecycle.machine(name)
     if len(lifecycle.machines) > 1:
         ways = " or ".join(f"{source}:{machine.name.partition('.')[2]}" for machine in lifecycle.machines)
-        raise LifecycleError(f"{source} has several machines. Say which: {ways}.")
+        raise LifecycleError(f"{source} has several machines. Name one: {ways}.")
     return lifecycle.machines[0]
 
 
 def restore_lifecycle(name: str, text: str) -> Lifecycle:
-    """A lifecycle from the text that was kept with its work, which may be older than the file of today."""
+    """Load a lifecycle from the text in the database, which may be older than the current file."""
     return _build(text, f"{name}.yaml as it was stored", VOCABULARY, name if name in SHIPPED else None)
 
 
@@ -111,8 +111,8 @@ def _load_file(path: Path, vocabulary: Vocabulary) -> Lifecycle:
 
 
 def _build(text: str, file: str, vocabulary: Vocabulary, shipped_as: str | None = None) -> Lifecycle:
-    """`standard` stands alone; every other lifecycle leans on it, and only shipped ones may bear a shipped name."""
-    from pointsman.kernel import load  # late: it brings all that it takes to read YAML, which most commands never do
+    """Every lifecycle but `standard` borrows from it, and only shipped ones may have a shipped name."""
+    from pointsman.kernel import load  # late: it imports the YAML parser, which most commands do not need
 
     borrowed = {} if shipped_as == DEFAULT else {kind: _load_shipped(DEFAULT, vocabulary).of_kind(kind) for kind in Kind}
     return load.load_lifecycle(

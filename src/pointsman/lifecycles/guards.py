@@ -1,4 +1,4 @@
-"""The facts of an entity and the guards on them: the one place where a guard's name gets its meaning."""
+"""The facts of an entity, and the guards, which are named conditions on them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What is known of an entity when a signal arrives; the defaults describe a fresh task that stands alone."""
+    """The facts about an entity when a signal arrives; the defaults describe a new task without dependencies."""
 
     dependencies_met: bool = True
     due: bool = True
@@ -27,22 +27,22 @@ class Facts:
     max_attempts: int | None = None
     reclaim_count: int = 0
     max_reclaims: int = 3
-    # the failure that was reported, and the tool that it happened in
+    # the reported failure and its tool
     retryable: bool = True
     retry_on_failure: bool = True
     breaker_open: bool = False
-    # a run: its tasks, and the workers that it asks for
+    # a run: its tasks, and the workers that it needs
     unfinished_tasks: int = 0
     missing_tasks: int = 0
     critical_failures: int = 0
     wanted_workers: int = 1
     free_workers: int = 1
-    # a worker: what people want of it, and the tasks that it holds
+    # a worker: what people requested, and its tasks
     drain_wanted: bool = False
     pause_wanted: bool = False
     tasks_held: int = 0
     max_concurrent_tasks: int = 1
-    # a breaker: what its tool did last
+    # a breaker: recent results of its tool
     failure_count: int = 0
     failure_threshold: int = 5
     success_count: int = 0

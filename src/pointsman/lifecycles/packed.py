@@ -1,6 +1,6 @@
-"""The shipped lifecycles as they were read and verified once: to do so anew would take every command a fifth of a second.
+"""The shipped lifecycles in parsed and verified form: parsing them takes a fifth of a second.
 
-`make docs` writes the file. It counts only while nothing has changed from which it was made; otherwise the lifecycles are read.
+`make docs` writes the file. It is used only if its digest matches the lifecycle files; otherwise these are read.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class _Move(Struct, omit_defaults=True):
     trigger: str
     signal: str | None = None
     guards: tuple[tuple[str, bool], ...] = ()
-    """Their names, and whether they are negated."""
+    """Names, and whether they are negated."""
     otherwise: bool = False
     automatic: bool = False
     severity: Severity = Severity.INFO
@@ -48,12 +48,12 @@ class _Lifecycle(Struct):
 
 class Pack(Struct):
     digest: str
-    """Of everything from which it was made."""
+    """The digest of its sources."""
     lifecycles: tuple[_Lifecycle, ...]
 
 
 def digest_of(texts: Iterable[str], vocabulary: Vocabulary) -> str:
-    """Of the files, and of the words that decide what they mean."""
+    """The digest of the files and of the vocabulary."""
     words = [*vocabulary.guards, *(f"{kind} {name}" for kind, signals in vocabulary.signals.items() for name in signals)]
     return hashlib.sha256("\0".join([*texts, *words]).encode()).hexdigest()
 
@@ -67,7 +67,7 @@ def write_pack(lifecycles: Iterable[Lifecycle], vocabulary: Vocabulary) -> str:
 
 
 def read_pack(texts: Mapping[str, str], vocabulary: Vocabulary) -> dict[str, Lifecycle]:
-    """The lifecycles of these files by name, without those that they borrow from; nothing when something has changed."""
+    """The lifecycles of these files by name, without borrowed machines; empty if a file has changed."""
     try:
         pack = msgspec.json.decode(PACKED.read_bytes(), type=Pack)
     except (OSError, msgspec.MsgspecError):

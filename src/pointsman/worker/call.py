@@ -1,10 +1,10 @@
 """Calls a Python function for a task: `python -m pointsman.worker.call`, or within a thread of the worker.
 
-The file $POINTSMAN_CALL says what to call: {"function": "package.module:function", "arguments": {…}, "offered": {…},
-"paths": […]}. What is offered is passed only to parameters of that name. The result goes as JSON to $POINTSMAN_OUTPUT; how it
-failed goes to $POINTSMAN_OUTPUT.problem for the worker, and with its traceback to stderr for people.
+The file $POINTSMAN_CALL has the request: {"function": "package.module:function", "arguments": {…}, "offered": {…},
+"paths": […]}. Offered values are passed only to parameters of that name. The result is written as JSON to $POINTSMAN_OUTPUT; an
+error is written to $POINTSMAN_OUTPUT.problem for the worker, and with its traceback to stderr for the user.
 
-This file imports nothing of Pointsman, and little else before it is needed: it is the user's program that should run.
+This file imports nothing of Pointsman, and little else before it is needed, so that the function starts quickly.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ _encode = json.JSONEncoder(allow_nan=False).encode
 
 
 class Cancel:
-    """The token that a parameter called `cancel` gets: look at it now and then, or wait for it instead of sleeping."""
+    """The value of a parameter called `cancel`: check it now and then, or wait for it instead of sleeping."""
 
     def __init__(self) -> None:
-        # Unlike an Event, this queue may be filled by a signal handler that interrupts whoever waits for it.
+        # Unlike an Event, a SimpleQueue may be used by a signal handler that interrupts its own thread while it waits.
         self._bell: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._is_cancelled = False
         self._listeners: list[Callable[[], object]] = []
@@ -41,13 +41,13 @@ class Cancel:
         return self._is_cancelled
 
     def wait(self, seconds: float | None = None) -> bool:
-        """Until it is cancelled or the time is over; whether it is cancelled."""
+        """Wait until it is cancelled or the time is over; whether it is cancelled."""
         if not self._is_cancelled:
             try:
                 self._bell.get(timeout=seconds)
             except queue.Empty:
                 return False
-            self._bell.put(None)  # for whoever else waits
+            self._bell.put(None)  # for other waiters
         return True
 
     def cancel(self) -> None:
@@ -56,7 +56,7 @@ class Cancel:
         for listener in self._listeners:
             listener()
 
-    def tell(self, listener: Callable[[], object]) -> None:
+    def on_cancel(self, listener: Callable[[], object]) -> None:
         self._listeners.append(listener)
         if self._is_cancelled:
             listener()
@@ -64,7 +64,7 @@ class Cancel:
 
 @dataclass(frozen=True)
 class Called:
-    """What came of a call: JSON, or a sentence that says why there is none."""
+    """The result of a call: JSON, or the reason why there is none."""
 
     kind: Literal["returned", "not_started", "raised"]
     result: str = "null"
@@ -74,7 +74,7 @@ class Called:
 
 
 def call(name: str, arguments: Mapping[str, Any], offered: Mapping[str, Any], cancel: Cancel) -> Called:
-    """Call the function, asynchronous or not, and put what it returns into JSON."""
+    """Call the function, asynchronous or not, and encode the result as JSON."""
     try:
         function = _find(name)
         if isinstance(function, str):
@@ -87,7 +87,7 @@ def call(name: str, arguments: Mapping[str, Any], offered: Mapping[str, Any], ca
             value = _run_async(value, cancel)
     except _Cancelled:
         return Called("raised", message="was cancelled")
-    except Exception as error:  # noqa: BLE001  # it is the user's, whatever it is
+    except Exception as error:  # noqa: BLE001  # the function may raise anything
         return _describe(error)
     return _as_json(name, value)
 
@@ -102,7 +102,7 @@ def _run_async(value: Any, cancel: Cancel) -> Any:
     async def run() -> Any:
         task = asyncio.ensure_future(value)
         loop = asyncio.get_running_loop()
-        cancel.tell(lambda: None if loop.is_closed() else loop.call_soon_threadsafe(task.cancel))
+        cancel.on_cancel(lambda: None if loop.is_closed() else loop.call_soon_threadsafe(task.cancel))
         return await task
 
     try:
@@ -112,7 +112,7 @@ def _run_async(value: Any, cancel: Cancel) -> Any:
 
 
 def takes_cancel(name: str) -> bool:
-    """Whether the function stops by itself when it is asked: it has a parameter for that, or can be interrupted."""
+    """Whether the function can stop early: it has a parameter for that, or is asynchronous."""
     try:
         function = _find(name)
         return callable(function) and (inspect.iscoroutinefunction(function) or "cancel" in _parameters(function))
@@ -127,9 +127,9 @@ def _parameters(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]
 
 def _signature(function: Callable[..., Any]) -> inspect.Signature | None:
     try:
-        # Other callables may be of a kind that cannot be looked up.
+        # Other callables may not be hashable.
         return _signature_of_function(function) if isinstance(function, FunctionType) else inspect.signature(function)
-    except ValueError:  # some built-in functions have none to show
+    except ValueError:  # some built-in functions have no signature
         return None
 
 
@@ -137,7 +137,7 @@ _signature_of_function = lru_cache(maxsize=1000)(inspect.signature)
 
 
 def _find(name: str) -> Callable[..., Any] | str:
-    """The function, or what is wrong with its name."""
+    """The function, or the reason why there is none."""
     module_name, colon, path = name.partition(":")
     if not colon or not path:
         return f"'{name}' does not name a function; write it as package.module:function"
@@ -145,13 +145,13 @@ def _find(name: str) -> Callable[..., Any] | str:
         found: Any = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name and (module_name == error.name or module_name.startswith(f"{error.name}.")):
-            return f"there is no module '{error.name}' to call '{name}' from; looked in {_few(list(dict.fromkeys(sys.path)))}"
+            return f"there is no module '{error.name}' for '{name}'; looked in {_few(list(dict.fromkeys(sys.path)))}"
         raise
     for part in path.split("."):
         if not hasattr(found, part):
             return f"there is no '{path}' in the module '{module_name}' ({getattr(found, '__file__', None) or 'built in'})"
         found = getattr(found, part)
-    return found if callable(found) else f"'{name}' is no function: it is of type {type(found).__name__}"
+    return found if callable(found) else f"'{name}' is not a function: its type is {type(found).__name__}"
 
 
 def _few(folders: list[str]) -> str:
@@ -174,7 +174,7 @@ def _fit(
 
 
 def _describe(error: BaseException) -> Called:
-    """Without the frames that are ours, which tell the reader nothing."""
+    """Without the frames of this file, which do not help the reader."""
     import traceback
 
     frames = error.__traceback__
@@ -183,8 +183,8 @@ def _describe(error: BaseException) -> Called:
     try:
         lines = "".join(traceback.format_exception(type(error), error, frames))
         message = f"raised {type(error).__name__}: {error}".rstrip(": ")
-    except Exception:  # noqa: BLE001  # an exception that cannot even say what it is
-        lines = message = f"raised {type(error).__name__}, which cannot be shown"
+    except Exception:  # noqa: BLE001  # its own __str__ may fail
+        lines = message = f"raised {type(error).__name__}, whose message cannot be shown"
     return Called("raised", message=message[:MESSAGE_LENGTH], traceback=lines)
 
 
@@ -197,7 +197,7 @@ def _as_json(name: str, value: Any) -> Called:
 
 
 def main() -> int:
-    with open(os.environ["POINTSMAN_CALL"], encoding="utf-8") as file:  # noqa: PTH123 - quicker to start without pathlib
+    with open(os.environ["POINTSMAN_CALL"], encoding="utf-8") as file:  # noqa: PTH123 - starts faster without pathlib
         request = json.load(file)
     output = Path(os.environ["POINTSMAN_OUTPUT"])
     sys.path[:0] = [path for path in request.get("paths", []) if path not in sys.path]
@@ -219,7 +219,7 @@ def main() -> int:
 
 
 def _write(path: Path, text: str) -> None:
-    """All or nothing."""
+    """Write atomically."""
     beside = path.with_name(f"{path.name}.new")
     beside.write_text(text, "utf-8")
     beside.replace(path)

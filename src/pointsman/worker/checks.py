@@ -1,4 +1,4 @@
-"""Checks after a task: each says which rule was broken, and shows what was found instead."""
+"""Checks after a task: each failure has the rule that was broken and the evidence."""
 
 from __future__ import annotations
 
@@ -14,35 +14,24 @@ from typing import Any
 from msgspec import structs
 
 from pointsman.flows.model import Check, FlowTask
-from pointsman.worker.endings import Ending
+from pointsman.worker.ending import Ending
 from pointsman.worker.log import TAIL_BYTES, AttemptLog
 from pointsman.worker.runner import Job, Running
-from pointsman.worker.runners.command import start_command
-from pointsman.worker.runners.python import start_call
+from pointsman.worker.runners.command import SHELL, CommandTask, ShellTask, start_command
+from pointsman.worker.runners.python import CallTask, start_call
 from pointsman.world import World
 
 CHECK_SECONDS = 600.0
-"""How long a command or a function may take to check something."""
+"""The timeout of a command or function that checks something."""
 MOST_BYTES = 50_000_000
-"""The largest file that is read to look at its JSON."""
+"""The largest JSON file that is checked."""
 LOG_BYTES = 1_000_000
 MAY_TAKE_LONG = re.compile(r"[*+{].*[*+{]")
-"""Two things that may be repeated: how often each was is tried in all combinations."""
+"""Two repetitions: matching may take exponential time."""
 OWN_PATH = str(Path(__file__).parents[2])
 SHOWN_LINES = 5
 SHOWN_NAMES = 5
 SHOWN_PROBLEMS = 3
-
-
-@dataclass(frozen=True)
-class CheckFailure:
-    """A rule of the flow that does not hold, and the evidence."""
-
-    rule: str
-    evidence: str
-
-    def __str__(self) -> str:
-        return f"check `{self.rule}`: {self.evidence}"
 
 
 async def run_checks(
@@ -50,19 +39,18 @@ async def run_checks(
     ending: Ending,
     world: World,
     *,
-    paths: Sequence[Path] = (),
     seconds: float = CHECK_SECONDS,
-    begun: Callable[[Running], bool] = lambda _: True,
-) -> list[CheckFailure]:
-    """All of them, one after the other: whoever mends one wants to know of the others.
+    started: Callable[[Running], bool] = lambda _: True,
+) -> list[str]:
+    """Run all checks, one after the other, and return the failures.
 
-    `begun` is told of whatever a check has started, and says whether it is to go on.
+    `started` is called with each process that a check starts, and returns whether it may continue.
     """
-    failures: list[CheckFailure] = []
+    failures: list[str] = []
     for number, check in enumerate(job.task.checks, 1):
-        evidence = await _run_check(_Checking(job, ending, world, paths, seconds, number, begun), check)
+        evidence = await _run_check(_Checking(job, ending, world, seconds, number, started), check)
         if evidence:
-            failures.append(CheckFailure(_rule(check), evidence))
+            failures.append(f"check `{_rule(check)}`: {evidence}")
     return failures
 
 
@@ -71,10 +59,9 @@ class _Checking:
     job: Job
     ending: Ending
     world: World
-    paths: Sequence[Path]
     seconds: float
     number: int
-    begun: Callable[[Running], bool]
+    started: Callable[[Running], bool]
 
 
 def _rule(check: Check) -> str:
@@ -95,7 +82,7 @@ def _rule(check: Check) -> str:
 
 
 async def _run_check(checking: _Checking, check: Check) -> str:
-    """What is wrong; nothing when it holds."""
+    """The evidence of a failure; empty if the check passes."""
     cwd = checking.job.cwd
     if check.exit_code is not None:
         return _check_exit_code(check.exit_code, checking.ending)
@@ -108,11 +95,11 @@ async def _run_check(checking: _Checking, check: Check) -> str:
     if check.output is not None:
         return await _check_output(checking, check.output)
     if check.command is not None:
-        return await _check_program(checking, FlowTask(command=check.command), check.command)
+        return await _check_program(checking, CommandTask(command=check.command), check.command)
     if check.run is not None:
-        return await _check_program(checking, FlowTask(run=check.run), ("/bin/sh", "-c", check.run))
+        return await _check_program(checking, ShellTask(run=check.run), (*SHELL, check.run))
     assert check.call is not None, "a check has exactly one kind"
-    return await _check_call(checking, FlowTask(call=check.call))
+    return await _check_call(checking, CallTask(call=check.call))
 
 
 def _check_exit_code(wanted: tuple[int, ...], ending: Ending) -> str:
@@ -126,7 +113,7 @@ def _check_file(cwd: Path, name: str) -> str:
     if path.is_file():
         return ""
     if path.exists():
-        return f"{path} is there, but is not a file"
+        return f"{path} is not a file"
     return f"there is no file {path}; {_describe_place(path.parent)}"
 
 
@@ -139,7 +126,7 @@ def _check_glob(cwd: Path, pattern: str, at_least: int) -> str:
 
 
 def _describe_place(directory: Path) -> str:
-    """What is there instead: most often a name that was spelled otherwise."""
+    """What exists instead: often a similar name."""
     while not directory.exists():
         directory = directory.parent
     try:
@@ -158,7 +145,7 @@ def _check_json_schema(cwd: Path, file: str, schema: Any) -> str:
     from jsonschema import Draft202012Validator, SchemaError
     from jsonschema.validators import validator_for
     from referencing.exceptions import Unresolvable
-    from referencing.jsonschema import EMPTY_REGISTRY  # so that nothing is fetched from elsewhere
+    from referencing.jsonschema import EMPTY_REGISTRY  # so that nothing is fetched from the network
 
     document, problem = _read_json(cwd / file)
     if isinstance(schema, str):
@@ -173,9 +160,9 @@ def _check_json_schema(cwd: Path, file: str, schema: Any) -> str:
             validator(schema, registry=EMPTY_REGISTRY).iter_errors(document), key=lambda error: list(map(str, error.path))
         )
     except SchemaError as error:
-        return f"the schema itself is wrong at {error.json_path}: {error.message}"
+        return f"the schema itself is invalid at {error.json_path}: {error.message}"
     except (Unresolvable, RecursionError) as error:
-        return f"the schema cannot be followed: {error}"
+        return f"a reference in the schema cannot be resolved: {error}"
     more = f"; and {len(errors) - SHOWN_PROBLEMS} more" if len(errors) > SHOWN_PROBLEMS else ""
     return "; ".join(f"{error.json_path}: {error.message[:300]}" for error in errors[:SHOWN_PROBLEMS]) + more
 
@@ -188,18 +175,19 @@ def _read_json(path: Path) -> tuple[Any, str]:
             return None, f"{path} is larger than {MOST_BYTES:,} bytes"
         return json.loads(path.read_bytes()), ""
     except (OSError, ValueError, RecursionError) as error:
-        return None, f"{path} is not JSON that can be read: {error}"
+        return None, f"{path} is not readable JSON: {error}"
 
 
 async def _check_output(checking: _Checking, pattern: str) -> str:
-    """Some patterns take for ever on some texts, and nothing else would run meanwhile: those get a process of their own."""
+    """Match a pattern; one that may take exponential time runs in its own process, so that it does not block the worker."""
     log = checking.job.log
     tail = log.tail(TAIL_BYTES)
     if not MAY_TAKE_LONG.search(pattern):
         found = bool(re.search(pattern, tail, re.MULTILINE))
     else:
-        job = _job_of_check(checking, FlowTask(call=f"{__name__}:is_found", with_={"pattern": pattern, "text": tail}))
-        ending = await _run_to_the_end(start_call(job, [OWN_PATH], {}, checking.world), job, checking)
+        task = CallTask(call=f"{__name__}:is_found", with_={"pattern": pattern, "text": tail})
+        job = _job_of_check(checking, task)
+        ending = await _run_to_end(start_call(job, task, [OWN_PATH], checking.world), job, checking)
         if not ending.as_expected:
             return f"{ending.message}; {_last_lines(job.log)}"
         found = ending.output is True
@@ -214,12 +202,12 @@ def is_found(pattern: str, text: str) -> bool:
 
 async def _check_program(checking: _Checking, task: FlowTask, argv: tuple[str, ...]) -> str:
     job = _job_of_check(checking, task)
-    ending = await _run_to_the_end(start_command(job, argv, checking.world), job, checking)
+    ending = await _run_to_end(start_command(job, argv, checking.world), job, checking)
     return "" if ending.as_expected else f"{ending.message}; {_last_lines(job.log)}"
 
 
-async def _check_call(checking: _Checking, task: FlowTask) -> str:
-    """It may ask, by the names of its parameters, for what there is to look at."""
+async def _check_call(checking: _Checking, task: CallTask) -> str:
+    """The names of its parameters select what the function gets of the attempt."""
     job = _job_of_check(checking, task)
     offered = {
         "output": checking.ending.output,
@@ -227,31 +215,30 @@ async def _check_call(checking: _Checking, task: FlowTask) -> str:
         "tail": checking.job.log.tail(),
         "directory": str(job.cwd),
     }
-    paths = [str(path) for path in (*checking.paths, job.cwd)]
-    ending = await _run_to_the_end(start_call(job, paths, offered, checking.world), job, checking)
+    ending = await _run_to_end(start_call(job, task, [str(job.cwd)], checking.world, offered), job, checking)
     if not ending.as_expected:
         return f"{ending.message}; {_last_lines(job.log)}"
     return "it returned False" if ending.output is False else ""
 
 
 def _job_of_check(checking: _Checking, task: FlowTask) -> Job:
-    """Like the attempt that it looks at, with a log and an output of its own."""
+    """Like the job of the attempt, with its own log and output."""
     job, suffix = checking.job, f"check-{checking.number}"
     output_path = f"{job.output_path}.{suffix}"
     log = AttemptLog(str(job.log.path.with_suffix(f".{suffix}.log")), LOG_BYTES)
     env = {**job.env, "POINTSMAN_OUTPUT": output_path}
-    return structs.replace(job, task=task, argv=None, env=env, output_path=output_path, log=log, stdout_wanted=False)
+    return structs.replace(job, task=task, env=env, output_path=output_path, log=log, stdout_wanted=False)
 
 
-async def _run_to_the_end(running: Running, job: Job, checking: _Checking) -> Ending:
-    if not checking.begun(running):
+async def _run_to_end(running: Running, job: Job, checking: _Checking) -> Ending:
+    if not checking.started(running):
         running.kill()
     try:
         async with asyncio.timeout(checking.seconds):
             return await running.wait()
     except TimeoutError:
         await running.stop(job.grace_seconds)
-        return Ending("stopped", message=f"did not end within {checking.seconds:g} seconds")
+        return Ending("stopped", message=f"did not finish within {checking.seconds:g} seconds")
     except asyncio.CancelledError:
         running.kill()
         raise

@@ -1,4 +1,4 @@
-"""What an attempt costs, as its work says it: amounts of US dollars, one a line, at the end of the file $POINTSMAN_COST."""
+"""The cost of an attempt: its work appends amounts in US dollars, one per line, to the file $POINTSMAN_COST."""
 
 from __future__ import annotations
 
@@ -9,43 +9,42 @@ from decimal import Decimal, InvalidOperation
 from pointsman.engine.checks import MAX_USD, SMALLEST_USD
 from pointsman.store.rows import ZERO_USD
 
-LONGEST_READ = 65_536
-"""How much of the file one look takes in: whoever writes faster than that is looked at again."""
+MAX_READ = 65_536
+"""How many bytes one call reads; the next call reads more."""
 
 
 class CostFile:
-    """Read as it grows, and never twice."""
+    """Read as it grows; each line counts once."""
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self._wrong: str | None = None
-        """The first line that is no amount."""
-        self._wrong_lines = 0
-        self._total = self._told = ZERO_USD
+        self._invalid: str | None = None
+        """The first line that is not an amount."""
+        self._invalid_lines = 0
+        self._total = self._reported = ZERO_USD
         self._position = 0
 
-    def look(self, *, at_its_end: bool = False) -> Decimal:
-        """What was spent since the engine was last told; a line that is still being written is left for the next time."""
-        while text := self._read():
-            is_all = len(text) < LONGEST_READ
-            end = len(text) if is_all and at_its_end else text.rfind(b"\n") + 1
+    def read(self, *, final: bool = False) -> Decimal:
+        """Read new lines, and return the unreported costs; unless `final`, an incomplete line is left for the next call."""
+        while text := self._read_bytes():
+            is_all = len(text) < MAX_READ
+            end = len(text) if is_all and final else text.rfind(b"\n") + 1
             if not end and not is_all:
                 end = len(text)  # no amount is that long
             self._position += end
             for line in text[:end].splitlines():
                 self._add(line)
-            if is_all or not at_its_end:
+            if is_all or not final:
                 break
-        return self.untold
+        return self.unreported
 
     @property
-    def untold(self) -> Decimal:
-        """What the engine does not know of yet, as of the last look."""
-        return (self._total - self._told).quantize(SMALLEST_USD)
+    def unreported(self) -> Decimal:
+        """The costs that the engine does not know of, as of the last `read`."""
+        return (self._total - self._reported).quantize(SMALLEST_USD)
 
-    def tell(self, amount: Decimal) -> None:
-        """The engine knows of so much more."""
-        self._told += amount
+    def mark_reported(self, amount: Decimal) -> None:
+        self._reported += amount
 
     def _add(self, line: bytes) -> None:
         text = line.decode("utf-8", "replace").strip()
@@ -59,27 +58,27 @@ class CostFile:
         if is_amount:
             self._total += amount
         else:
-            self._wrong = self._wrong or text[:80]
-            self._wrong_lines += 1
+            self._invalid = self._invalid or text[:80]
+            self._invalid_lines += 1
 
     @property
     def problem(self) -> str | None:
-        """What was not counted, in a sentence."""
-        if self._wrong is None:
+        """What was ignored, in a sentence."""
+        if self._invalid is None:
             return None
-        more = f" ({self._wrong_lines - 1} more like it)" if self._wrong_lines > 1 else ""
-        return f"{self.path}: {self._wrong!r} is not an amount of dollars, such as 0.25, and was not counted{more}."
+        more = f" ({self._invalid_lines - 1} more like it)" if self._invalid_lines > 1 else ""
+        return f"{self.path}: {self._invalid!r} is not an amount in dollars, such as 0.25, and was ignored{more}."
 
-    def _read(self) -> bytes:
+    def _read_bytes(self) -> bytes:
         try:
-            # Nobody waits for the other end of a pipe that stands in the place of a file.
+            # O_NONBLOCK: a named pipe in the place of the file must not block the worker.
             file = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        except OSError:  # mostly because nothing was said
+        except OSError:  # usually the work reports no costs
             return b""
         try:
             if not stat.S_ISREG(os.fstat(file).st_mode):
                 return b""
-            return os.pread(file, LONGEST_READ, self._position)
+            return os.pread(file, MAX_READ, self._position)
         except OSError:
             return b""
         finally:

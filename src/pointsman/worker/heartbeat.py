@@ -1,4 +1,4 @@
-"""Heartbeats in a thread of their own, so that nothing the worker is busy with can keep them from being sent."""
+"""Sends heartbeats from a separate thread, so that a busy event loop costs no lease."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from pointsman.engine.engine import Engine
 from pointsman.engine.operations.workers import HeartbeatReply
 from pointsman.errors import EngineClosed, PointsmanError
 
-BEATS_IN_A_LEASE = 6
+BEATS_PER_LEASE = 6
 Attempt = tuple[str, int]
 
 
 class Heartbeat:
-    """Sends a heartbeat several times a lease, and whenever it is asked to; hands each answer to whoever listens."""
+    """Sends a heartbeat several times per lease and on request."""
 
     def __init__(
         self,
@@ -24,14 +24,14 @@ class Heartbeat:
         worker_id: str,
         lease_seconds: float,
         held: Callable[[], Iterable[Attempt]],
-        heard: Callable[[HeartbeatReply], None],
+        on_reply: Callable[[HeartbeatReply], None],
     ) -> None:
-        """`held` and `heard` are called in the heartbeat's thread."""
+        """`held` and `on_reply` are called in the thread of the heartbeat."""
         self._engine = engine
         self._worker_id = worker_id
-        self._pause_seconds = lease_seconds / BEATS_IN_A_LEASE
+        self._pause_seconds = lease_seconds / BEATS_PER_LEASE
         self._held = held
-        self._heard = heard
+        self._on_reply = on_reply
         self._wanted = threading.Event()
         self._is_over = False
         self._thread = threading.Thread(target=lambda: asyncio.run(self._beat()), name="pointsman-heartbeat", daemon=True)
@@ -40,7 +40,7 @@ class Heartbeat:
         self._thread.start()
 
     def beat_now(self) -> None:
-        """Something may have happened that an answer would tell."""
+        """Send one now: its reply may have changed."""
         self._wanted.set()
 
     def stop(self) -> None:
@@ -49,15 +49,15 @@ class Heartbeat:
         self._wanted.set()
 
     def join(self) -> None:
-        """Wait until the last beat is answered."""
+        """Wait until the last heartbeat is answered."""
         self._thread.join()
 
     async def _beat(self) -> None:
         while not self._is_over:
-            with suppress(PointsmanError):  # the database is away: the next beat may reach it, and until then nobody is told
+            with suppress(PointsmanError):  # the database is unavailable: the next heartbeat may reach it
                 try:
-                    self._heard(await self._engine.send_heartbeat(self._worker_id, list(self._held())))
+                    self._on_reply(await self._engine.send_heartbeat(self._worker_id, list(self._held())))
                 except EngineClosed:
                     return
-            self._wanted.wait(self._pause_seconds)  # nothing else runs in this loop
+            self._wanted.wait(self._pause_seconds)  # blocking is fine: nothing else runs in this loop
             self._wanted.clear()

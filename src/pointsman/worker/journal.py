@@ -1,8 +1,8 @@
-"""The log of all transitions, one JSON line each (document 002.8), kept from the event stream of the database.
+"""The journal: all transitions, one JSON line each (document 002.8), copied from the event stream of the database.
 
-The database is the truth and the file a copy of it: each line carries the position of its transition in the stream, so whoever
-appends goes on behind the last one, and several processes may take turns at one file. A log whose last line the database does
-not know is that of another one: it is moved aside as `transitions.<n>.jsonl`, and taken up again if that database is back.
+Each line has the position of its transition in the stream, so a process continues after the last line, and several processes
+may take turns with one file. If the database does not know the last line, the file belongs to another database: it is renamed
+to `transitions.<n>.jsonl`, and used again when that database is back.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from pointsman.world import Sleep
 PAGE = 5_000
 LONGEST_LINE = 1 << 20
 USUAL_LINES = 1 << 14
-"""Mostly the last few lines are found in as much."""
+"""Usually enough for the last two lines."""
 PAUSE_SECONDS = 0.5
 
 
 class _Last(msgspec.Struct):
-    """What has to be known of the last line."""
+    """The last line."""
 
     timestamp: datetime
     entity_id: str
@@ -45,17 +45,17 @@ class _Last(msgspec.Struct):
 
 
 async def keep(engine: Engine, path: Path, sleep: Sleep) -> None:
-    """Append whatever happens, until this is cancelled. While the database is away or the disk is full, it waits."""
+    """Append new transitions until cancelled. While the database is unavailable or the disk is full, wait."""
     while True:
         with suppress(StoreError, OSError):
             position = await append(engine, path)
             async for _ in engine.watch(after=position):
                 break
-        await sleep(PAUSE_SECONDS)  # what comes in the meantime is one write
+        await sleep(PAUSE_SECONDS)  # what arrives meanwhile is written at once
 
 
 async def append(engine: Engine, path: Path) -> str | None:
-    """Bring the log up to date; up to which position of the stream."""
+    """Bring the journal up to date; returns the last position."""
     async with _locked(path) as file:
         last = _find_last(file, path)
         if last is None or await _knows(engine, last):
@@ -67,7 +67,7 @@ async def append(engine: Engine, path: Path) -> str | None:
 
 
 async def rebuild(engine: Engine, path: Path) -> int:
-    """Write the whole log anew from the database; how many lines it has."""
+    """Rewrite the whole journal from the database; returns the number of lines."""
     async with _locked(path) as file:
         os.ftruncate(file, 0)
         written, _ = await _write(engine, file, None, None)
@@ -75,10 +75,10 @@ async def rebuild(engine: Engine, path: Path) -> int:
 
 
 async def _knows(engine: Engine, last: _Last) -> bool:
-    """Whether a line tells of this database; after one was deleted, another one gives out the same positions again."""
+    """Whether a line comes from this database; a new database reuses the positions of a deleted one."""
     before = str(max(0, int(last.position) - 1))
     moves = await engine.list_transitions(after=before, limit=1)
-    if not moves:  # the stream may be held back for a moment, even before what was read of it already
+    if not moves:  # the stream may lag for a moment, even behind what was read before
         with suppress(NotFound, RequestInvalid):
             moves = await engine.list_history(last.entity_id)
     return any(
@@ -87,7 +87,7 @@ async def _knows(engine: Engine, last: _Last) -> bool:
 
 
 async def _change_logs(engine: Engine, path: Path) -> None:
-    """Move the log of another database aside; if the one of this database was moved aside before, it comes back."""
+    """Rename the journal of another database, and bring back that of this database if there is one."""
     own = None
     number = 1
     while (aside := path.with_name(f"{path.stem}.{number}{path.suffix}")).exists():
@@ -127,29 +127,29 @@ async def _locked(path: Path) -> AsyncIterator[int]:
 
 
 def _is_at(path: Path, file: int) -> bool:
-    """Whether it still has that name: while it was waited for, it may have been moved aside."""
+    """Whether the file still has that name: it may have been renamed while we waited for the lock."""
     with suppress(FileNotFoundError):
         return os.path.samestat(path.stat(), os.fstat(file))
     return False
 
 
 def _find_last(file: int, path: Path) -> _Last | None:
-    """The last line; one that a crash has torn is cut off, since the stream still has it."""
+    """The last line; an incomplete one, after a crash, is removed, since the stream still has it."""
     size = os.fstat(file).st_size
     for length in (USUAL_LINES, 2 * LONGEST_LINE):
         begin = max(0, size - length)
-        *_, torn = lines = os.pread(file, size - begin, begin).split(b"\n")
-        if len(lines) > 2:  # the first one may be the end of a longer one
+        *_, incomplete = lines = os.pread(file, size - begin, begin).split(b"\n")
+        if len(lines) > 2:  # the first one may be incomplete
             break
-    if torn:
-        os.ftruncate(file, size - len(torn))
+    if incomplete:
+        os.ftruncate(file, size - len(incomplete))
     if len(lines) < 2:
         return None
     try:
         last = msgspec.json.decode(lines[-2], type=_Last)
         read_position(last.position)
     except (msgspec.MsgspecError, KeyError, RequestInvalid):
-        message = f"{path} does not end with a line that Pointsman wrote. Move it away, or run: pointsman history --rebuild"
+        message = f"{path} does not end with a line of Pointsman. Move it away, or run: pointsman history --rebuild"
         raise LogUnreadable(message) from None
     return last
 
@@ -159,7 +159,7 @@ async def _write(engine: Engine, file: int, position: str | None, latest: dateti
     while page := await engine.list_transitions(after=position, limit=PAGE):
         lines = []
         for transition in page:
-            # Processes that commit at the same time may be some milliseconds out of step; the stream has one order.
+            # The clocks of processes may differ by some milliseconds; the order of the stream counts.
             latest = max(latest, transition.at) if latest else transition.at
             machine = await engine.get_machine(transition)
             lines.append(as_line(transition, machine.name, latest))
@@ -175,7 +175,7 @@ def _write_all(file: int, data: bytes) -> None:
 
 
 def as_line(transition: Transition, machine: str, timestamp: datetime, name: str | None = None) -> bytes:
-    """One transition as document 002 has it; `pointsman validate` reads it."""
+    """A transition as a line of document 002, which `pointsman validate` reads."""
     metadata = msgspec.json.decode(transition.metadata or "{}")
     if name is not None:
         metadata["name"] = name

@@ -1,7 +1,7 @@
-"""The log of one attempt: a file that gets what arrives as it arrives, and never grows beyond its cap.
+"""The log of one attempt: output is written as it arrives, up to a limit.
 
-<epoch>.log      the first half of the cap; when there is more, its last line says how much was left out after it
-<epoch>.log.2    a quarter, older   ┐ the end, kept by turning over
+<epoch>.log      the first half of the limit; if there is more, its last line says how much was omitted
+<epoch>.log.2    a quarter, older   ┐ the end, kept by rotation
 <epoch>.log.1    a quarter, newest  ┘
 """
 
@@ -18,13 +18,13 @@ UNSAFE = re.compile(r"[^A-Za-z0-9_.\[\]-]+")
 
 
 def log_path(directory: Path, run_id: str, task_name: str, epoch: int) -> str:
-    """Where the log of an attempt stands below the project directory; as text, which is quickly made."""
+    """The path of the log of an attempt, as text, which is faster than a Path."""
     safe = UNSAFE.sub("_", task_name).strip(".")[:120] or "_"
     return f"{directory}/.pointsman/logs/{run_id}/{safe}/{epoch}.log"
 
 
 def log_parts(path: Path) -> list[Path]:
-    """The files of a log that are there, in the order in which they are read."""
+    """The existing files of a log, in reading order."""
     return [part for part in (path, _part(path, 2), _part(path, 1)) if part.exists()]
 
 
@@ -33,20 +33,20 @@ def _part(path: Path, number: int) -> Path:
 
 
 class AttemptLog:
-    """Made at the first byte; safe to use from several threads. A full disk ends the log, not the work."""
+    """Created with the first byte; thread-safe. A full disk stops the log, not the work."""
 
     def __init__(self, path: str, cap_bytes: int) -> None:
         self._path = path
         self.problem: str | None = None
-        """What kept it from being written, in a sentence."""
+        """Why it could not be written, in a sentence."""
         self.bytes_seen = 0
-        self.bytes_left_out = 0
+        self.bytes_omitted = 0
         self._cap = cap_bytes
         self._file: int | None = None
         self._in_head = True
         self._room = max(cap_bytes // 2, 1)
         self._notice_at: int | None = None
-        self._lost = 0
+        self._missing = 0
         self._end = bytearray()
         self._closed = False
         self._lock = threading.Lock()
@@ -56,7 +56,7 @@ class AttemptLog:
         return Path(self._path)
 
     def make_folder(self) -> None:
-        """Mostly only the folder itself is missing."""
+        """Usually only the folder itself is missing, not its parents."""
         folder = os.path.dirname(self._path)  # noqa: PTH120 - of text, many times a second
         try:
             os.mkdir(folder)  # noqa: PTH102
@@ -75,25 +75,25 @@ class AttemptLog:
                 self._store(data)
 
     def tail(self, limit: int = 4096) -> str:
-        """The end as text that any database takes: what is no UTF-8 is replaced, and so is NUL."""
+        """The end as text that every database accepts: NUL and invalid UTF-8 are replaced."""
         if not self.bytes_seen:
             return ""
         with self._lock:
             end = bytes(self._end[-limit:])
-        # Cut in the middle of a character: leave it out, rather than showing a replacement for what was sound.
+        # Drop a character that the limit has cut, rather than replacing it.
         while end and len(end) == limit and end[0] & 0xC0 == 0x80:
             end = end[1:]
         return end.decode("utf-8", "replace").replace("\0", "�")
 
     def last_line(self, limit: int = 200) -> str:
-        """The last line with something in it."""
+        """The last non-empty line."""
         lines = [line for line in re.split(r"[\r\n]+", self.tail()) if line.strip()]
         return lines[-1].strip()[-limit:] if lines else ""
 
     def close(self) -> None:
         with self._lock:
-            if not self._closed and self._lost:
-                self._try_to_note_loss()
+            if not self._closed and self._missing:
+                self._try_to_mark_gap()
             self._closed = True
             if self._file is not None:
                 os.close(self._file)
@@ -105,8 +105,8 @@ class AttemptLog:
             del self._end[:-TAIL_BYTES]
 
     def _store(self, data: bytes) -> None:
-        if self._lost and not self._try_to_note_loss():
-            self._lost += len(data)
+        if self._missing and not self._try_to_mark_gap():
+            self._missing += len(data)
             return
         rest = memoryview(data)
         try:
@@ -114,17 +114,17 @@ class AttemptLog:
                 if self._file is None:
                     self._file = self._open()
                 if not self._room:
-                    self._turn_over()
+                    self._rotate()
                 written = os.write(self._file, rest[: self._room])
                 self._room -= written
                 rest = rest[written:]
         except OSError as error:
-            self._lost += len(rest)
-            self.problem = f"The log {self.path} stopped: {error.strerror}. The work goes on without it."
+            self._missing += len(rest)
+            self.problem = f"The log {self.path} stopped: {error.strerror}. The task continues without it."
 
-    def _try_to_note_loss(self) -> bool:
-        """Whether there is room again: then the gap is marked."""
-        notice = f"\n[pointsman: {self._lost} bytes were lost here: {self.problem}]\n".encode()
+    def _try_to_mark_gap(self) -> bool:
+        """Mark the gap; False if there is still no space."""
+        notice = f"\n[pointsman: {self._missing} bytes are missing here: {self.problem}]\n".encode()
         try:
             if self._file is None:
                 self._file = self._open()
@@ -134,7 +134,7 @@ class AttemptLog:
                 return False
         except OSError:
             return False
-        self._lost = 0
+        self._missing = 0
         return True
 
     def _open(self) -> int:
@@ -142,8 +142,8 @@ class AttemptLog:
         path = self.path if self._in_head else _part(self.path, 1)
         return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o644)
 
-    def _turn_over(self) -> None:
-        """Go on in the newest part; the oldest one is dropped when there are two."""
+    def _rotate(self) -> None:
+        """Continue in a new file; the oldest of two is dropped."""
         assert self._file is not None
         newest, older = _part(self.path, 1), _part(self.path, 2)
         if self._in_head:
@@ -151,8 +151,8 @@ class AttemptLog:
             os.write(self._file, self._notice())
         else:
             if older.exists():
-                self.bytes_left_out += older.stat().st_size
-                older.unlink()  # renaming over it would make some file systems write all of it to the disk first
+                self.bytes_omitted += older.stat().st_size
+                older.unlink()  # replacing it by a rename would make some file systems flush it to the disk first
             newest.rename(older)
             self._update_notice()
         os.close(self._file)
@@ -163,11 +163,11 @@ class AttemptLog:
 
     def _notice(self) -> bytes:
         name = self.path.name
-        text = f"[pointsman: the log is full: {self.bytes_left_out:>16} bytes are left out here, and it goes on in "
+        text = f"[pointsman: the log is full: {self.bytes_omitted:>16} bytes are omitted here; it continues in "
         return f"\n{text}{name}.2 and {name}.1]\n".encode()
 
     def _update_notice(self) -> None:
-        """In place and of the same length, so that it is right even if nobody lives to close the log."""
+        """In place and of the same length, so that it is correct even if the worker dies."""
         assert self._notice_at is not None
         head = os.open(self.path, os.O_WRONLY | os.O_CLOEXEC)
         try:

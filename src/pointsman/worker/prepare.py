@@ -1,4 +1,4 @@
-"""From a claim to a job: what its expressions come to, whether it is to be done at all, and with what around it."""
+"""From a claim to a job: evaluates expressions, decides whether to skip the task, and builds its environment."""
 
 from __future__ import annotations
 
@@ -11,41 +11,43 @@ from pydantic import ValidationError
 
 from pointsman.engine.claims import Claim
 from pointsman.errors import ExpressionFailed
-from pointsman.flows import FlowTask
-from pointsman.flows.build import build_items
+from pointsman.flows.build import build_subtasks
 from pointsman.flows.expressions import evaluate
 from pointsman.flows.items import list_items
-from pointsman.flows.render import refers_to, render_task, render_text
+from pointsman.flows.model import FlowTask, read_task
+from pointsman.flows.templates import refers_to, render_task, render_text
 from pointsman.settings import Settings
 from pointsman.worker.cost_file import CostFile
 from pointsman.worker.log import AttemptLog, log_path
 from pointsman.worker.runner import Job, build_environment
 from pointsman.worker.scope import RunScope, Scopes
-from pointsman.worker.verdict import Failed, Skipped, Spread
+from pointsman.worker.verdict import Failed, FanOut, Skipped
 from pointsman.world import Clock
-
-SHELL = ("/bin/sh", "-c")
 
 
 @dataclass(frozen=True, slots=True)
 class Preparation:
-    """What preparing takes: the settings of the worker, and what is known of runs."""
+    """Prepares the claims of a worker."""
 
     settings: Settings
     scopes: Scopes
     worker_id: str
     environ: Mapping[str, str]
-    """What of the worker's environment all work gets to see."""
+    """The part of the worker's environment that every task inherits."""
     clock: Clock
 
-    async def prepare(self, claim: Claim) -> Job | Skipped | Spread | Failed:
-        """Ready to start, unless there is nothing to start."""
+    async def prepare(self, claim: Claim) -> Job | Skipped | FanOut | Failed:
+        """A job that is ready to start, or the verdict if there is nothing to start."""
         try:
-            task = FlowTask.model_validate(claim.payload)
+            task = read_task(claim.payload)
         except ValidationError as error:
-            return Failed(f"What was submitted is not a task of a flow: {_brief(error)}", retryable=False)
+            if unknown := [str(each["loc"][0]) for each in error.errors() if each["type"] == "extra_forbidden"]:
+                return Failed(f"This worker has no runner for `{unknown[0]}`. Install the package that has it.", retryable=True)
+            return Failed(f"The payload is not a task of a flow: {_brief(error)}", retryable=False)
         if claim.tool and claim.tool not in self.settings.tools:
-            message = f"This worker has no tool '{claim.tool}' in its settings, so it cannot know how to call it."
+            message = (
+                f"The settings of this worker have no tool '{claim.tool}'. Add [tools.{claim.tool}] to its pointsman.toml."
+            )
             return Failed(message, retryable=True)
         run = await self.scopes.of_run(claim.run_id)
         try:
@@ -53,10 +55,12 @@ class Preparation:
             if reason := _reason_to_skip(task, scope):
                 return Skipped(reason)
             if task.foreach is not None:
-                return Spread(tuple(build_items(claim.name, task, list_items(task.foreach, scope), tools=self.settings.tools)))
+                return FanOut(
+                    tuple(build_subtasks(claim.name, task, list_items(task.foreach, scope), tools=self.settings.tools))
+                )
             return self._build_job(claim, render_task(task, scope), run, scope)
         except ExpressionFailed as error:
-            return Failed(f"An expression of it has no value: {error}", retryable=False)
+            return Failed(f"An expression cannot be evaluated: {error}", retryable=False)
 
     async def _build_scope(self, run: RunScope, task: FlowTask) -> dict[str, Any]:
         names = {*task.needs, *refers_to(task)}
@@ -93,7 +97,7 @@ class Preparation:
         return Job(
             claim=claim,
             task=task,
-            argv=_build_argv(task, tool.command if tool else ()),
+            tool=tool,
             env=env,
             cwd=project / task.cwd if task.cwd else project,
             output_path=output_path,
@@ -109,17 +113,11 @@ class Preparation:
 
 
 def _reason_to_skip(task: FlowTask, scope: Mapping[str, Any]) -> str | None:
-    """A condition of its own decides; without one it goes with those that it needs."""
+    """Its own condition decides; without one, a task is skipped if a task that it needs was skipped."""
     if task.when is not None:
         return None if evaluate(task.when, scope) else f"its condition is false: {task.when}"
     return next((f"{name} was skipped" for name in task.needs if scope["tasks"][name]["skipped"]), None)
 
 
-def _build_argv(task: FlowTask, prefix: tuple[str, ...]) -> tuple[str, ...] | None:
-    if task.run is not None:
-        return (*SHELL, task.run)
-    return (*prefix, *task.command) if task.command is not None else None
-
-
 def _brief(error: ValidationError) -> str:
-    return "; ".join(f"{'.'.join(map(str, each['loc'])) or 'it'}: {each['msg']}" for each in error.errors()[:3])
+    return "; ".join(f"{'.'.join(map(str, each['loc'])) or 'the task'}: {each['msg']}" for each in error.errors()[:3])

@@ -1,4 +1,4 @@
-"""The processes of this machine as /proc lists them; elsewhere than on Linux, none."""
+"""The processes of this machine, from /proc; empty on systems other than Linux."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 ENDED = frozenset("ZX")
-"""States of a process that is over, and only waits for its parent to ask."""
+"""States of a process that has ended and waits to be reaped."""
 
 
 class Process(NamedTuple):
-    """One line of the table; `pid` and `started_ticks` together are never given twice."""
+    """One process; `pid` and `started_ticks` together identify it."""
 
     pid: int
     parent: int
@@ -22,17 +22,17 @@ class Process(NamedTuple):
     started_ticks: int
 
     @property
-    def is_over(self) -> bool:
-        """A process whose first thread has ended looks like one that is over, while its other threads go on."""
+    def has_ended(self) -> bool:
+        """A process whose first thread has ended looks dead, but its other threads may run."""
         return self.state in ENDED and self.threads <= 1
 
 
 def read_process(pid: int) -> Process | None:
-    """What the table says of it now; None when it is gone."""
+    """The process with this number; None if there is none."""
     line = _read(f"/proc/{pid}/stat")
     if not line:
         return None
-    # The name stands in parentheses and may hold any byte, parentheses too: what follows the last one is ours.
+    # The name is in parentheses and may contain any byte, parentheses too: the fields follow the last one.
     fields = line[line.rindex(b")") + 2 :].split()
     parent, group, session, threads, started_ticks = (int(fields[index]) for index in (1, 2, 3, 17, 19))
     return Process(pid, parent, group, session, chr(fields[0][0]), threads, started_ticks)
@@ -51,15 +51,15 @@ def list_processes() -> Iterator[Process]:
 
 
 def carries(pid: int, marker: str) -> bool:
-    """Whether every entry of the marker stands in the environment that the process was started with."""
+    """Whether the process was started with every entry of the marker in its environment."""
     environ = b"\0" + _read(f"/proc/{pid}/environ") + b"\0"
     return all(b"\0" + entry.encode() + b"\0" in environ for entry in marker.split("\0"))
 
 
 def list_own_children() -> list[int] | None:
-    """Children of the main thread, to which all orphans come as well; None when the kernel does not say.
+    """The children of the main thread, which also adopts all orphans; None if the kernel does not tell.
 
-    Children of other threads are not ours to judge: code that runs in a thread has started them, and waits for them.
+    Children of other threads are left alone: the code in that thread has started them and waits for them.
     """
     own = os.getpid()
     try:
@@ -73,7 +73,7 @@ def list_own_children() -> list[int] | None:
 
 
 def _read(path: str) -> bytes:
-    """Nothing, when the process has gone or belongs to somebody else."""
+    """Empty if the process has gone or belongs to another user."""
     try:
         descriptor = os.open(path, os.O_RDONLY)
     except OSError:
@@ -89,7 +89,7 @@ def _read(path: str) -> bytes:
 def _read_all(descriptor: int) -> bytes:
     content = os.read(descriptor, 16_384)
     if len(content) < 2048:
-        return content  # /proc hands out about a page as long as there is more
+        return content  # /proc returns about a page per read while there is more
     while more := os.read(descriptor, 65_536):
         content += more
     return content

@@ -1,12 +1,12 @@
-"""Processes: the only place that starts them, and where whole trees of them are found, suspended and ended.
+"""The only module that starts processes; also finds, suspends and ends whole process trees.
 
-A task may leave its group (`setpgid`), its session (`setsid`) and its parent (double fork). It is found all the same:
+A process may leave its group (`setpgid`), its session (`setsid`) and its parent (double fork). It is still found:
 
-    by session and group    what never left
-    by parent               what left, while its parent lives
-    by environment          what left and lost its parent: POINTSMAN_TASK_ID and POINTSMAN_EPOCH go down to every descendant
-    by elimination          what threw away its environment, too, when no other task runs (only in a process of our own, which
-                            has become the parent of all orphans below it)
+    by session and group    if it never left
+    by parent               if it left, while its parent lives
+    by environment          if it lost its parent: every descendant inherits POINTSMAN_TASK_ID and POINTSMAN_EPOCH
+    by elimination          if it cleared its environment, while no other task runs (only in a worker process, which is the
+                            subreaper of its descendants)
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ from pointsman.world import Sleep
 
 HAS_TABLE = Path("/proc/self/stat").exists()
 PR_SET_CHILD_SUBREAPER = 36
-MOST_ROUNDS = 400
-"""Rounds of killing before we give up on what the kernel itself cannot end (a process that waits for a dead disk)."""
+MAX_ROUNDS = 400
+"""Rounds of killing before giving up on processes that the kernel cannot end (those that wait for a dead disk)."""
 
 
 @dataclass(slots=True)
-class _Household:
-    """Which children are known to this process."""
+class _Children:
+    """The children that this process has started."""
 
     running: dict[int, Spawned] = field(default_factory=dict)
     adopts_orphans: bool = False
 
 
-_household = _Household()
+_children = _Children()
 
 
 @dataclass(slots=True, eq=False)
 class Spawned:
-    """A process of ours, at the head of its own session; it holds its number until `reap`."""
+    """A process that leads its own session; it keeps its pid until `reap`."""
 
     pid: int
     started_ticks: int
@@ -55,14 +55,14 @@ class Spawned:
 
 
 def marker_of(task_id: str, epoch: int) -> str:
-    """What the environment of everything that an attempt starts carries, one entry a line of NUL."""
+    """The entries in the environment of every process of an attempt, separated by NUL."""
     return f"POINTSMAN_TASK_ID={task_id}\0POINTSMAN_EPOCH={epoch}"
 
 
 def spawn(argv: Sequence[str], *, cwd: str | Path, env: Mapping[str, str], separate_stderr: bool) -> Spawned:
-    """Start a program in a session of its own, without input. Errors come as the system names them.
+    """Start a program in its own session, without input; raises OSError.
 
-    Nothing here runs Python between fork and exec, so that the system may use vfork, whose cost does not grow with ours.
+    No Python code runs between fork and exec, so that Popen can use vfork, whose cost does not depend on our size.
     """
     stdout, stdout_of_child = os.pipe()
     stderr, stderr_of_child = None, stdout_of_child
@@ -84,16 +84,16 @@ def spawn(argv: Sequence[str], *, cwd: str | Path, env: Mapping[str, str], separ
         raise
     finally:
         _close(*{stdout_of_child, stderr_of_child})
-    # Even if it is over already, its number is its own until it is reaped.
+    # Even if it has ended already, it keeps its pid until it is reaped.
     process = read_process(handle.pid)
     spawned = Spawned(handle.pid, process.started_ticks if process else 0, stdout, stderr, _open_pidfd(handle.pid), handle)
-    _household.running[handle.pid] = spawned
+    _children.running[handle.pid] = spawned
     return spawned
 
 
 def _open_pidfd(pid: int) -> int | None:
     if sys.platform == "linux":
-        with contextlib.suppress(OSError):  # a kernel without it, or no descriptor left: we wait in a thread
+        with contextlib.suppress(OSError):  # not supported, or no descriptor left: wait in a thread
             return os.pidfd_open(pid)
     return None
 
@@ -105,7 +105,7 @@ def _close(*descriptors: int | None) -> None:
 
 
 async def wait_for_end(spawned: Spawned) -> None:
-    """Until the process is over; where the system knows pidfds, its number stays its own until it is reaped."""
+    """Wait until the process ends; with pidfds, it keeps its pid until it is reaped."""
     loop = asyncio.get_running_loop()
     if spawned.pidfd is None:
         await loop.run_in_executor(None, spawned.handle.wait)
@@ -119,14 +119,14 @@ async def wait_for_end(spawned: Spawned) -> None:
 
 
 def reap(spawned: Spawned) -> int | None:
-    """Its exit code, or minus the signal that ended it; None when somebody else has asked before us."""
+    """Its exit code, or the negative number of the signal that killed it; None if another part of this process reaped it."""
     code = spawned.handle.returncode
     if code is None:
-        # The handle would take a code that was lost for a success.
+        # Popen would report a lost exit code as 0.
         with contextlib.suppress(ChildProcessError):
             code = os.waitstatus_to_exitcode(os.waitpid(spawned.pid, 0)[1])
         spawned.handle.returncode = code or 0
-    _household.running.pop(spawned.pid, None)
+    _children.running.pop(spawned.pid, None)
     if spawned.pidfd is not None:
         os.close(spawned.pidfd)
         spawned.pidfd = None
@@ -134,27 +134,27 @@ def reap(spawned: Spawned) -> int | None:
 
 
 def become_subreaper() -> None:
-    """Become the parent of all orphans below this process; nothing where the system does not know of it."""
+    """Adopt all orphaned descendants of this process, where the system supports it."""
     if sys.platform == "linux":
         import ctypes
 
         if ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0:
-            _household.adopts_orphans = True
+            _children.adopts_orphans = True
 
 
 def find_tree(pid: int, marker: str, started_ticks: int | None = None) -> list[Process]:
-    """Everybody who belongs to the attempt that `pid` heads, and is not over yet."""
-    everybody = {process.pid: process for process in list_processes()}
-    everybody.pop(os.getpid(), None)
-    leader = everybody.get(pid)
-    # Once the leader is reaped, its number may go to a stranger: then only the environment tells who belongs here.
+    """The living processes of the attempt whose leader is `pid`."""
+    processes = {process.pid: process for process in list_processes()}
+    processes.pop(os.getpid(), None)
+    leader = processes.get(pid)
+    # After the leader is reaped, its pid may be reused: then only the environment counts.
     is_recycled = leader is not None and started_ticks is not None and leader.started_ticks != started_ticks
     since = started_ticks or (leader.started_ticks if leader else 0)
     children: dict[int, list[Process]] = {}
     found: dict[int, Process] = {}
-    for process in everybody.values():
+    for process in processes.values():
         children.setdefault(process.parent, []).append(process)
-        if process.started_ticks < since or process.is_over:
+        if process.started_ticks < since or process.has_ended:
             continue
         if (not is_recycled and pid in {process.pid, process.group, process.session}) or carries(process.pid, marker):
             found[process.pid] = process
@@ -166,12 +166,12 @@ def find_tree(pid: int, marker: str, started_ticks: int | None = None) -> list[P
             if child.pid not in found:
                 found[child.pid] = child
                 waiting.append(child)
-    return [process for process in found.values() if not process.is_over]
+    return [process for process in found.values() if not process.has_ended]
 
 
 def find_left_behind(spawned: Spawned, marker: str) -> list[Process]:
-    """What a process that is over (and not reaped yet) has left running; quick when that is nothing."""
-    if _household.adopts_orphans and not _has_orphans():
+    """The processes that an ended, unreaped process has left running; fast if there are none."""
+    if _children.adopts_orphans and not _has_orphans():
         return []
     return _find_all(spawned, marker)
 
@@ -184,24 +184,24 @@ def _has_orphans() -> bool:
 
 
 def _list_orphans() -> list[int] | None:
-    """Children that we have not started; None when the kernel does not say."""
+    """Children that this process did not start; None if the kernel does not tell."""
     children = list_own_children()
-    return None if children is None else [pid for pid in children if pid not in _household.running]
+    return None if children is None else [pid for pid in children if pid not in _children.running]
 
 
 def _find_all(spawned: Spawned, marker: str) -> list[Process]:
     tree = find_tree(spawned.pid, marker, spawned.started_ticks)
-    if tree or not _household.adopts_orphans or _household.running.keys() - {spawned.pid}:
+    if tree or not _children.adopts_orphans or _children.running.keys() - {spawned.pid}:
         return tree
     return [
         each
         for each in map(read_process, _list_orphans() or ())
-        if each and not each.is_over and each.started_ticks >= spawned.started_ticks
+        if each and not each.has_ended and each.started_ticks >= spawned.started_ticks
     ]
 
 
 def send(processes: Iterable[Process], *signals: signal.Signals) -> None:
-    """Signal each of them, unless its number has gone to somebody else meanwhile."""
+    """Signal each process, unless its pid has been reused."""
     for process in processes:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             _send_one(process, signals)
@@ -221,23 +221,23 @@ def _send_one(process: Process, signals: Sequence[signal.Signals]) -> None:
 
 
 def is_alive(pid: int, started_ticks: int) -> bool:
-    """Whether the process of that number is still the one that was started then, and is not over."""
+    """Whether the process with this pid is the one that was started then, and has not ended."""
     process = read_process(pid)
-    return process is not None and process.started_ticks == started_ticks and not process.is_over
+    return process is not None and process.started_ticks == started_ticks and not process.has_ended
 
 
 async def end_tree(spawned: Spawned, marker: str, grace_seconds: float, sleep: Sleep) -> list[Process]:
-    """Ask everybody to end, wait as long as the grace is, then kill until nobody is left. Who cannot be killed is returned."""
+    """Send SIGTERM to all, wait for the grace period, then kill until none is left; returns those that cannot be killed."""
     find = partial(_find_all, spawned, marker)
-    told = _send_to_group(spawned, signal.SIGTERM, signal.SIGCONT)
+    signaled = _send_to_group(spawned, signal.SIGTERM, signal.SIGCONT)
     tree = find()
-    # Once each: some programs take a second SIGTERM for impatience.
-    send((each for each in tree if not told or each.group != spawned.pid), signal.SIGTERM, signal.SIGCONT)
+    # Once each: some programs treat a second SIGTERM as a request to quit at once.
+    send((each for each in tree if not signaled or each.group != spawned.pid), signal.SIGTERM, signal.SIGCONT)
     waited, pause = 0.0, 0.005
     while (tree or _leads_unseen(spawned)) and waited < grace_seconds:
         await sleep(pause)
         waited, pause = waited + pause, min(pause * 1.5, 0.1)
-        # To look at everybody costs far more than to look at those we know.
+        # Checking known processes is far cheaper than listing all.
         tree = [each for each in tree if is_alive(each.pid, each.started_ticks)]
         tree = tree or find()
         reap_strays(())
@@ -247,14 +247,14 @@ async def end_tree(spawned: Spawned, marker: str, grace_seconds: float, sleep: S
 
 
 def _leads_unseen(spawned: Spawned) -> bool:
-    """Where there is no table: whether the leader still runs."""
-    return not HAS_TABLE and spawned.pid in _household.running and spawned.handle.returncode is None
+    """Without /proc: whether the leader still runs."""
+    return not HAS_TABLE and spawned.pid in _children.running and spawned.handle.returncode is None
 
 
 async def kill_all(find: Callable[[], list[Process]], sleep: Sleep) -> list[Process]:
-    """Kill whoever is found, in rounds, until nobody is."""
+    """Kill in rounds until no process is found."""
     pause = 0.002
-    for _ in range(MOST_ROUNDS):
+    for _ in range(MAX_ROUNDS):
         tree = kill_once(find)
         reap_strays(())
         if not tree:
@@ -265,21 +265,21 @@ async def kill_all(find: Callable[[], list[Process]], sleep: Sleep) -> list[Proc
 
 
 def kill_once(find: Callable[[], list[Process]]) -> list[Process]:
-    """Kill all who are there now. They are halted first, or a fork bomb would fork faster than we kill."""
+    """Kill all current processes. They are stopped first, since a fork bomb would fork faster than we kill."""
     tree = _halt(find)
     send(tree, signal.SIGKILL)
     return tree
 
 
 def kill_tree(spawned: Spawned, marker: str) -> None:
-    """At once, without waiting for the result."""
+    """Kill without waiting for the result."""
     _send_to_group(spawned, signal.SIGKILL)
     kill_once(partial(_find_all, spawned, marker))
 
 
 def _halt(find: Callable[[], list[Process]]) -> list[Process]:
     halted: dict[tuple[int, int], Process] = {}
-    for _ in range(MOST_ROUNDS):
+    for _ in range(MAX_ROUNDS):
         fresh = {(each.pid, each.started_ticks): each for each in find()}
         fresh = {key: each for key, each in fresh.items() if key not in halted}
         if not fresh:
@@ -290,8 +290,8 @@ def _halt(find: Callable[[], list[Process]]) -> list[Process]:
 
 
 def _send_to_group(spawned: Spawned, *signals: signal.Signals) -> bool:
-    """At once and to all who never left, while the leader still holds the number of its group; whether it does."""
-    if spawned.pid not in _household.running:
+    """Signal the group while its leader is unreaped, so that its number is not reused; whether that was so."""
+    if spawned.pid not in _children.running:
         return False
     for number in signals:
         with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -310,8 +310,8 @@ def resume_tree(spawned: Spawned, marker: str) -> None:
 
 
 def reap_strays(known_pids: Collection[int]) -> list[int]:
-    """Orphans that came to us and are over: forget them, or they would fill the table. Nothing but in a process of our own."""
-    if not _household.adopts_orphans:
+    """Reap adopted orphans that have ended; does nothing unless this process is a subreaper."""
+    if not _children.adopts_orphans:
         return []
     reaped: list[int] = []
     for pid in _list_orphans() or ():
@@ -322,9 +322,9 @@ def reap_strays(known_pids: Collection[int]) -> list[int]:
 
 
 def end_strays() -> None:
-    """At the very end of a process of our own: kill every orphan that came to it, whoever it belonged to."""
-    while _household.adopts_orphans:
-        living = [each for each in map(read_process, _list_orphans() or ()) if each and not each.is_over]
+    """Kill every adopted orphan before this process exits."""
+    while _children.adopts_orphans:
+        living = [each for each in map(read_process, _list_orphans() or ()) if each and not each.has_ended]
         if not living:
             break
         send(living, signal.SIGSTOP)

@@ -1,10 +1,10 @@
-"""Who works here: one file a worker, so that a successor can end what a dead one has left running.
+"""Records of the workers of a project: one file each, so that the next worker can end the processes of a dead one.
 
     .pointsman/workers/<worker_id>.jsonl
-    {"worker_id": …, "host": …, "boot": …, "pid": …, "started_ticks": …}      the worker itself, then
+    {"worker_id": …, "host": …, "boot": …, "pid": …, "started_ticks": …}      the worker itself
     {"pid": …, "started_ticks": …, "task_id": …, "epoch": …}                  each process that it started
 
-Lines are added, since to replace a file takes many times as long as to start a process; now and then it is written anew.
+Lines are appended, since replacing a file takes much longer than starting a process; now and then the file is rewritten.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ class WorkerRecord(Struct, frozen=True):
     worker_id: str
     host: str
     boot: str
-    """Numbers of processes mean something only within one boot and one namespace."""
+    """A pid is valid only within one boot and one pid namespace."""
     pid: int
     started_ticks: int
 
 
-MOST_LINES = 1000
-"""Then the file is written anew, with those that still run."""
+MAX_LINES = 1000
+"""Then the file is rewritten with the processes that still run."""
 
 
 class Record:
-    """The file of this worker."""
+    """The record of this worker."""
 
     def __init__(self, directory: Path, worker_id: str) -> None:
         own = read_process(os.getpid())
@@ -60,31 +60,31 @@ class Record:
             started_ticks=own.started_ticks if own else 0,
         )
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = self._write_anew()
+        self._file = self._rewrite()
         self._lines = 1
 
     def add(self, pid: int, started_ticks: int, task_id: str, epoch: int) -> None:
         child = Child(pid, started_ticks, task_id, epoch)
         self._children[task_id, epoch] = child
-        with contextlib.suppress(OSError):  # without room for it: the environment of the process still tells whose it is
+        with contextlib.suppress(OSError):  # a full disk: the environment of the process still identifies it
             os.write(self._file, msgspec.json.encode(child) + b"\n")
             self._lines += 1
-            if self._lines > MOST_LINES:
-                before, self._file = self._file, self._write_anew()
+            if self._lines > MAX_LINES:
+                before, self._file = self._file, self._rewrite()
                 self._lines = 1 + len(self._children)
                 os.close(before)
 
     def remove(self, task_id: str, epoch: int) -> None:
-        """Its line may stay: a number that is no longer used, or by somebody else, is told by when it was started."""
+        """Its line may stay: the start time tells whether the pid has been reused."""
         self._children.pop((task_id, epoch), None)
 
     def close(self) -> None:
-        """This worker ends well, and leaves nothing behind."""
+        """This worker ends normally."""
         os.close(self._file)
         self._path.unlink(missing_ok=True)
 
-    def _write_anew(self) -> int:
-        """All or nothing. A machine that loses power loses the processes as well, so nothing need reach the disk."""
+    def _rewrite(self) -> int:
+        """Replace the file atomically. No fsync: when the machine loses power, the processes are gone, too."""
         beside = self._path.with_suffix(".new")
         beside.write_bytes(b"".join(msgspec.json.encode(each) + b"\n" for each in (self._record, *self._children.values())))
         beside.replace(self._path)
@@ -92,37 +92,37 @@ class Record:
 
 
 async def end_predecessors(directory: Path, sleep: Sleep) -> list[str]:
-    """Kill what dead workers of this machine have left running, and tell which workers are dead.
+    """Kill the processes of dead workers of this machine, and return the ids of these workers.
 
-    Their work is claimed anew, so there is no grace: two of it at once is worse. `forget` them when the engine knows.
+    Their tasks will be claimed again, so there is no grace period. Call `forget` when the engine knows.
     """
     dead: list[str] = []
     if not processes.HAS_TABLE:
-        return dead  # who is dead cannot be told: their leases will
+        return dead  # unknown which workers are dead: their leases will expire
     for record, children in _read_records(directory):
         match _judge(record):
             case "dead":
                 await processes.kill_all(partial(_find_left, record, children), sleep)
                 dead.append(record.worker_id)
-            case "long gone":
+            case "gone":
                 dead.append(record.worker_id)
     return dead
 
 
 def find_dead(directory: Path) -> set[str]:
-    """The workers of this machine that are known to be gone, whatever their leases say."""
+    """The dead workers of this machine, even if their leases have not expired."""
     if not processes.HAS_TABLE:
         return set()
-    return {record.worker_id for record, _ in _read_records(directory) if _judge(record) in ("dead", "long gone")}
+    return {record.worker_id for record, _ in _read_records(directory) if _judge(record) in ("dead", "gone")}
 
 
-def _judge(record: WorkerRecord) -> Literal["alive", "dead", "long gone", "elsewhere"]:
+def _judge(record: WorkerRecord) -> Literal["alive", "dead", "gone", "elsewhere"]:
     boot = _read_boot()
     if record.host != socket.gethostname():
         return "elsewhere"
     if record.boot != boot:
-        # Of another boot nothing is left; in another container of the same name we see nothing.
-        return "elsewhere" if record.boot.split()[0] == boot.split()[0] else "long gone"
+        # Nothing is left of another boot; the processes of another container are not visible.
+        return "elsewhere" if record.boot.split()[0] == boot.split()[0] else "gone"
     return "alive" if processes.is_alive(record.pid, record.started_ticks) else "dead"
 
 
@@ -136,7 +136,7 @@ def _path(directory: Path, worker_id: str) -> Path:
 
 
 def _read_boot() -> str:
-    """Which boot, and which namespace of process numbers: two containers may share a name and a directory."""
+    """The boot and the pid namespace: two containers may share a host name and a directory."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
         return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
@@ -147,7 +147,7 @@ def _read_boot() -> str:
 def _read_records(directory: Path) -> list[tuple[WorkerRecord, list[Child]]]:
     found: list[tuple[WorkerRecord, list[Child]]] = []
     for path in sorted((directory / ".pointsman" / "workers").glob("*.jsonl")):
-        # One that cannot be read was torn by a loss of power, or belongs to a worker that ends just now.
+        # An unreadable file was cut by a loss of power, or belongs to a worker that is ending.
         with contextlib.suppress(OSError, msgspec.DecodeError):
             first, *lines = path.read_bytes().splitlines() or [b""]
             found.append((msgspec.json.decode(first, type=WorkerRecord), _read_children(lines)))
@@ -157,18 +157,18 @@ def _read_records(directory: Path) -> list[tuple[WorkerRecord, list[Child]]]:
 def _read_children(lines: list[bytes]) -> list[Child]:
     children: list[Child] = []
     for line in lines:
-        with contextlib.suppress(msgspec.DecodeError):  # the last one, when its writer died over it
+        with contextlib.suppress(msgspec.DecodeError):  # the last line, if the worker died while writing it
             children.append(msgspec.json.decode(line, type=Child))
     return children
 
 
 def _find_left(record: WorkerRecord, children: list[Child]) -> list[Process]:
-    """By the id of the worker, which all that it started carries, and by what it wrote down."""
-    found = {each.pid: each for each in list_processes() if each.started_ticks >= record.started_ticks and not each.is_over}
+    """By the id of the worker in their environment, and by the record."""
+    found = {each.pid: each for each in list_processes() if each.started_ticks >= record.started_ticks and not each.has_ended}
     found.pop(os.getpid(), None)
     left = {pid: each for pid, each in found.items() if carries(pid, f"POINTSMAN_WORKER_ID={record.worker_id}")}
     for child in children:
-        # The leader of a session that is still there: its number has not gone to anybody else.
+        # The leader still lives: its pid has not been reused.
         if processes.is_alive(child.pid, child.started_ticks):
             marker = processes.marker_of(child.task_id, child.epoch)
             left |= {each.pid: each for each in processes.find_tree(child.pid, marker, child.started_ticks)}

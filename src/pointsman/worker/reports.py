@@ -1,8 +1,8 @@
-"""Reports to the engine: gathered until the worker hands them over, all that are there at once.
+"""Reports to the engine, collected until the worker sends them all at once.
 
-    attempts ── send ──▶ gathered ── hand_over ──▶ one commit, together with the claim for the slots that they free
+    attempts ── send ──▶ collected ── hand_over ──▶ one commit, together with the claim for the slots that they free
 
-So a worker that finishes one task and begins the next does both in one commit.
+So a worker that finishes one task and starts the next does both in one commit.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ Gathered = tuple[ReportAttempt, asyncio.Future[None], Sent]
 
 
 class Reports:
-    """What attempts have come to."""
+    """The unsent reports of a worker."""
 
     def __init__(self, engine: Engine, arrived: Callable[[], None]) -> None:
-        """`arrived` is called when there is something to hand over."""
+        """`arrived` is called when there is a report to send."""
         self._engine = engine
         self._arrived = arrived
         self._gathered: list[Gathered] = []
@@ -38,10 +38,10 @@ class Reports:
     def hand_over(self) -> bool:
         """Send everything that has been gathered; whether there was anything.
 
-        A claim that is begun before the event loop comes round is decided in the same commit, after the reports.
+        A claim that is started before the event loop runs again is decided in the same commit, after the reports.
         """
         gathered, self._gathered = self._gathered, []
-        # Completions go by themselves, because those that are alike move in bulk.
+        # Completions are sent separately, because equal ones are moved in bulk.
         completions = [each for each in gathered if each[0].signal == "complete"]
         others = [each for each in gathered if each[0].signal != "complete"]
         for group in (completions, others):

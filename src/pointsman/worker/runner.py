@@ -1,4 +1,8 @@
-"""What a runner is: it starts the work of one attempt, and hands back something to watch, stop and suspend."""
+"""The contract of runners: a runner starts the work of an attempt and returns a handle to wait for, stop and suspend it.
+
+A runner belongs to one kind of task. It declares the keys of that kind in its `task_model`; `pointsman.flows.kinds` says how
+it is registered.
+"""
 
 from __future__ import annotations
 
@@ -9,44 +13,59 @@ import stat
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol, cast
 
 from msgspec import Struct
 
 from pointsman.engine.claims import Claim
+from pointsman.errors import RunnerUnusable
+from pointsman.flows.kinds import find_runner
 from pointsman.flows.model import FlowTask
+from pointsman.settings import ToolProfile
 from pointsman.worker.cost_file import CostFile
-from pointsman.worker.endings import Ending
+from pointsman.worker.ending import Ending
 from pointsman.worker.log import AttemptLog
+from pointsman.world import World
 
-__all__ = ["OUTPUT_BYTES", "Ending", "Job", "Runner", "Running", "build_environment", "pick_environment", "read_output"]
+__all__ = [
+    "OUTPUT_BYTES",
+    "Ending",
+    "Job",
+    "Runner",
+    "Runners",
+    "Running",
+    "build_environment",
+    "inherit_environment",
+    "parse_output",
+    "read_output",
+]
 
 OUTPUT_BYTES = 1_000_000
-"""The most that an output may be; it is kept in the database."""
-PASSED_ON = (
+"""The largest output; outputs are stored in the database."""
+INHERITED = (
     "PATH", "HOME", "LANG", "LANGUAGE", "LC_*", "TERM", "TZ", "TMPDIR", "USER", "LOGNAME", "SHELL", "VIRTUAL_ENV",
 )  # fmt: skip
-"""The variables of the worker that work gets to see; what else it needs, flow or settings name."""
+"""The variables of the worker that every task inherits; the flow and the settings can add others."""
 
 
 class Job(Struct, frozen=True, kw_only=True):
-    """One attempt, ready to start: no expression is left in it."""
+    """One attempt, ready to start: all expressions are evaluated."""
 
     claim: Claim
     task: FlowTask
-    argv: tuple[str, ...] | None
     env: Mapping[str, str]
     cwd: Path
     output_path: str
     log: AttemptLog
     cost_file: CostFile
+    tool: ToolProfile | None = None
     has_budget: bool = False
-    """Whether there is an end to what it may spend, or its run."""
+    """Whether the task or its run has a budget."""
     ends_at: datetime | None = None
-    """When its run will have taken as long as it may, which is `run_timeout`."""
+    """When its run reaches `run_timeout`."""
     run_timeout: float | None = None
     prepared_at: float = 0.0
-    """Seconds since the epoch: what is older was not written by it."""
+    """Seconds since 1970: this attempt did not write older files."""
     stdout_wanted: bool = False
     grace_seconds: float = 10.0
 
@@ -56,27 +75,27 @@ class Job(Struct, frozen=True, kw_only=True):
 
 
 class Running(Protocol):
-    """Work under way."""
+    """Work in progress."""
 
     @property
     def pid(self) -> int | None:
-        """None for work in a thread."""
+        """None for work without a process of its own."""
         ...
 
     @property
     def started_ticks(self) -> int:
-        """With the pid, a name that no other process ever has."""
+        """When the process started: with the pid, this identifies it."""
         ...
 
     @property
     def last_output_at(self) -> float:
-        """By the monotonic clock; when it started, if nothing was written yet."""
+        """By the monotonic clock; the start time before the first output."""
         ...
 
     async def wait(self) -> Ending: ...
 
     async def stop(self, grace_seconds: float) -> None:
-        """Ask it to end, and make it; `wait` then tells how it went."""
+        """Send SIGTERM (or the like), and kill it after the grace period; `wait` returns the ending."""
         ...
 
     def kill(self) -> None: ...
@@ -87,19 +106,54 @@ class Running(Protocol):
 
 
 class Runner(Protocol):
+    """Runs the tasks of one kind; a worker makes one when it claims the first of them."""
+
+    task_model: ClassVar[type[FlowTask]]
+    """The keys of the kind."""
+
+    def __init__(self, world: World, directory: Path) -> None:
+        """`directory` is the project."""
+        ...
+
     async def start(self, job: Job) -> Running:
-        """Also what cannot be started is Running: `wait` says why."""
+        """Start the work. If that fails, `wait` of the result says why."""
+        ...
+
+    def close(self) -> None:
+        """Release what the runner holds; the worker ends."""
         ...
 
 
-def pick_environment(environ: Mapping[str, str], pass_env: Iterable[str]) -> dict[str, str]:
-    """What of the worker's own environment all work gets to see; picked once, since it does not change."""
-    patterns = [*PASSED_ON, *pass_env]
+class Runners:
+    """The runners of a worker, by kind."""
+
+    def __init__(self, world: World, directory: Path) -> None:
+        self._world, self._directory = world, directory
+        self._runners: dict[str, Runner] = {}
+
+    def of(self, task: FlowTask) -> Runner:
+        """The runner of a task."""
+        kind = task.kind or ""
+        if kind not in self._runners:
+            found = cast("type[Runner] | None", find_runner(kind))
+            if found is None:
+                raise RunnerUnusable("The task has no key that selects a runner.")
+            self._runners[kind] = found(self._world, self._directory)
+        return self._runners[kind]
+
+    def close(self) -> None:
+        for runner in self._runners.values():
+            runner.close()
+
+
+def inherit_environment(environ: Mapping[str, str], pass_env: Iterable[str]) -> dict[str, str]:
+    """The part of the worker's environment that every task inherits."""
+    patterns = [*INHERITED, *pass_env]
     return {name: value for name, value in environ.items() if any(fnmatch.fnmatchcase(name, each) for each in patterns)}
 
 
 def build_environment(
-    picked: Mapping[str, str],
+    inherited: Mapping[str, str],
     claim: Claim,
     *,
     named: Mapping[str, str],
@@ -108,9 +162,9 @@ def build_environment(
     log_dir: str,
     worker_id: str,
 ) -> dict[str, str]:
-    """The environment of an attempt: what was picked for all, what flow and task name, and who it is."""
+    """The environment of an attempt: inherited variables, those of flow and task, and those that identify it."""
     return {
-        **picked,
+        **inherited,
         **named,
         "POINTSMAN_RUN_ID": claim.run_id,
         "POINTSMAN_TASK_ID": claim.task_id,
@@ -125,9 +179,9 @@ def build_environment(
 
 
 def read_output(path: str | Path) -> tuple[Any, str | None]:
-    """The JSON that work has written there (None when nothing), and what is wrong with it."""
+    """The JSON in an output file (None if there is none), and what is wrong with it."""
     try:
-        # Nobody waits for the other end of a pipe that stands in the place of a file.
+        # O_NONBLOCK: a named pipe in the place of the file must not block the worker.
         with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 return None, f"its output {path} is not a file"
@@ -142,10 +196,10 @@ def read_output(path: str | Path) -> tuple[Any, str | None]:
 
 
 def parse_output(content: bytes, origin: str) -> tuple[Any, str | None]:
-    """The value of what may be JSON, and what is wrong with it."""
+    """The value of a JSON text, and what is wrong with it."""
     if len(content) > OUTPUT_BYTES:
         size = f"larger than {OUTPUT_BYTES:,} bytes"
-        return None, f"its output ({origin}) is {size}; write large results to a file, and hand on the path"
+        return None, f"its output ({origin}) is {size}; write large results to a file and output its path"
     try:
         return _decode(content.decode("utf-8")), None
     except (ValueError, RecursionError) as error:
@@ -154,7 +208,7 @@ def parse_output(content: bytes, origin: str) -> tuple[Any, str | None]:
 
 
 def _refuse(constant: str) -> Any:
-    raise ValueError(f"{constant} is not a value of JSON")
+    raise ValueError(f"{constant} is not valid JSON")
 
 
 _decode = json.JSONDecoder(parse_constant=_refuse).decode

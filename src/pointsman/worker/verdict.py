@@ -1,4 +1,4 @@
-"""What an attempt comes to: how its work ended, held against what the task expects."""
+"""The verdict on an attempt: how its work ended, compared with what the task expects."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from pointsman.worker.runner import Ending, Job, parse_output, read_output
 
 LONGEST_MESSAGE = 20_000
 CLOCK_SECONDS = 1.0
-"""The time of a file may be so much behind."""
-Stop = Literal["lost", "killed", "overspent", "called off", "timeout", "stall", "end of its run"]
-"""Why the worker ended some work: it no longer counts, the worker ends, it spent too much (as the engine knows), it was called
-off, it took or was silent too long.
+"""How much the modification time of a file may lag behind the clock."""
+Stop = Literal["lost", "killed", "overspent", "canceled", "timeout", "stall", "run timeout"]
+"""Why the worker stopped the work: the lease was lost, the worker was killed, the budget is exceeded (the engine knows), the
+task was canceled, the attempt took too long, it wrote nothing for too long, or its run took too long.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Completed:
-    """The work is done."""
+    """The work succeeded."""
 
     output: dict[str, Any]
     exit_code: int | None = None
@@ -29,7 +29,7 @@ class Completed:
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """The work was done and reported, and then looked at."""
+    """The work succeeded, and its checks have run."""
 
     failures: tuple[str, ...]
     retryable: bool
@@ -44,7 +44,7 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Expired:
-    """It took too long, or was silent for too long."""
+    """The attempt or its run took too long, or it wrote nothing for too long."""
 
     message: str
     retryable: bool
@@ -52,76 +52,69 @@ class Expired:
 
 @dataclass(frozen=True, slots=True)
 class Canceled:
-    """It was called off, and its process has ended."""
+    """The task was canceled, and its process has ended."""
 
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """It is not to be done."""
+    """A condition excludes the task."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
-class Spread:
-    """It is to be done once for each item."""
+class FanOut:
+    """The task has a subtask for each item."""
 
-    items: tuple[NewTask, ...]
+    subtasks: tuple[NewTask, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Nothing:
-    """There is nothing to be said about it, because it no longer counts, or the engine knows already."""
+    """Nothing to report: the attempt no longer holds its task, or the engine knows already."""
 
-    why: str = "no longer counts"
+    why: str = "lost its lease"
 
 
-Verdict = Completed | Checked | Failed | Expired | Canceled | Skipped | Spread | Nothing
+Verdict = Completed | Checked | Failed | Expired | Canceled | Skipped | FanOut | Nothing
 
 
 def judge(job: Job, ending: Ending, stop: Stop | None) -> Verdict:
-    """One attempt that has ended, by itself or because the worker wanted it to."""
+    """Judge an attempt that has ended by itself, or that the worker has stopped."""
     task = job.task
     match stop:
         case "lost":
             return Nothing()
         case "killed" | "overspent":
             return Nothing(stop)
-        case "called off":
+        case "canceled":
             return Canceled()
         case "timeout":
-            message = f"It was {_ended(job)} after {format_duration(task.timeout or 0)}, its timeout{_and_then(job, ending)}."
-            return Expired(message, is_retried(job, stop))
+            message = f"It was stopped after {format_duration(task.timeout or 0)}, its timeout"
+            return Expired(_with_response(message, ending), is_retried(job, stop))
         case "stall":
-            limit = format_duration(task.stall_timeout or 0)
-            return Expired(
-                f"It was {_ended(job)} after {limit} without any output{_and_then(job, ending)}.", is_retried(job, stop)
-            )
-        case "end of its run":
-            limit = format_duration(job.run_timeout or 0)
-            message = f"It was {_ended(job)} when its run had taken {limit}, the timeout of the run{_and_then(job, ending)}."
-            return Expired(message, retryable=False)
+            message = f"It was stopped after {format_duration(task.stall_timeout or 0)} without output"
+            return Expired(_with_response(message, ending), is_retried(job, stop))
+        case "run timeout":
+            message = f"It was stopped because its run reached its timeout of {format_duration(job.run_timeout or 0)}"
+            return Expired(_with_response(message, ending), retryable=False)
         case None:
             return _judge_end(job, ending)
 
 
-def _ended(job: Job) -> str:
-    """Nobody can end a thread from outside."""
-    return "asked to end" if job.task.mode == "thread" else "ended"
-
-
-def _and_then(job: Job, ending: Ending) -> str:
-    return f", and {ending.message}" if job.task.mode == "thread" else ""
+def _with_response(message: str, ending: Ending) -> str:
+    """Work that cannot be killed may still run."""
+    return f"{message}, and {ending.message}." if ending.kind == "interrupted" else f"{message}."
 
 
 def clean(message: str) -> str:
-    """Text that any database takes: what is no UTF-8, and NUL, is replaced, and there is an end to it."""
+    """Text that every database accepts: without NUL and invalid UTF-8, and not too long."""
     text = message.encode("utf-8", "replace").decode().replace("\0", "�")
     return text if len(text) <= LONGEST_MESSAGE else f"{text[:LONGEST_MESSAGE]}…"
 
 
 def is_retried(job: Job, reason: str | int) -> bool:
-    """Whether the task is to be tried again after this; when it does not say, after anything."""
+    """Whether the task is retried after this; by default, after everything."""
     return job.task.retry_on is None or reason in job.task.retry_on
 
 
@@ -129,21 +122,21 @@ def _judge_end(job: Job, ending: Ending) -> Completed | Failed:
     if not ending.as_expected:
         reasons: tuple[str | int | None, ...] = ("signal",) if ending.kind == "signaled" else ("failure", ending.exit_code)
         retryable = ending.retryable and any(is_retried(job, reason) for reason in reasons if reason is not None)
-        return Failed(_with_last_words(job, ending.message), retryable, ending.exit_code)
+        return Failed(_with_last_line(job, ending.message), retryable, ending.exit_code)
     outputs, problem = _read_outputs(job, ending)
     if problem:
-        return Failed(f"It ended well, but {problem}", is_retried(job, "failure"), ending.exit_code)
+        return Failed(f"It succeeded, but {problem}", is_retried(job, "failure"), ending.exit_code)
     return Completed({"outputs": outputs, "tail": job.log.tail()}, ending.exit_code)
 
 
-def _with_last_words(job: Job, message: str) -> str:
-    """The last line that it said is mostly the reason; an exception says it in its message, too."""
+def _with_last_line(job: Job, message: str) -> str:
+    """The last line of output is usually the reason; an exception has it in its message already."""
     last_line = job.log.last_line()
     return f"{message} – {last_line}" if last_line and last_line not in message else message
 
 
 def _read_outputs(job: Job, ending: Ending) -> tuple[Any, str | None]:
-    """The JSON that a task leaves for others, or what is wrong with it."""
+    """The outputs of a task, or what is wrong with them."""
     declared = job.task.outputs
     if declared is None:
         return ending.output, ending.output_problem
@@ -153,7 +146,7 @@ def _read_outputs(job: Job, ending: Ending) -> tuple[Any, str | None]:
     try:
         is_stale = path.stat().st_mtime + CLOCK_SECONDS < job.prepared_at
     except FileNotFoundError:
-        return None, f"it did not write its outputs to {path}, as it should"
+        return None, f"it did not write its outputs to {path}"
     except OSError as error:
         return None, f"its outputs {path} cannot be read: {error.strerror}"
-    return (None, f"it did not write its outputs to {path}: what is there is older") if is_stale else read_output(path)
+    return (None, f"it did not write its outputs to {path}: the file there is older") if is_stale else read_output(path)

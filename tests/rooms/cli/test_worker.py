@@ -63,7 +63,7 @@ async def test_every_beginning_and_end_is_a_line(tmp_path: Path, sqlite_url: str
         r"✗ wrong .* \(attempt 2\)",
         "↷ never .* – its condition is false: false",
         "✓ each .* – spread over 2 items",
-        "✗ slow .* – It was ended after 0.1s, its timeout.",
+        "✗ slow .* – It was stopped after 0.1s, its timeout.",
         "✗ unchecked .* – check `file: nothing`: there is no file",
     ):
         assert re.search(words, said), (words, said)

@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 from pointsman.errors import ExpressionFailed
 from pointsman.flows.expressions import Expression, evaluate, render
 from pointsman.flows.functions import FUNCTIONS, MAX_NODES, MAX_TEXT
-from pointsman.flows.items import list_items, render_value
+from pointsman.flows.items import list_items
 from pointsman.flows.syntax import MAX_SOURCE
+from pointsman.flows.templates import render_value
 
 SCOPE: dict[str, Any] = {
     "inputs": {"name": "a b", "count": 3, "files": ["x", "y"], "deep": {"key": [1, {"k": "v"}]}, "none": None, "yes": True},
@@ -79,7 +80,7 @@ def test_an_expression_comes_to_its_value(source: str, value: object) -> None:
         ("", "empty"),
         ("inputs.nme", "Did you mean name?"),
         ("input.name", "Did you mean inputs"),
-        ("tasks.my-task.outputs", "nothing called `task`"),
+        ("tasks.my-task.outputs", "`task` is not defined"),
         ("inputs.count && 1", "Instead of `&&`, write `and`."),
         ("!inputs.yes", "Instead of `!`, write `not`."),
         ("tasks.import.outputs", 'tasks["import"]'),
@@ -108,7 +109,7 @@ def test_an_expression_comes_to_its_value(source: str, value: object) -> None:
         ("f'{inputs}'", "JoinedStr"),
         ("(x := 1)", "NamedExpr"),
         ("inputs.files[0:1]", "Slice"),
-        ("inputs.files[9]", "none with the number 9"),
+        ("inputs.files[9]", "no index 9"),
         ("inputs.files.x", "has no"),
         ("inputs[1]", "has no"),
         ("b'x'", "not allowed"),

@@ -14,9 +14,10 @@ from pydantic import ValidationError
 
 from pointsman.engine.operation import validate
 from pointsman.engine.operations.runs import SubmitRun
-from pointsman.errors import FlowInvalid, RequestInvalid
-from pointsman.flows import Backoff, Check, Flow, FlowTask, Input, Outputs, build_items, build_run, check_inputs, load_flow
+from pointsman.errors import Finding, FlowInvalid, RequestInvalid
+from pointsman.flows import Backoff, Check, Flow, FlowTask, Input, Outputs, build_run, build_subtasks, check_inputs, load_flow
 from pointsman.flows.check import check_flow
+from pointsman.flows.model import read_task
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,12 @@ class Profile:
 
 def flow(**tasks: FlowTask) -> Flow:
     return Flow(name="x", tasks=tasks)
+
+
+def findings(invalid: Flow) -> tuple[Finding, ...]:
+    with pytest.raises(FlowInvalid) as caught:
+        check_flow(invalid)
+    return caught.value.findings
 
 
 def test_python_and_yaml_give_the_same_flow() -> None:
@@ -62,7 +69,7 @@ tasks:
 
 def test_a_shape_that_cannot_be_is_refused_where_it_is_made() -> None:
     with pytest.raises(ValidationError, match="must be a duration"):
-        FlowTask(run="a", timeout="soon")  # type: ignore[arg-type]
+        FlowTask(run="a", timeout="soon")
     with pytest.raises(ValidationError, match="later version"):
         FlowTask(run="a", agent={"model": "x"})
     with pytest.raises(ValidationError):
@@ -70,7 +77,7 @@ def test_a_shape_that_cannot_be_is_refused_where_it_is_made() -> None:
 
 
 def test_the_same_checks_name_paths_instead_of_lines() -> None:
-    found = check_flow(flow(a=FlowTask(run="x ${{ inputs.y }}", needs=("b",)), b=FlowTask(needs=("a", "c"))))
+    found = findings(flow(a=FlowTask(run="x ${{ inputs.y }}", needs=("b",)), b=FlowTask(needs=("a", "c"))))
     assert {(finding.rule, str(finding.place)) for finding in found} == {
         ("action", "tasks.b"),
         ("unknown-task", "tasks.b.needs[1]"),
@@ -83,7 +90,7 @@ def test_the_same_checks_name_paths_instead_of_lines() -> None:
 
 def test_data_that_json_cannot_hold_is_refused() -> None:
     for value in (float("nan"), 2**70, {"deep": "\ud800"}):
-        assert [finding.rule for finding in check_flow(flow(a=FlowTask(call="m:f", with_={"x": value})))] == ["too-large"]
+        assert [finding.rule for finding in findings(flow(a=FlowTask(call="m:f", with_={"x": value})))] == ["too-large"]
 
 
 def test_a_run_has_what_the_flow_says() -> None:
@@ -115,7 +122,6 @@ def test_a_run_has_what_the_flow_says() -> None:
         "directory": "/project",
         "inputs": {},
         "env": {"A": "1"},
-        "timeout": 100.0,
     }
     assert (run.name, run.lifecycle, run.timeout_seconds, run.max_retries, run.budget_usd) == (
         "x",
@@ -134,7 +140,7 @@ def test_a_run_has_what_the_flow_says() -> None:
     )
     assert (first.backoff.base_seconds, first.backoff.factor, first.backoff.max_seconds, first.backoff.jitter) == (2, 3, 10, 0)
     assert second.depends_on == ("t",)
-    assert FlowTask.model_validate(first.payload) == task
+    assert read_task(first.payload) == task
 
 
 def test_an_ordered_flow_becomes_an_ordered_run() -> None:
@@ -169,10 +175,10 @@ def test_exit_codes_that_were_said_stay_said() -> None:
     """A tool's own codes count only where the task says nothing."""
     assert FlowTask(run="x", expected_exit_codes=(0,)).payload() == {"run": "x", "expected_exit_codes": [0]}
     assert "expected_exit_codes" not in FlowTask(run="x").payload()
-    assert "expected_exit_codes" in FlowTask.model_validate({"run": "x", "expected_exit_codes": 0}).model_fields_set
+    assert "expected_exit_codes" in read_task({"run": "x", "expected_exit_codes": 0}).model_fields_set
 
 
-def test_a_fan_out_is_one_task_and_its_parts_are_added_later() -> None:
+def test_a_fan_out_is_one_task_and_its_subtasks_are_added_later() -> None:
     declared = flow(
         a=FlowTask(run="x", outputs=Outputs(from_="stdout")),
         b=FlowTask(
@@ -189,7 +195,7 @@ def test_a_fan_out_is_one_task_and_its_parts_are_added_later() -> None:
     run = build_run(declared, {}, directory="/p", tools=tools)
     parent = run.tasks[1]
     assert (parent.depends_on, parent.checks, parent.tool, parent.max_retries) == (("a",), False, None, 0)
-    parts = build_items("b", FlowTask.model_validate(parent.payload), [None, {"k": 1}], tools=tools)
+    parts = build_subtasks("b", read_task(parent.payload), [None, {"k": 1}], tools=tools)
     assert [part.name for part in parts] == ["b[0]", "b[1]"]
     assert all(
         (part.parent, part.depends_on, part.checks, part.tool, part.max_retries) == ("b", (), True, "t", 2) for part in parts
@@ -199,11 +205,11 @@ def test_a_fan_out_is_one_task_and_its_parts_are_added_later() -> None:
         {"run": "y ${{ item }}", "retries": 2, "checks": [{"file": "f"}], "tool": "t", "item": None, "index": 0},
         {"run": "y ${{ item }}", "retries": 2, "checks": [{"file": "f"}], "tool": "t", "item": {"k": 1}, "index": 1},
     ]
-    assert FlowTask.model_validate(parts[1].payload).item == {"k": 1}
+    assert read_task(parts[1].payload).item == {"k": 1}
 
 
 def test_a_tool_that_nobody_described_is_refused() -> None:
-    with pytest.raises(RequestInvalid, match=r"tasks\.a\.tool: There is no tool 'crul'\. Did you mean curl\?"):
+    with pytest.raises(FlowInvalid, match=r"tasks\.a\.tool: There is no tool 'crul'\. \[tool\]\n +Did you mean curl\?"):
         build_run(flow(a=FlowTask(command=("x",), tool="crul")), {}, directory="/p", tools={"curl": Profile()})
 
 
@@ -270,7 +276,7 @@ def test_every_problem_with_the_inputs_is_said_at_once() -> None:
     said = {problem.path: problem.message for problem in caught.value.problems}
     assert said.keys() == {f"inputs.{name}" for name in (*wrong, "text")}
     assert "Did you mean count?" in said["inputs.cuont"]
-    assert said["inputs.text"] == "It must be given. Say `-i text=…`. (Some text)"
+    assert said["inputs.text"] == "It is required. Pass `-i text=…`. (Some text)"
     assert "low" in said["inputs.level"]
 
 

@@ -78,7 +78,7 @@ def test_the_package_itself_offers_both_doors() -> None:
 
 @pytest.mark.parametrize("name", SHIPPED)
 def test_a_file_of_ones_own_cannot_take_the_name_of_a_shipped_lifecycle(name: str, tmp_path: Path) -> None:
-    with pytest.raises(LifecycleInvalid, match=f"a lifecycle called {name} already"):
+    with pytest.raises(LifecycleInvalid, match=f"A lifecycle named {name} exists already"):
         load_lifecycle(write(tmp_path, MINE.replace("lifecycle: mine", f"lifecycle: {name}"), name=f"{name}.yaml"))
 
 
@@ -112,7 +112,7 @@ def test_one_of_several_machines_is_picked_behind_a_colon(tmp_path: Path) -> Non
     assert load_machine(f"{path}:mine.breaker").name == "mine.breaker"
     with pytest.raises(LifecycleError) as caught:
         load_machine(path)
-    assert str(caught.value) == f"{path} has several machines. Say which: {path}:task or {path}:breaker."
+    assert str(caught.value) == f"{path} has several machines. Name one: {path}:task or {path}:breaker."
     assert [load_machine(f"{path}:{name}").name for name in ("task", "breaker")] == ["mine.task", "mine.breaker"]
 
 
@@ -369,7 +369,7 @@ def test_whatever_is_asked_for_is_found_or_refused(name: str) -> None:
 
 def test_a_user_may_bring_guards_of_their_own(tmp_path: Path) -> None:
     path = write(tmp_path, MINE.replace("GOOD : complete", "GOOD : complete [not on_fire]"))
-    with pytest.raises(LifecycleInvalid, match="no guard called on_fire"):
+    with pytest.raises(LifecycleInvalid, match="no guard named on_fire"):
         load_lifecycle(path)
 
     def on_fire(facts: dict[str, bool]) -> bool:

@@ -287,8 +287,8 @@ def test_the_error_shows_every_finding_with_its_place_and_advice(tmp_path: Path)
     with pytest.raises(LifecycleInvalid) as caught:
         load_lifecycle(path)
     assert str(caught.value) == (
-        f"{path}:7:40: There is no need called wroker. [unknown-need]\n    Did you mean worker?\n"
-        f"{path}:12:37: There is no guard called is_gat. [unknown-guard]\n    Did you mean is_gate?"
+        f"{path}:7:40: There is no need named wroker. [unknown-need]\n    Did you mean worker?\n"
+        f"{path}:12:37: There is no guard named is_gat. [unknown-guard]\n    Did you mean is_gate?"
     )
 
 

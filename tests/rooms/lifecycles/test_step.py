@@ -139,12 +139,12 @@ def test_an_explanation_says_how_a_legal_move_comes_about() -> None:
         "orchestrated.task may go from running to retrying: on execution_failed (signal fail) when retries_left."
     )
     assert step_machine.explain("S_FAILED", "S_RETRYING").startswith(
-        "pipeline.step may go from S_FAILED to S_RETRYING: by itself (retry_eligible) when retries_left and"
+        "pipeline.step may go from S_FAILED to S_RETRYING: automatically (retry_eligible) when retries_left and"
     )
     assert (
         load_machine("standard.task")
         .explain("RUNNING", "BLOCKED")
-        .endswith("on complete when nothing before it applies and open_subtasks; or on ask.")
+        .endswith("on complete when no earlier transition applies and open_subtasks; or on ask.")
     )
 
 

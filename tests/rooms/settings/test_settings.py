@@ -15,7 +15,6 @@ from pointsman.settings import (
     Settings,
     ToolProfile,
     find_keys,
-    find_project,
     hide_password,
     load_settings,
 )
@@ -103,12 +102,12 @@ def test_the_project_is_the_nearest_folder_with_a_mark_of_pointsman(tmp_path: Pa
     inner = tmp_path / "deep" / "down"
     inner.mkdir(parents=True)
     (inner / "pyproject.toml").write_text("[tool.other]\n")
-    assert find_project(inner) == inner
+    assert load_settings(inner, {}, {}).directory == inner
     if mark == ".pointsman":
         (tmp_path / mark).mkdir()
     else:
         (tmp_path / mark).write_text("[tool.pointsman]\nslots = 2\n" if mark == "pyproject.toml" else "slots = 2\n")
-    assert find_project(inner) == tmp_path
+    assert load_settings(inner, {}, {}).directory == tmp_path
 
 
 def test_a_tool_has_its_command_its_breaker_and_its_limits(tmp_path: Path) -> None:

@@ -10,5 +10,5 @@ from pointsman.worker import processes
 @pytest.fixture(autouse=True)
 def adopt_orphans(monkeypatch: pytest.MonkeyPatch) -> None:
     """For one test at a time: other tests have children of their own."""
-    monkeypatch.setattr(processes._household, "adopts_orphans", False)
+    monkeypatch.setattr(processes._children, "adopts_orphans", False)
     processes.become_subreaper()

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from tests.rooms.worker.workshop import WORLD, make_job, nobody_left
 
-from pointsman.flows.model import FlowTask
+from pointsman.flows.model import read_task
 from pointsman.worker.checks import run_checks
-from pointsman.worker.endings import Ending
+from pointsman.worker.ending import Ending
 
 WELL = Ending("exited", exit_code=0, output={"rows": 3})
 SCHEMA = {
@@ -37,7 +37,7 @@ def raises(output):
 
 
 def check(directory: Path, *checks: dict[str, Any], ending: Ending = WELL, said: bytes = b"", seconds: float = 60) -> list[str]:
-    job = make_job(directory, "true", task=FlowTask.model_validate({"command": ["true"], "checks": list(checks)}))
+    job = make_job(directory, "true", task=read_task({"command": ["true"], "checks": list(checks)}))
     job.log.write(said)
     with nobody_left(job):
         failures = asyncio.run(run_checks(job, ending, WORLD, seconds=seconds))
@@ -97,8 +97,8 @@ def test_a_pattern_that_too_few_files_match_shows_them(tmp_path: Path) -> None:
         ('{"rows": 1, "names": [1, 2, 3, 4, 5]}', "$.names[0]: 1 is not of type 'string'"),
         ('{"rows": 1, "names": [1, 2, 3, 4, 5]}', "and 2 more"),
         ("{}", "$: 'rows' is a required property"),
-        ("{", "is not JSON that can be read"),
-        ("[" * 200_000, "is not JSON that can be read"),
+        ("{", "is not readable JSON"),
+        ("[" * 200_000, "is not readable JSON"),
     ],
 )
 def test_a_document_that_does_not_follow_its_schema(tmp_path: Path, document: str, said: str) -> None:
@@ -114,9 +114,9 @@ def test_a_document_that_does_not_follow_its_schema(tmp_path: Path, document: st
 def test_a_schema_that_is_wrong_or_elsewhere_is_told_from_a_wrong_document(tmp_path: Path) -> None:
     (tmp_path / "rows.json").write_text("{}")
     wrong = check(tmp_path, {"json_schema": {"file": "rows.json", "schema": {"type": "objekt"}}})
-    assert "the schema itself is wrong at $.type" in wrong[0]
+    assert "the schema itself is invalid at $.type" in wrong[0]
     elsewhere = check(tmp_path, {"json_schema": {"file": "rows.json", "schema": {"$ref": "http://127.0.0.1:9/schema"}}})
-    assert "the schema cannot be followed" in elsewhere[0]
+    assert "a reference in the schema cannot be resolved" in elsewhere[0]
     assert "there is no file" in check(tmp_path, {"json_schema": {"file": "rows.json", "schema": "missing.json"}})[0]
     assert "there is no file" in check(tmp_path, {"json_schema": {"file": "missing.json", "schema": {}}})[0]
 
@@ -147,4 +147,4 @@ def test_a_function_that_does_not_agree(tmp_path: Path) -> None:
 
 def test_a_check_that_does_not_end_is_ended(tmp_path: Path) -> None:
     (failure,) = check(tmp_path, {"run": "sleep 1000 & sleep 1000"}, seconds=0.05)
-    assert "did not end within 0.05 seconds" in failure
+    assert "did not finish within 0.05 seconds" in failure

@@ -50,7 +50,7 @@ def test_of_too_much_the_beginning_and_the_end_are_kept_and_the_gap_is_counted(t
     assert everything.endswith(end)
     left_out = int(re.findall(rb"full: +(\d+) bytes", marker)[0])
     assert len(head) + left_out + len(end) == len(everything)
-    assert log.bytes_left_out == left_out
+    assert log.bytes_omitted == left_out
     assert len(head) == 2000
     assert 1000 <= len(end) <= 2000
 
@@ -66,7 +66,7 @@ def test_no_cap_and_no_chunk_loses_more_than_is_told(
     everything = b"".join(chunks)
     parts = log_parts(log.path)
     kept = sum(part.stat().st_size for part in parts[1:]) + min(len(everything), max(cap // 2, 1))
-    assert kept + log.bytes_left_out == len(everything) == log.bytes_seen
+    assert kept + log.bytes_omitted == len(everything) == log.bytes_seen
     assert log.problem is None
 
 
@@ -105,11 +105,11 @@ def test_a_full_disk_ends_the_log_and_not_the_worker(tmp_path: Path, monkeypatch
     log.write(b"lost")
     log.write(b"lost, too")
     monkeypatch.setattr(os, "write", write)
-    assert log.problem == f"The log {log.path} stopped: No space left on device. The work goes on without it."
+    assert log.problem == f"The log {log.path} stopped: No space left on device. The task continues without it."
     assert log.tail() == "before\nlostlost, too"
     log.write(b"after\n")
     log.close()
-    assert log.path.read_text() == f"before\n\n[pointsman: 13 bytes were lost here: {log.problem}]\nafter\n"
+    assert log.path.read_text() == f"before\n\n[pointsman: 13 bytes are missing here: {log.problem}]\nafter\n"
 
 
 def test_a_real_full_disk_is_survived(tmp_path: Path) -> None:

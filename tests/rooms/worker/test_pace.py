@@ -22,7 +22,7 @@ class Rehearsal:
 
     def begin(self) -> tuple[str, int]:
         key = (f"task_{next(self._names)}", 1)
-        self.pace.begin(key)
+        self.pace.start(key)
         return key
 
     def pass_seconds(self, seconds: float) -> None:

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from tests.rooms.worker.workshop import WORLD, make_job, nobody_left, until, written
 
-from pointsman.flows.model import FlowTask
+from pointsman.flows.model import read_task
 from pointsman.worker import call
-from pointsman.worker.endings import Ending
+from pointsman.worker.ending import Ending
 from pointsman.worker.runner import Job
 from pointsman.worker.runners.python import PythonRunner
 
@@ -108,11 +108,11 @@ def mode(request: pytest.FixtureRequest) -> str:
 
 
 def make_call(directory: Path, name: str, mode: str, **arguments: Any) -> Job:
-    return make_job(directory, task=FlowTask.model_validate({"call": name, "with": arguments, "mode": mode}))
+    return make_job(directory, task=read_task({"call": name, "with": arguments, "mode": mode}))
 
 
 def run_call(job: Job) -> Ending:
-    runner = PythonRunner(WORLD)
+    runner = PythonRunner(WORLD, job.cwd)
 
     async def from_start_to_end() -> Ending:
         return await (await runner.start(job)).wait()
@@ -147,7 +147,10 @@ def test_an_exception_is_named_and_its_traceback_shows_the_code_of_the_user_only
 
 
 def test_an_exception_that_cannot_be_shown_is_named(directory: Path, mode: str) -> None:
-    assert run_call(make_call(directory, "functions:unspeakable", mode)).message == "raised Unspeakable, which cannot be shown"
+    assert (
+        run_call(make_call(directory, "functions:unspeakable", mode)).message
+        == "raised Unspeakable, whose message cannot be shown"
+    )
 
 
 @pytest.mark.parametrize(
@@ -156,7 +159,7 @@ def test_an_exception_that_cannot_be_shown_is_named(directory: Path, mode: str) 
         ("no_such_module:add", {}, "there is no module 'no_such_module'"),
         ("functions.part:add", {}, "there is no module 'functions.part'"),
         ("functions:subtract", {}, "there is no 'subtract' in the module 'functions'"),
-        ("functions:number", {}, "is no function: it is of type int"),
+        ("functions:number", {}, "is not a function: its type is int"),
         ("functions:add", {}, "missing a required argument: 'a'"),
         ("functions:add", {"a": 1, "c": 3}, "got an unexpected keyword argument 'c'; it takes (a, b=2)"),
     ],
@@ -205,25 +208,25 @@ def test_a_function_that_listens_ends_when_it_is_asked(directory: Path, mode: st
     async def stop_it() -> Ending:
         job = make_call(directory, name, mode)
         with nobody_left(job):
-            running = await PythonRunner(WORLD).start(job)
+            running = await PythonRunner(WORLD, directory).start(job)
             await written(job, "ready")
             await running.stop(grace_seconds=60)
             return await running.wait()
 
     ending = asyncio.run(stop_it())
-    assert ending.kind == "stopped"
+    assert ending.kind == ("stopped" if mode == "process" else "interrupted")
     assert ending.signal is None
-    assert "does not end" not in ending.message
+    assert "did not stop" not in ending.message
 
 
 def test_a_thread_that_does_not_end_is_reported_as_such(directory: Path) -> None:
     async def stop_it() -> None:
         job = make_call(directory, "functions:ignore_cancel", "thread")
-        running = await PythonRunner(WORLD).start(job)
+        running = await PythonRunner(WORLD, directory).start(job)
         await written(job, "ready")
         await running.stop(grace_seconds=0)
         ending = await running.wait()
-        assert "its thread does not end: it still runs in the worker" in ending.message
+        assert "its thread did not stop: it still runs in the worker" in ending.message
         job.log.close()
         sys.modules["functions"].released.set()
         await until(lambda: "too late" in job.log.tail())
@@ -235,7 +238,7 @@ def test_a_function_that_does_not_listen_is_ended_with_its_process(directory: Pa
     async def stop_it() -> None:
         job = make_call(directory, "functions:ignore_cancel", "process")
         with nobody_left(job):
-            running = await PythonRunner(WORLD).start(job)
+            running = await PythonRunner(WORLD, directory).start(job)
             await written(job, "ready")
             await running.stop(grace_seconds=60)
             assert (await running.wait()).signal == 15
@@ -245,7 +248,7 @@ def test_a_function_that_does_not_listen_is_ended_with_its_process(directory: Pa
 
 def test_each_call_has_a_thread_of_its_own(directory: Path) -> None:
     async def let_all_meet_twice() -> None:
-        runner = PythonRunner(WORLD)
+        runner = PythonRunner(WORLD, directory)
         before = set(threading.enumerate())
         for _ in range(2):
             calls = [await runner.start(make_call(directory, "functions:meet", "thread")) for _ in range(20)]
@@ -259,7 +262,7 @@ def test_each_call_has_a_thread_of_its_own(directory: Path) -> None:
 
 def test_threads_are_used_again(directory: Path) -> None:
     async def call_often() -> None:
-        runner = PythonRunner(WORLD)
+        runner = PythonRunner(WORLD, directory)
         before = threading.active_count()
         for _ in range(20):
             await (await runner.start(make_call(directory, "functions:add", "thread", a=1))).wait()

@@ -53,7 +53,7 @@ def escaped(job: Job) -> int:
 
 def is_running(pid: int) -> bool:
     process = read_process(pid)
-    return process is not None and not process.is_over
+    return process is not None and not process.has_ended
 
 
 @pytest.mark.parametrize("before", ["", DEAF, NAMELESS], ids=["plain", "deaf to SIGTERM", "without environment"])
@@ -273,7 +273,7 @@ def test_an_exit_code_that_somebody_else_took_is_not_mistaken_for_success(tmp_pa
         os.waitid(os.P_PID, running.pid, os.WEXITED)  # noqa: ASYNC222  # it is the point that the loop does not see it
         ending = await running.wait()
         assert not ending.as_expected
-        assert "exit code was lost" in ending.message
+        assert "exit code is unknown" in ending.message
 
     asyncio.run(steal())
 

@@ -14,11 +14,10 @@ from pointsman.engine.claims import Claim
 from pointsman.flows.model import FlowTask
 from pointsman.worker import processes
 from pointsman.worker.cost_file import CostFile
-from pointsman.worker.endings import Ending
+from pointsman.worker.ending import Ending
 from pointsman.worker.log import AttemptLog
 from pointsman.worker.process_table import Process, carries, list_processes
-from pointsman.worker.runner import Job, Running, build_environment, pick_environment
-from pointsman.worker.runners.command import CommandRunner
+from pointsman.worker.runner import Job, Runners, Running, build_environment, inherit_environment
 from pointsman.world import RandomIds, World
 
 WORLD = World()
@@ -40,7 +39,7 @@ def make_job(
     output_path = f"{directory}/{claim.task_id}.json"
     cost_file = CostFile(f"{directory}/{claim.task_id}.cost")
     environment = build_environment(
-        pick_environment(os.environ, ()),
+        inherit_environment(os.environ, ()),
         claim,
         named=env or {},
         output_path=output_path,
@@ -48,13 +47,12 @@ def make_job(
         log_dir=str(log.path.parent),
         worker_id=worker_id,
     )
-    task = task or FlowTask(command=argv)
+    task = task.model_copy(update={"command": argv} if argv else {}) if task else FlowTask(command=argv)
     fields.setdefault("cwd", directory)
     fields.setdefault("grace_seconds", 5.0)
     return Job(
         claim=claim,
         task=task,
-        argv=argv or None,
         env=environment,
         output_path=output_path,
         log=log,
@@ -64,7 +62,7 @@ def make_job(
 
 
 def make_shell_job(directory: Path, script: str, **fields: Any) -> Job:
-    return make_job(directory, "/bin/sh", "-c", script, task=FlowTask(run=script), **fields)
+    return make_job(directory, task=FlowTask(run=script), **fields)
 
 
 def make_python_job(directory: Path, program: str, **fields: Any) -> Job:
@@ -72,7 +70,7 @@ def make_python_job(directory: Path, program: str, **fields: Any) -> Job:
 
 
 async def start(job: Job) -> Running:
-    return await CommandRunner(WORLD).start(job)
+    return await Runners(WORLD, job.cwd).of(job.task).start(job)
 
 
 def run(job: Job) -> Ending:
@@ -99,7 +97,7 @@ async def until(is_so: Callable[[], bool]) -> None:
 
 def members(job: Job) -> list[Process]:
     marker = processes.marker_of(job.claim.task_id, job.claim.epoch)
-    return [process for process in list_processes() if not process.is_over and carries(process.pid, marker)]
+    return [process for process in list_processes() if not process.has_ended and carries(process.pid, marker)]
 
 
 @contextmanager

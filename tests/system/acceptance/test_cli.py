@@ -183,7 +183,7 @@ def test_machine_check_places_its_findings_in_a_users_file(tmp_path: Path) -> No
     file.write_text(BROKEN)
     result = pointsman("machine", "check", file)
     assert result.returncode == 1
-    assert f"{file}:9:32: There is no guard called threshold_reachd. [unknown-guard]" in result.stdout.decode()
+    assert f"{file}:9:32: There is no guard named threshold_reachd. [unknown-guard]" in result.stdout.decode()
     assert "Did you mean threshold_reached?" in result.stdout.decode()
     (report,) = json.loads(pointsman("machine", "check", file, "--json").stdout)
     assert [(finding["rule"], finding["line"], finding["column"]) for finding in report["findings"]] == [

@@ -57,7 +57,7 @@ def test_check_ends_with_the_worst_of_several(sound: Path, broken: Path) -> None
     result = pointsman("check", sound, broken)
     assert result.returncode == 1
     assert f"{broken}:3:7: `comand` is not a key of task a. [structure]\n    Did you mean command?" in result.stdout
-    assert f"{broken}:4:22: Task b needs aa, which there is not. [unknown-task]" in result.stdout
+    assert f"{broken}:4:22: Task b needs 'aa', but no task has that name. [unknown-task]" in result.stdout
     assert "2 findings" in result.stderr
     result = pointsman("check", broken, sound.with_name("none.yaml"))
     assert result.returncode == 2
@@ -178,7 +178,7 @@ def test_every_flow_of_the_reference_is_sound() -> None:
 def test_every_rule_of_a_finding_is_documented() -> None:
     sources = "".join(file.read_text("utf-8") for file in Path(flows.__file__).parent.rglob("*.py"))
     sources += Path(compose.__file__).read_text("utf-8")
-    assert set(re.findall(r'(?:Remark|Finding)\(\s*"([a-z-]+)"', sources)) == set(RULES)
+    assert set(re.findall(r'(?:report|Finding)\(\s*"([a-z-]+)"', sources)) == set(RULES)
 
 
 def test_every_key_is_documented() -> None:

@@ -29,7 +29,7 @@ def find_inhabitants(folder: Path) -> list[int]:
     found = []
     for process in list_processes():
         with suppress(OSError):  # it has gone meanwhile
-            if not process.is_over and Path(f"/proc/{process.pid}/cwd").readlink().is_relative_to(folder.resolve()):
+            if not process.has_ended and Path(f"/proc/{process.pid}/cwd").readlink().is_relative_to(folder.resolve()):
                 found.append(process.pid)
     return found
 

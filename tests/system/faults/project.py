@@ -205,7 +205,7 @@ async def tasks_of(engine: Engine, run_id: str) -> dict[str, Task]:
 def find_processes(*entries: str) -> list[Entry]:
     """Everybody alive whose environment has these entries."""
     marker = "\0".join(entries)
-    return [each for each in list_processes() if not each.is_over and carries(each.pid, marker)]
+    return [each for each in list_processes() if not each.has_ended and carries(each.pid, marker)]
 
 
 def find_work(run: Run | str) -> list[Entry]:

@@ -45,7 +45,7 @@ class Server:
         os.kill(pid, signal.SIGKILL)
         for _ in range(PATIENCE_SECONDS * 50):
             now = [read_process(pid), *(read_process(each.pid) for each in children)]
-            if all(each is None or each.is_over for each in now):
+            if all(each is None or each.has_ended for each in now):
                 # What names a process that is over, but that nobody has asked for, would keep the next one from starting.
                 for file in (self._pid_file, *self._data.glob(".s.PGSQL.*")):
                     file.unlink(missing_ok=True)

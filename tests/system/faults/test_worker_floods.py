@@ -49,7 +49,7 @@ async def test_any_amount_of_output_is_taken_with_flat_memory_and_the_log_stays_
     assert sum(map(len, contents)) <= LOG_BYTES + 1000, "but for the notice"
     assert contents[0].startswith(b"the beginning\n")
     assert contents[-1].endswith(b"the end\n")
-    found = re.search(rb"the log is full: +(\d+) bytes are left out here", contents[0])
+    found = re.search(rb"the log is full: +(\d+) bytes are omitted here", contents[0])
     assert found
     assert int(found[1]) > OUTPUT_BYTES - LOG_BYTES - 100
     await check_everything(project)

@@ -108,7 +108,7 @@ async def test_a_task_that_kills_its_worker_fails_after_some_and_the_others_are_
     tasks = await _look(project, run_id)
     assert workers == 5, "four that it killed, and the one that was told that this was enough"
     assert tasks["poison"].state == "FAILED"
-    assert "its worker was killed" in str(tasks["poison"].error)
+    assert "the worker was killed" in str(tasks["poison"].error)
     assert _count_effects(tmp_path) == 4
     assert {task.state for name, task in tasks.items() if name.startswith("fine")} == {"SUCCEEDED"}
     await check_everything(project)

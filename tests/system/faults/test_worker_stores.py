@@ -121,7 +121,7 @@ async def test_a_full_disk_is_said_and_work_goes_on_when_there_is_room(database_
                 started.send(signal.SIGTERM)
             assert await started.wait() == 0, started.said
         assert "Traceback" not in started.said
-        assert "stopped: No space left on device. The work goes on without it." in started.said, "so much for the log"
+        assert "stopped: No space left on device. The task continues without it." in started.said, "so much for the log"
         async with project.engine() as engine:
             (run,) = await engine.list_runs()
             tasks = await tasks_of(engine, run.id)

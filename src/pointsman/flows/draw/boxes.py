@@ -19,7 +19,7 @@ _BETWEEN = 3
 
 @dataclass(frozen=True, slots=True)
 class _Sheet:
-    """Where everything stands from left to right."""
+    """The horizontal positions."""
 
     graph: Graph
     at: dict[int, int]
@@ -27,9 +27,9 @@ class _Sheet:
     widths: dict[int, int]
     bundles: dict[int, int]
     ports: dict[Step, int]
-    """Where each step arrives."""
+    """The column where each step arrives."""
     leaves: dict[int, int]
-    """Where the steps of each node set out."""
+    """The column where the steps of each node start."""
 
     @property
     def width(self) -> int:
@@ -37,7 +37,7 @@ class _Sheet:
 
 
 def draw_boxes(canvas: Canvas, top: int, look: Look, columns: int) -> bool:
-    """Draw the flow from row `top` on; False, and nothing drawn, where it does not fit or lines would run over each other."""
+    """Draw the flow from row `top` on; False, and nothing drawn, if it does not fit or lines would overlap."""
     sheet = _arrange(look)
     turns = [_turns(sheet, layer) for layer in sheet.graph.layers]
     if sheet.width > columns or None in turns:
@@ -91,7 +91,7 @@ def _width(look: Look, task: str | None, ports: int) -> int:
 
 
 def _leave(middle: int, width: int, ends: Sequence[int]) -> int:
-    """Straight above the only one to go to, or above one that is nearly below; otherwise the middle."""
+    """Above the only target, or above one that is nearly below; otherwise the middle."""
     nearest = min(ends, key=lambda end: abs(end - middle), default=middle)
     reach = width // 2 - 1
     return nearest if abs(nearest - middle) <= (reach if len(ends) == 1 else min(reach, 2)) else middle

@@ -1,4 +1,4 @@
-"""What there is to draw: a layer for each stage, a node for each task, and lanes where a link passes a stage."""
+"""The elements of the drawing: a layer for each stage, a node for each task, and lanes where a link passes a stage."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Graph:
 
 
 def build_graph(flow: Flow) -> Graph:
-    """The layers of a flow, in an order with few crossings; links that others imply are left out."""
+    """The layers of a flow, in an order with few crossings; links that others imply are omitted."""
     stages = find_stages(flow)
     links = shorten_links(flow.links)
     tasks: list[str | None] = [name for stage in stages for name in stage]

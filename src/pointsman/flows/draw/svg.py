@@ -106,7 +106,7 @@ def _distance(graph: Graph, across: Mapping[int, float], one: int, other: int) -
 
 
 def _weight(graph: Graph, step: tuple[int, int]) -> float:
-    """Long lines should be straight first of all."""
+    """Straight long lines have priority."""
     lanes = sum(graph.is_lane(node) for node in step)
     return (1, 2, 8)[lanes]
 
@@ -126,7 +126,7 @@ def _detail(task: FlowTask) -> str:
 
 
 def _tag(task: FlowTask, name: str, states: States) -> str:
-    """What stands in the corner: the state, or else what is special about the task."""
+    """The text in the corner: the state, or else special properties of the task."""
     if name in states:
         return states[name].name.lower().replace("_", " ")
     notes = ["each"] * (task.foreach is not None) + ["maybe"] * (task.when is not None)
@@ -254,7 +254,7 @@ def _rect(x: float, y: float, width: float, height: float, css: str, radius: flo
 
 
 def _curve(points: Sequence[Point], *, down: bool) -> str:
-    """A line that leaves and enters everything along the way of the flow, and bends between the stages."""
+    """A line that leaves and enters nodes in the direction of the flow, and bends between the stages."""
     (x, y), *rest = points
     path = f"M{_number(x)} {_number(y)}"
     for next_x, next_y in rest:

@@ -18,7 +18,7 @@ MOST_BOXES = 40
 
 
 def draw_text(flow: Flow, states: Mapping[str, State], *, color: bool, columns: int) -> str:
-    """The picture, or the stages where it would be wider than `columns` or too long to be looked at."""
+    """The picture, or a list of stages if it would be wider than `columns` or too long."""
     look = Look(flow, states)
     canvas = Canvas()
     _write_heading(canvas, flow)

@@ -27,19 +27,19 @@ class Wire:
         return low == high
 
     def touches(self, other: Wire) -> bool:
-        """Whether the two would run over each other in one row."""
+        """Whether the two would overlap in one row."""
         (low, high), (other_low, other_high) = self.span, other.span
         return not self.is_straight and not other.is_straight and low <= other_high and other_low <= high
 
     @property
     def eagerness(self) -> int:
-        """Who goes to the right turns before those to its left, and the other way round: so they do not cross."""
+        """Lines to the right turn before those on their left, and vice versa, so that they do not cross."""
         to_right = sum(self.ends) * len(self.starts) > sum(self.starts) * len(self.ends)
         return -min(self.starts) if to_right else max(self.starts)
 
 
 def find_bundles(steps: Iterable[Step]) -> dict[int, int]:
-    """The bundle of each source: those that lead to the same targets, to which nobody else leads, share a line."""
+    """The bundle of each source: sources share a line if they lead to the same targets and no other source does."""
     targets: dict[int, set[int]] = {}
     sources: dict[int, set[int]] = {}
     for source, target in steps:
@@ -48,15 +48,15 @@ def find_bundles(steps: Iterable[Step]) -> dict[int, int]:
     bundles = {}
     for source, ends in targets.items():
         together = sources[min(ends)]
-        alike = all(sources[end] == together for end in ends) and all(targets[each] == ends for each in together)
-        bundles[source] = min(together) if alike else source
+        shared = all(sources[end] == together for end in ends) and all(targets[each] == ends for each in together)
+        bundles[source] = min(together) if shared else source
     return bundles
 
 
 def assign_rows(wires: Mapping[int, Wire]) -> dict[int, int] | None:
-    """The row in which each wire turns, counted from the top; None where two would have to run over each other."""
+    """The row in which each wire turns, counted from the top; None if two would overlap."""
     order = sorted(wires, key=lambda name: wires[name].eagerness)
-    # Who comes down where another one goes on must have turned before that.
+    # A line that ends where another one starts must turn first.
     above = {name: [other for other in order if other != name and wires[other].starts & wires[name].ends] for name in order}
     try:
         ordered = list(TopologicalSorter(above).static_order())

@@ -1,4 +1,4 @@
-"""Rows for the horizontal parts of lines that bend in one gap, so that no two run over each other."""
+"""Rows for the horizontal parts of lines that bend in one gap, so that no two overlap."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def assign_tracks(bends: Sequence[Bend]) -> dict[Bend, int] | None:
 
 
 def _avoids_overlap(upper: Bend, lower: Bend) -> bool:
-    """Whether `upper` must bend first: it comes down where the other goes on."""
+    """Whether `upper` must bend first: it ends where the other starts."""
     return upper[0] == lower[1]
 
 
@@ -40,7 +40,7 @@ def _touch(one: Bend, other: Bend) -> bool:
 
 
 def _sorted(bends: Sequence[Bend], before: Before) -> list[Bend] | None:
-    """The bends in an order that respects `before`, or None where that goes round in a circle."""
+    """The bends in an order that respects `before`, or None if there is a cycle."""
     left, ordered = list(bends), []
     while left:
         free = next((bend for bend in left if not any(before(other, bend) for other in left if other != bend)), None)

@@ -1,4 +1,4 @@
-"""What there is to draw: arrows, chips and hubs, and the level that each state stands on.
+"""The elements of the drawing: arrows, chips and hubs, and the level of each state.
 
 Parallel transitions become one arrow. A trigger that leads to one state from many (`cancel`) becomes a hub: a chip in each
 source and a single stub at the target, instead of a bundle of long arrows that hides everything else.
@@ -88,7 +88,7 @@ class Hub:
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """Everything to draw, and on which level each state stands (0 is the top)."""
+    """Everything to draw, and the level of each state (0 is the top)."""
 
     arrows: tuple[Arrow, ...]
     chips: Mapping[str, tuple[Chip, ...]]
@@ -97,7 +97,7 @@ class Graph:
 
 
 def build_graph(machine: Machine) -> Graph:
-    """Decide what is drawn as an arrow, what as a chip, and how high everything stands."""
+    """Decide what is drawn as an arrow, what as a chip, and the level of each state."""
     moves = tuple(move for move in machine.transitions if move.from_state != move.to_state)
     hubs = _find_hubs(moves, HUB_SOURCES)
     if len({(move.from_state, move.to_state) for move in _without(moves, hubs)}) > CROWDED:

@@ -79,7 +79,7 @@ class Route:
 
 @dataclass(frozen=True, slots=True)
 class Stub:
-    """What stands in for the arrows of a hub: a label, and a short way from it to the target."""
+    """Replaces the arrows of a hub: a label, and a short line from it to the target."""
 
     hub: Hub
     lines: tuple[Line, ...]
@@ -98,7 +98,7 @@ class Layout:
     stubs: tuple[Stub, ...]
     dot: Rect
     start: tuple[Point, ...]
-    """The way from the initial dot to the initial state."""
+    """The line from the initial dot to the initial state."""
     gaps: tuple[Span, ...]
     """Top and bottom of every gap between ranks."""
 
@@ -136,7 +136,7 @@ def _arrange(plan: Plan, layers: Layers) -> _Arrangement:
 
 
 def _weight(plan: Plan, upper: int, lower: int) -> float:
-    """Long arrows should be straight first of all."""
+    """Straight long arrows have priority."""
     roles = {plan.nodes[upper].role, plan.nodes[lower].role}
     if Role.STATE not in roles:
         return 8
@@ -153,7 +153,7 @@ class _Arrangement:
     ports: Ports
 
     def cost(self, crossings: int) -> float:
-        """How bad it looks: crossings, bends and width, in units of the space between two arrows."""
+        """The cost: crossings, bends and width, in units of the space between two arrows."""
         bends = [abs(top - bottom) for bent in self._bends() for top, bottom in bent]
         crooked = sum(1 for bend in bends if bend >= 1)
         unit = self.plan.metrics.port_space
@@ -161,11 +161,11 @@ class _Arrangement:
 
     @property
     def starts_right(self) -> bool:
-        """Whether the initial state stands to the right of the middle, where nobody begins to read."""
+        """Whether the initial state is to the right of the middle, where readers do not start."""
         return 2 * self.at[self.plan.start.label] > 1.1 * self._width()
 
     def mirrored(self) -> _Arrangement:
-        """The same, seen from behind."""
+        """The mirror image."""
         ends = min(self.at[node] - self.plan.nodes[node].size[0] / 2 for node in self.at) + self._width()
         at = {node: ends - position for node, position in self.at.items()}
         layers = [layer[::-1] for layer in self.layers]

@@ -108,7 +108,7 @@ class _Tangle:
 
 
 def _median(places: Sequence[int]) -> float:
-    """The median as dot weighs it: between the two middle ones, nearer to where the rest is dense; -1 for nobody."""
+    """The median as dot weighs it: between the two middle ones, nearer to where the rest is dense; -1 if there is none."""
     if not places:
         return -1
     middle = len(places) // 2

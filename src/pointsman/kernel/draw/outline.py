@@ -1,4 +1,4 @@
-"""Every state with its ways out, for machines that are too wide for boxes and arrows."""
+"""Every state with its transitions, for machines that are too wide for boxes and arrows."""
 
 from __future__ import annotations
 

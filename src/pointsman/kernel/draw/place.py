@@ -1,4 +1,4 @@
-"""Where things stand from left to right, once their order is settled.
+"""Horizontal positions for a given order.
 
 Every layer in turn is put where its neighbours pull it, exactly (pool adjacent violators), with the distances kept. Pulls
 grow weaker with distance (reweighted least squares), which makes most lines exactly straight and bends only a few.

@@ -77,7 +77,7 @@ def _number(value: float) -> str:
 
 
 class _Picture:
-    """One drawing in the making."""
+    """One drawing."""
 
     def __init__(self, machine: Machine, state: str | None) -> None:
         self.machine = machine
@@ -283,7 +283,7 @@ def _label(lines: Sequence[Line], rect: Rect, radius: float = 4) -> str:
 
 
 def _path(points: Sequence[Point]) -> str:
-    """A line that leaves and enters everything vertically and bends in the gaps."""
+    """A line that leaves and enters nodes vertically and bends in the gaps."""
     towards = 1 if points[-1][1] >= points[0][1] else -1
     end = points[-1][1] - towards * (HEAD - 1)
     shortened = [(x, min(y, end) if towards > 0 else max(y, end)) for x, y in points]

@@ -1,4 +1,4 @@
-"""A machine for a terminal: boxes and arrows where they fit, otherwise every state with its ways out."""
+"""A machine for a terminal: boxes and arrows where they fit, otherwise an outline of states and transitions."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What must be true of a machine before anything may follow it: one function a rule."""
+"""The rules that a machine must follow: one function per rule."""

@@ -1,4 +1,4 @@
-"""Whatever the engine reports finds an answer, and what it relies on when it hands out tasks holds."""
+"""Every signal of the engine is handled, and what the engine relies on for claims holds."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def unbound_trigger(subject: Subject) -> Iterator[Finding]:
         reported.add((move.trigger.text, move.trigger.place))
         close = nearest(move.trigger.text, subject.known)
         hint = f" (did you mean {close[0]}?)" if close else ""
-        advice = f"Bind it under `signals:`{hint}, or list it under `by_name:` if only people pull it."
-        message = f"No signal pulls trigger {move.trigger} out of {move.from_state}."
+        advice = f"Bind it under `signals:`{hint}, or list it under `by_name:` if only people send it."
+        message = f"No signal causes trigger {move.trigger} from {move.from_state}."
         yield Finding("unbound-trigger", move.trigger.place, message, advice)
 
 
@@ -35,8 +35,8 @@ def several_signals(subject: Subject) -> Iterator[Finding]:
     for move in subject.draft.moves:
         signals = subject.signals(move)
         if len(signals) > 1:
-            message = f"Trigger {move.trigger} stands for {' and '.join(signals)} out of {move.from_state}."
-            advice = f"Say which in which state: `{signals[0]}: {move.trigger} from {move.from_state}`."
+            message = f"Trigger {move.trigger} stands for {' and '.join(signals)} from {move.from_state}."
+            advice = f"Bind each to its states: `{signals[0]}: {move.trigger} from {move.from_state}`."
             yield Finding("several-signals", move.place, message, advice)
 
 
@@ -49,35 +49,35 @@ def vain_binding(subject: Subject) -> Iterator[Finding]:
                 message = f"{binding.signal} is bound to trigger {binding.trigger} from {state}, which it never leaves."
                 yield Finding("vain-binding", state.place, message, "Name a state that the trigger leaves, or remove it.")
     for signal, target in subject.draft.fallbacks:
-        # A target that falls back itself is judged there, and one that every machine must take is an uncovered signal.
-        judged_elsewhere = target.text in subject.fallbacks or target.text in subject.known.required
-        if target.text in subject.known and target.text not in subject.taken and not judged_elsewhere:
-            message = f"{signal} falls back to {target}, which nothing in this machine takes."
-            advice = "Name a signal that the machine takes, or remove the fallback."
+        # A target with a fallback of its own is checked there; a required one is reported as uncovered.
+        checked_elsewhere = target.text in subject.fallbacks or target.text in subject.known.required
+        if target.text in subject.known and target.text not in subject.taken and not checked_elsewhere:
+            message = f"{signal} falls back to {target}, which this machine does not handle."
+            advice = "Name a signal that the machine handles, or remove the fallback."
             yield Finding("vain-binding", target.place, message, advice)
 
 
 def uncovered_signal(subject: Subject) -> Iterator[Finding]:
     for signal, meaning in subject.known.required.items():
-        # A fallback that leads nowhere is reported for itself.
+        # A fallback that leads nowhere is reported separately.
         if signal not in subject.taken and signal not in subject.fallbacks:
-            message = f"Machine {subject.draft.name} has no answer to the signal {signal} ({meaning})."
+            message = f"Machine {subject.draft.name} does not handle the signal {signal} ({meaning})."
             advice = f"Bind it to a trigger under `signals:`, or name another signal for it: `fallbacks: {{{signal}: …}}`."
             yield Finding("uncovered-signal", subject.draft.name.place, message, advice)
 
 
 def fallback_cycle(subject: Subject) -> Iterator[Finding]:
-    told: set[str] = set()
+    reported: set[str] = set()
     for signal, _ in subject.draft.fallbacks:
         way = subject.followed(signal.text)
-        if signal.text not in told and subject.fallbacks.get(way[-1]) == signal.text:
-            told.update(way)
-            message = f"Fallbacks run in a circle: {' -> '.join([*way, signal.text])}."
-            yield Finding("fallback-cycle", signal.place, message, "Remove one of the fallbacks in the circle.")
+        if signal.text not in reported and subject.fallbacks.get(way[-1]) == signal.text:
+            reported.update(way)
+            message = f"Fallbacks form a cycle: {' -> '.join([*way, signal.text])}."
+            yield Finding("fallback-cycle", signal.place, message, "Remove one of these fallbacks.")
 
 
 def task_phases(subject: Subject) -> Iterator[Finding]:
-    """What the engine relies on when it hands tasks to workers."""
+    """What the engine relies on for claims."""
     if subject.kind is not Kind.TASK:
         return
     for name, draft in subject.states.items():
@@ -88,7 +88,7 @@ def task_phases(subject: Subject) -> Iterator[Finding]:
             message = f"State {name} is queued, but no worker can claim it."
             yield Finding("unclaimable", draft.place, message, f"Add a transition for {CLAIM}, or make its phase `held`.")
         if phase is Phase.HELD and draft.state.initial and not subject.taken_by(name, READY):
-            message = f"Tasks begin in {name}, which is held, but nothing takes {READY} there."
+            message = f"Tasks start in {name}, which is held, but it does not handle {READY}."
             yield Finding("never-ready", draft.place, message, f"Add a transition for {READY}, or make its phase `queued`.")
     for move in subject.moves:
         if CLAIM not in subject.signals(move):
@@ -97,24 +97,24 @@ def task_phases(subject: Subject) -> Iterator[Finding]:
             message = f"{move} is a claim, but {move.to_state} is not active."
             yield Finding("idle-claim", move.place, message, "Let the claim lead to a state of phase `active`.")
         elif subject.states[move.from_state.text].state.phase not in (Phase.QUEUED, Phase.ACTIVE):
-            message = f"{move} is a claim, but {move.from_state} is neither queued nor active: no worker is offered it."
+            message = f"{move} is a claim, but {move.from_state} is neither queued nor active: no worker can claim it."
             yield Finding("idle-claim", move.place, message, "Let the claim leave a state of phase `queued`.")
 
 
 def _taken_over(subject: Subject, state: str) -> bool:
-    """Whether a claim takes a task out of the hands of a lost worker, asking for nothing but that it is lost."""
+    """Whether a claim takes over a task from a lost worker, with no other condition than its expired lease."""
     claims = subject.taken_by(state, CLAIM)
     return any({condition.name.text for condition in claim.conditions} <= {LEASE_EXPIRED} for claim in claims)
 
 
 def _unlosable_lease(subject: Subject, draft: StateDraft) -> Iterator[Finding]:
     if LEASE_LOST in subject.fallbacks and not subject.answers(LEASE_LOST):
-        return  # a fallback that leads nowhere is reported for itself
+        return  # a fallback that leads nowhere is reported separately
     moves = subject.taken_by(draft.state.name, LEASE_LOST)
     advice = f"Add a transition for {LEASE_LOST}, a fallback for it, or let {CLAIM} take the task over."
     if not moves:
-        message = f"State {draft.state.name} is active, but its worker cannot be lost: nothing takes {LEASE_LOST} there."
+        message = f"State {draft.state.name} is active, but does not handle {LEASE_LOST}, the loss of its worker."
         yield Finding("unlosable-lease", draft.place, message, advice)
     elif not exhaustive(moves):
-        message = f"State {draft.state.name} is active, and when its worker is lost every way out may be closed by its guards."
+        message = f"State {draft.state.name} is active, but when its worker is lost, the guards may block every transition."
         yield Finding("unlosable-lease", draft.place, message, "Add one with `[else]`.")

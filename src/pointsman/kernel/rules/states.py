@@ -1,4 +1,4 @@
-"""There is one beginning, every state can be reached from it, and from every state there is a way to an end."""
+"""There is one initial state, every state is reachable from it, and every state leads to an end."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def outcome(subject: Subject) -> Iterator[Finding]:
     for draft in subject.states.values():
         state = draft.state
         if state.phase is Phase.DONE and state.outcome is None:
-            message = f"State {state.name} is done but does not say how it ended."
+            message = f"State {state.name} is done but has no outcome."
             yield Finding("outcome", draft.place, message, "Add `outcome: success`, `failure` or `canceled`.")
         if state.phase is not Phase.DONE and state.outcome is not None:
             message = f"State {state.name} has an outcome but is not done."
@@ -40,8 +40,8 @@ def restless_end(subject: Subject) -> Iterator[Finding]:
     for move in subject.moves:
         state = subject.states[move.from_state.text].state
         if move.automatic and state.terminal and not state.sealed:
-            message = f"{move} leaves {move.from_state} by itself, but the work is over there."
-            yield Finding("restless-end", move.place, message, "Add `terminal: false` to the state, or let a signal pull it.")
+            message = f"{move} leaves {move.from_state} automatically, but the state is terminal."
+            yield Finding("restless-end", move.place, message, "Add `terminal: false` to the state, or let a signal cause it.")
 
 
 def sealed_exit(subject: Subject) -> Iterator[Finding]:
@@ -59,7 +59,7 @@ def unreachable_state(subject: Subject) -> Iterator[Finding]:
     reached = reach(initial, subject.edges())
     for name, state in subject.states.items():
         if name not in reached:
-            message = f"Nothing leads from {initial[0]} to state {name}."
+            message = f"State {name} cannot be reached from {initial[0]}."
             yield Finding("unreachable-state", state.place, message, "Add a transition that leads to it, or remove it.")
 
 
@@ -67,12 +67,12 @@ def dead_end(subject: Subject) -> Iterator[Finding]:
     endless = subject.kind is Kind.BREAKER
     ends = {name for name, state in subject.states.items() if (state.state.initial if endless else state.state.terminal)}
     if not ends and not endless:
-        message = f"Machine {subject.draft.name} has no terminal state: nothing in it can ever end."
+        message = f"Machine {subject.draft.name} has no terminal state."
         yield Finding("dead-end", subject.draft.name.place, message, "Give at least one state `phase: done`.")
         return
     alive = reach(ends, subject.edges(backwards=True))
     goal = "the initial state again" if endless else "a terminal state"
     for name, state in subject.states.items():
         if ends and name not in alive:
-            message = f"No way leads from {name} to {goal}."
+            message = f"State {name} does not lead to {goal}."
             yield Finding("dead-end", state.place, message, "Add a transition out of it, or make it `phase: done`.")

@@ -1,4 +1,4 @@
-"""In every state at most one transition answers, and each of them can be taken."""
+"""In every state at most one transition applies, and every transition can be taken."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def ambiguous_transition(subject: Subject) -> Iterator[Finding]:
         for earlier, later in combinations(moves, 2):
             pair = (id(earlier), id(later))
             if earlier.to_state.text == later.to_state.text and earlier.trigger.text == later.trigger.text:
-                continue  # a duplicate, and reported as one
+                continue  # reported as a duplicate
             if later.otherwise or _exclusive(earlier, later) or pair in reported:
                 continue
             reported.add(pair)
@@ -44,20 +44,20 @@ def shadowed_transition(subject: Subject) -> Iterator[Finding]:
                 continue
             if position == 0:
                 reported.add(id(move))
-                message = f"{move} says `else`, but nothing comes before it on {asked}."
+                message = f"{move} has `else`, but no transition comes before it on {asked}."
                 yield Finding("stray-else", move.place, message, "Remove `else`, or put the other transition before it.")
             elif exhaustive(moves[:position]) or any(_implies(move, earlier) for earlier in moves[:position]):
                 reported.add(id(move))
-                message = f"{move} can never be taken: one before it always is."
+                message = f"{move} can never be taken: an earlier one always is."
                 yield Finding("shadowed-transition", move.place, message, "Guard the earlier one, or remove this one.")
     for name, state in subject.states.items():
         exits = subject.exits(name)
-        # Entities begin in the initial state without a move, and only a move is followed by automatic ones.
+        # Entities start in the initial state without a move, and automatic transitions only follow a move.
         if state.state.initial or not exhaustive([move for move in exits if move.automatic]):
             continue
         for move in exits:
             if not move.automatic and id(move) not in reported:
-                message = f"{move} can never be taken: {name} is left by itself at once."
+                message = f"{move} can never be taken: an automatic transition leaves {name} at once."
                 yield Finding("shadowed-transition", move.place, message, "Guard the automatic transition, or remove this one.")
 
 
@@ -69,25 +69,25 @@ def contradictory_guards(subject: Subject) -> Iterator[Finding]:
             name = condition.name
             if condition.negated and name.text in wanted and name.place not in reported:
                 reported.add(name.place)
-                message = f"{move} asks for {name} and for not {name}."
+                message = f"{move} requires {name} and not {name}."
                 yield Finding("contradictory-guards", name.place, message, "Remove one of the two.")
 
 
 def automatic_cycle(subject: Subject) -> Iterator[Finding]:
     edges = subject.edges(automatic_only=True)
-    told: set[str] = set()
+    reported: set[str] = set()
     for move in subject.moves:
-        if not move.automatic or move.from_state.text in told:
+        if not move.automatic or move.from_state.text in reported:
             continue
         way = _way(edges, move.to_state.text, move.from_state.text)
         if way:
-            told |= {move.from_state.text, *way}
-            message = f"Automatic transitions run in a circle: {' -> '.join([move.from_state.text, *way])}."
-            yield Finding("automatic-cycle", move.place, message, "Let a signal pull at least one of them.")
+            reported |= {move.from_state.text, *way}
+            message = f"Automatic transitions form a cycle: {' -> '.join([move.from_state.text, *way])}."
+            yield Finding("automatic-cycle", move.place, message, "Let a signal cause at least one of them.")
 
 
 def _choices(subject: Subject) -> Iterator[tuple[str, list[MoveDraft]]]:
-    """Every group of moves among which one must be chosen, with what asks for the choice."""
+    """Every group of moves of which at most one may apply, with the signal or event."""
     for state in subject.states:
         exits = subject.exits(state)
         groups: dict[str, list[MoveDraft]] = {}
@@ -99,7 +99,7 @@ def _choices(subject: Subject) -> Iterator[tuple[str, list[MoveDraft]]]:
 
 
 def _way(edges: Mapping[str, set[str]], start: str, end: str) -> list[str]:
-    """The states on a shortest way from one to another, both included; empty where there is none."""
+    """The states on a shortest path, both ends included; empty if there is none."""
     ways = {start: [start]}
     frontier = [start]
     for state in frontier:
@@ -112,12 +112,12 @@ def _way(edges: Mapping[str, set[str]], start: str, end: str) -> list[str]:
 
 
 def _implies(later: MoveDraft, earlier: MoveDraft) -> bool:
-    """Whether everything that `earlier` asks for is asked for by `later`, too."""
+    """Whether `later` has all the guards of `earlier`."""
     asked = {(condition.name.text, condition.negated) for condition in later.conditions}
     return all((condition.name.text, condition.negated) in asked for condition in earlier.conditions)
 
 
 def _exclusive(one: MoveDraft, other: MoveDraft) -> bool:
-    """Whether one of the two needs a guard that the other needs not to hold."""
+    """Whether the two have contradicting guards."""
     wanted = {(condition.name.text, condition.negated) for condition in one.conditions}
     return any((condition.name.text, not condition.negated) in wanted for condition in other.conditions)

@@ -1,4 +1,4 @@
-"""Every word that a machine uses is one that it, or the vocabulary, declares."""
+"""Every word that a machine uses is declared, by the machine or by the vocabulary."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def unknown_trigger(subject: Subject) -> Iterator[Finding]:
     automatic = {move.trigger.text for move in subject.draft.moves if move.automatic}
     for word in [binding.trigger for binding in subject.draft.bindings] + subject.draft.by_name:
         if word.text in automatic and word.text not in triggers:
-            message = f"Trigger {word} is automatic: nothing pulls it."
+            message = f"Trigger {word} is automatic: no signal causes it."
             yield Finding("unknown-trigger", word.place, message, "Remove the binding, or `automatic` from the transition.")
         else:
             yield from _unknown("trigger", [word], triggers)
@@ -66,9 +66,9 @@ def _unknown(what: str, named: Iterable[Word], known: Iterable[str]) -> Iterator
     known = tuple(known)
     for word in named:
         if word.text not in known:
-            yield Finding(f"unknown-{what}", word.place, f"There is no {what} called {word}.", suggest(word.text, known))
+            yield Finding(f"unknown-{what}", word.place, f"There is no {what} named {word}.", suggest(word.text, known))
 
 
 def _distinct(words: Iterable[Word]) -> Iterable[Word]:
-    """One word a place: a line with several sources names its guards and its target once."""
+    """One word per position: a line with several sources has its guards and its target once."""
     return dict.fromkeys(words)

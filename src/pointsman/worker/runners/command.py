@@ -1,4 +1,4 @@
-"""Runs a program: in its own session, without input, its output to the log as it arrives."""
+"""`command` and `run`: a program or a shell script, in its own session, without input, with its output in the log."""
 
 from __future__ import annotations
 
@@ -6,40 +6,92 @@ import asyncio
 import contextlib
 import fcntl
 import os
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, ClassVar
 
+from pointsman.flows.model import FlowTask
+from pointsman.flows.values import Argv, Content, Word
 from pointsman.worker import processes
-from pointsman.worker.endings import Ending, describe_refusal, describe_status
+from pointsman.worker.ending import Ending, describe_refusal, describe_status
 from pointsman.worker.process_table import Process
 from pointsman.worker.processes import Spawned
 from pointsman.worker.runner import OUTPUT_BYTES, Job, Running, read_output
 from pointsman.world import World
 
+SHELL = ("/bin/sh", "-c")
 CHUNK = 65_536
-"""Read at once: as much as a pipe holds. A child that writes faster than we do waits."""
+"""Bytes per read: the capacity of a pipe. A process that writes faster than we read waits."""
+
+
+class CommandTask(FlowTask):
+    """A program."""
+
+    kind = "command"
+    synonyms: ClassVar[Mapping[str, str]] = {"cmd": "command", "argv": "command"}
+
+    command: Annotated[Argv, Content.TEXT]
+    """A program and its arguments, without a shell."""
+
+    def summary(self) -> str:
+        return " ".join([*([self.tool] if self.tool else []), *self.command])
+
+    def check(self, given: Set[str]) -> Iterator[tuple[str, str, str]]:  # noqa: ARG002
+        if not self.command and self.tool is None:
+            yield "command", "the command is empty.", "Name a program: `[echo, hello]`."
+
+
+class ShellTask(FlowTask):
+    """A shell script."""
+
+    kind = "run"
+    synonyms: ClassVar[Mapping[str, str]] = {"script": "run", "shell": "run", "bash": "run"}
+
+    run: Annotated[Word, Content.SHELL]
+    """A script for /bin/sh; values of expressions are quoted for it."""
+
+    def summary(self) -> str:
+        return next((line.strip() for line in self.run.splitlines() if line.strip()), "")
 
 
 class CommandRunner:
-    def __init__(self, world: World) -> None:
+    task_model: ClassVar[type[FlowTask]] = CommandTask
+
+    def __init__(self, world: World, directory: Path) -> None:  # noqa: ARG002 - every runner is made alike
         self._world = world
 
     async def start(self, job: Job) -> Running:
-        assert job.argv is not None, "a command has arguments"
-        return start_command(job, job.argv, self._world)
+        return start_command(job, self._argv(job), self._world)
+
+    def close(self) -> None: ...
+
+    def _argv(self, job: Job) -> tuple[str, ...]:
+        assert isinstance(job.task, CommandTask)
+        return (*(job.tool.command if job.tool else ()), *job.task.command)
+
+
+class ShellRunner(CommandRunner):
+    task_model = ShellTask
+
+    def _argv(self, job: Job) -> tuple[str, ...]:
+        assert isinstance(job.task, ShellTask)
+        return (*SHELL, job.task.run)
 
 
 def start_command(job: Job, argv: tuple[str, ...], world: World) -> RunningCommand | NotStarted:
-    with contextlib.suppress(OSError):  # it is there for what the work may write; work that writes nothing does not need it
+    """Start a program; one that cannot be started has ended."""
+    with contextlib.suppress(OSError):  # only work that writes something needs the folder
         job.log.make_folder()
     try:
         spawned = processes.spawn(argv, cwd=job.cwd, env=job.env, separate_stderr=job.stdout_wanted)
     except (OSError, ValueError) as error:
         return NotStarted(describe_refusal(error, argv, job.cwd, job.env), world.clock.monotonic())
-    return RunningCommand(job, spawned, world)
+    return RunningCommand(job, spawned, world, in_shell=argv[:2] == SHELL)
 
 
 class NotStarted:
-    """What never ran ends at once."""
+    """Work that could not be started."""
 
     pid = None
     started_ticks = 0
@@ -61,11 +113,14 @@ class NotStarted:
 
 
 class RunningCommand:
-    def __init__(self, job: Job, spawned: Spawned, world: World) -> None:
+    """A process and all its descendants."""
+
+    def __init__(self, job: Job, spawned: Spawned, world: World, *, in_shell: bool) -> None:
         self.pid = spawned.pid
         self.started_ticks = spawned.started_ticks
         self.last_output_at = world.clock.monotonic()
         self._job = job
+        self._in_shell = in_shell
         self._spawned = spawned
         self._world = world
         self._marker = processes.marker_of(job.claim.task_id, job.claim.epoch)
@@ -79,7 +134,7 @@ class RunningCommand:
                 os.set_blocking(descriptor, False)
                 self._reading.add(descriptor)
                 asyncio.get_running_loop().add_reader(descriptor, self._read, descriptor)
-        # A task of its own: what was started is ended and reaped even when nobody waits any more.
+        # A separate task: the process is ended and reaped even if the caller stops waiting.
         self._watch = asyncio.create_task(self._watch_to_the_end())
 
     async def wait(self) -> Ending:
@@ -109,25 +164,27 @@ class RunningCommand:
         status = processes.reap(self._spawned)
         self._drain()
         job = self._job
-        ending = describe_status(status, job.expected_exit_codes, in_shell=job.task.run is not None)
+        ending = describe_status(status, job.expected_exit_codes, in_shell=self._in_shell)
         if self._stopped:
-            ending = Ending("stopped", ending.exit_code, ending.signal, f"was stopped, and {ending.message or 'exited well'}")
+            ending = Ending(
+                "stopped", ending.exit_code, ending.signal, f"was stopped and {ending.message or 'exited as expected'}"
+            )
         if survivors:
             pids = ", ".join(str(each.pid) for each in survivors)
-            ending = replace(ending, message=f"{ending.message}; the system could not end the processes {pids}".lstrip("; "))
+            ending = replace(ending, message=f"{ending.message}; these processes could not be killed: {pids}".lstrip("; "))
         output, problem = read_output(job.output_path)
         stdout = bytes(self._captured) if job.stdout_wanted else None
         return replace(ending, output=output, output_problem=problem, stdout=stdout)
 
     async def _end_tree(self) -> list[Process]:
-        """Once, whoever asks for it, and to its end, even when nobody waits for that any more."""
+        """End all processes, once, and to completion even if the caller stops waiting."""
         if self._tree_ends is None:
             ends = processes.end_tree(self._spawned, self._marker, self._grace, self._world.sleep)
             self._tree_ends = asyncio.create_task(ends)
         return await asyncio.shield(self._tree_ends)
 
     def _read(self, descriptor: int) -> None:
-        """One chunk a turn, so that a child that never stops writing does not keep the others waiting."""
+        """Read one chunk per turn, so that a process that never stops writing does not block the others."""
         try:
             data = os.read(descriptor, CHUNK)
         except BlockingIOError:
@@ -143,11 +200,11 @@ class RunningCommand:
         self.last_output_at = self._world.clock.monotonic()
         self._job.log.write(data)
         if self._job.stdout_wanted and descriptor == self._spawned.stdout:
-            # One byte more than is allowed: whoever reads it sees that it was too much.
+            # One byte more than allowed, so that the reader sees that it is too large.
             self._captured += data[: OUTPUT_BYTES + 1 - len(self._captured)]
 
     def _drain(self) -> None:
-        """Read what those who are gone have written, and no more: somebody we cannot see may hold the other end."""
+        """Read what the dead processes have written, and no more: an unknown process may hold the other end open."""
         for descriptor in tuple(self._reading):
             left = _capacity(descriptor)
             while left > 0 and descriptor in self._reading:

@@ -1,4 +1,4 @@
-"""Calls a Python function: in a process of its own, or in a thread of the worker when the flow asks for that."""
+"""`call`: a Python function, in its own process or, with `mode: thread`, in a thread of the worker."""
 
 from __future__ import annotations
 
@@ -11,63 +11,101 @@ import queue
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Annotated, Any, ClassVar, TextIO
 
 from msgspec import structs
+from pydantic import Field
 
+from pointsman.flows.model import CallMode, FlowTask
+from pointsman.flows.values import Callable as FunctionName
+from pointsman.flows.values import Content
 from pointsman.worker import call
-from pointsman.worker.endings import Ending
+from pointsman.worker.ending import Ending
 from pointsman.worker.runner import Job, Running, parse_output
 from pointsman.worker.runners.command import NotStarted, RunningCommand, start_command
 from pointsman.world import World
 
 
-class PythonRunner:
-    """`paths` are searched for modules first, before the working directory of the task."""
+class CallTask(FlowTask):
+    """A Python function."""
 
-    def __init__(self, world: World, paths: tuple[Path, ...] = ()) -> None:
+    kind = "call"
+    synonyms: ClassVar[Mapping[str, str]] = {
+        "python": "call",
+        "function": "call",
+        "args": "with",
+        "arguments": "with",
+        "kwargs": "with",
+    }
+
+    call: FunctionName
+    """A Python function, as `package.module:function`."""
+    with_: Annotated[dict[str, Any], Content.DATA] = Field(
+        default_factory=dict, validation_alias="with", serialization_alias="with"
+    )
+    """With `call`: the arguments, by name."""
+    mode: CallMode = "process"
+    """With `call`: whether the function runs in its own process or in a thread of the worker."""
+
+    def summary(self) -> str:
+        return f"{self.call}()"
+
+    def check(self, given: Set[str]) -> Iterator[tuple[str, str, str]]:
+        if self.mode == "thread":
+            for key in sorted({"env", "cwd", "budget_usd"} & given):
+                advice = "Pass the value in `with`, or run the function in a process: `mode: process`."
+                yield key, f"`{key}` has no effect on a function in a thread.", advice
+
+
+class PythonRunner:
+    """Looks for modules in the project first, then in the working directory of the task."""
+
+    task_model: ClassVar[type[FlowTask]] = CallTask
+
+    def __init__(self, world: World, directory: Path) -> None:
         self._world = world
-        self._paths = paths
+        self._directory = directory
         self._threads = Threads()
 
     async def start(self, job: Job) -> Running:
+        assert isinstance(job.task, CallTask)
         if job.task.mode == "thread":
-            self._search(job.cwd)
-            return RunningThread(job, self._threads, self._world)
-        return start_call(job, [str(path) for path in (*self._paths, job.cwd)], {}, self._world)
+            self._extend_path(job.cwd)
+            return RunningThread(job, job.task, self._threads, self._world)
+        return start_call(job, job.task, [str(self._directory), str(job.cwd)], self._world)
 
-    def _search(self, cwd: Path) -> None:
-        """For modules of functions that are called in threads; a function may have changed the path of the worker."""
+    def _extend_path(self, cwd: Path) -> None:
+        """Make the modules of functions in threads importable; a function may have changed the path of the worker."""
         if str(cwd) not in sys.path:
-            paths = dict.fromkeys(map(str, (*self._paths, cwd)))
+            paths = dict.fromkeys((str(self._directory), str(cwd)))
             sys.path[:0] = [path for path in paths if path not in sys.path]
 
     def close(self) -> None:
-        """Let go of the threads."""
+        """Release the threads."""
         self._threads.close()
 
 
-def start_call(job: Job, paths: list[str], offered: Mapping[str, Any], world: World) -> Running:
-    """By the path of the file: it is found whatever the user's PYTHONPATH is, and -P keeps our directory out of theirs."""
-    assert job.task.call is not None, "a function to call"
-    request = {"function": job.task.call, "arguments": dict(job.task.with_), "offered": dict(offered), "paths": paths}
+def start_call(job: Job, task: CallTask, paths: list[str], world: World, offered: Mapping[str, Any] | None = None) -> Running:
+    """Start a process that calls the function; `offered` are arguments for parameters of these names, if it has them."""
+    request = {"function": task.call, "arguments": dict(task.with_), "offered": offered or {}, "paths": paths}
     request_path = Path(f"{job.output_path}.call")
     try:
         request_path.parent.mkdir(parents=True, exist_ok=True)
-        request_path.write_text(json.dumps(request), "utf-8")  # an environment variable holds only so much
+        request_path.write_text(json.dumps(request), "utf-8")  # the size of environment variables is limited
     except OSError as error:
         return NotStarted(Ending("not_started", message=f"could not be started: {error}"), world.clock.monotonic())
     env = {"PYTHONUNBUFFERED": "1", **job.env, "POINTSMAN_CALL": str(request_path)}
+    # By the path of the file, which works with any PYTHONPATH; -P keeps our directory out of the path.
     running = start_command(structs.replace(job, env=env), (sys.executable, "-P", str(call.__file__)), world)
     return running if isinstance(running, NotStarted) else RunningCall(running, job)
 
 
 class RunningCall:
-    """The process that calls a function; its problems are told in the words of the function."""
+    """The process that calls a function; its ending has the exception of the function."""
 
     def __init__(self, running: RunningCommand, job: Job) -> None:
         self._running = running
@@ -90,31 +128,32 @@ class RunningCall:
 
 
 class RunningThread:
-    """A thread cannot be ended from outside: it is asked to, and abandoned when it does not."""
+    """A call in a thread. A thread cannot be killed: it is asked to stop, and abandoned if it does not."""
 
     pid = None
     started_ticks = 0
 
-    def __init__(self, job: Job, threads: Threads, world: World) -> None:
+    def __init__(self, job: Job, task: CallTask, threads: Threads, world: World) -> None:
         self.last_output_at = world.clock.monotonic()
         self._world = world
-        self._job = job
+        self._task = task
+        self._log = job.log
         self._cancel = call.Cancel()
         self._stopped = False
         self._called: asyncio.Future[call.Called | None] = asyncio.get_running_loop().create_future()
-        """What came of it; None when it was abandoned."""
+        """The result; None if the thread was abandoned."""
         threads.run(self._run)
 
     async def wait(self) -> Ending:
         called = await self._called
         if called is None:
-            message = "its thread does not end: it still runs in the worker, and what it does is not counted"
-            return Ending("stopped", message=f"{message}; give it a parameter `cancel`, or let it run in a process")
+            message = "its thread did not stop: it still runs in the worker, and its result is ignored"
+            return Ending("interrupted", message=f"{message}; give it a parameter `cancel`, or use `mode: process`")
         if self._stopped:
-            return Ending("stopped", message=called.message or "returned")
+            return Ending("interrupted", message=called.message or "returned")
         if called.kind != "returned":
             return Ending(called.kind, message=called.message, retryable=called.retryable)
-        output, problem = parse_output(called.result.encode(), "what it returned")
+        output, problem = parse_output(called.result.encode(), "its return value")
         return Ending("exited", exit_code=0, output=output, output_problem=problem)
 
     async def stop(self, grace_seconds: float) -> None:
@@ -129,7 +168,7 @@ class RunningThread:
         self._abandon()
 
     def suspend(self) -> None:
-        """A thread goes on."""
+        """A thread cannot be suspended."""
 
     def resume(self) -> None:
         self.last_output_at = self._world.clock.monotonic()
@@ -139,15 +178,14 @@ class RunningThread:
             self._called.set_result(None)
 
     def _run(self) -> Report:
-        """In the thread; what is returned is done in the event loop."""
-        assert self._job.task.call is not None, "a function to call"
+        """Runs in the thread; the event loop calls the result."""
         if self._called.done():
-            return _do_nothing  # it was killed before it began
+            return _do_nothing  # it was killed before it started
         DividedStream.install()
         token = _writer.set(self._write)
         try:
-            called = call.call(self._job.task.call, self._job.task.with_, {}, self._cancel)
-        except BaseException as error:  # noqa: BLE001  # SystemExit and the like end the call, never the worker
+            called = call.call(self._task.call, self._task.with_, {}, self._cancel)
+        except BaseException as error:  # noqa: BLE001  # SystemExit and the like end the call, not the worker
             called = call.Called("raised", message=f"raised {type(error).__name__}: {error}".rstrip(": "))
         finally:
             _writer.reset(token)
@@ -161,14 +199,14 @@ class RunningThread:
 
     def _write(self, text: str) -> None:
         self.last_output_at = self._world.clock.monotonic()
-        self._job.log.write(text.encode("utf-8", "replace"))
+        self._log.write(text.encode("utf-8", "replace"))
 
 
 _writer: contextvars.ContextVar[Callable[[str], None] | None] = contextvars.ContextVar("writer", default=None)
 
 
 class DividedStream(io.TextIOBase):
-    """What is printed in the thread of a call goes to the log of that call, all else where it went before."""
+    """Sends what the thread of a call prints to the log of that call, and everything else to the original stream."""
 
     def __init__(self, original: TextIO) -> None:
         self._original = original
@@ -210,29 +248,27 @@ def _do_nothing() -> None: ...
 
 
 class Threads:
-    """Threads that are used again, of one event loop: there are always as many as calls. They never hold up the end of the
-    worker, as those of an executor would; after `close`, nothing is run.
+    """A pool with as many threads as there are calls. Unlike those of an executor, they do not delay the exit of the worker.
 
-    Calls go out, and reports come back, as many at once as there are: threads take turns at the interpreter, and each change
-    costs more than a short call.
+    Calls and reports are passed in batches: a thread switch costs more than a short call.
     """
 
     def __init__(self) -> None:
         self._threads = 0
         self._calls = 0
-        """Those that have not been reported."""
+        """Calls that have not been reported."""
         self._outgoing: list[Callable[[], Report]] = []
         self._inbox: queue.SimpleQueue[Callable[[], Report] | None] = queue.SimpleQueue()
         self._reports: deque[Report] = deque()
         self._is_woken = False
 
     def run(self, work: Callable[[], Report]) -> None:
-        """Do it in a thread, and what it returns here, in the event loop."""
+        """Run `work` in a thread, and what it returns in the event loop."""
         loop = asyncio.get_running_loop()
         self._calls += 1
         if self._calls > self._threads:
             self._threads += 1
-            threading.Thread(target=self._work_off, args=(loop,), name="pointsman call", daemon=True).start()
+            threading.Thread(target=self._serve, args=(loop,), name="pointsman call", daemon=True).start()
         if not self._outgoing:
             loop.call_soon(self._hand_out)
         self._outgoing.append(work)
@@ -246,12 +282,12 @@ class Threads:
         for work in outgoing:
             self._inbox.put(work)
 
-    def _work_off(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _serve(self, loop: asyncio.AbstractEventLoop) -> None:
         while work := self._inbox.get():
             self._reports.append(work())
-            if not self._is_woken:  # once for all that come until the event loop is awake
+            if not self._is_woken:  # one wake-up for all reports until the event loop runs
                 self._is_woken = True
-                with contextlib.suppress(RuntimeError):  # the worker has gone meanwhile
+                with contextlib.suppress(RuntimeError):  # the event loop is closed
                     loop.call_soon_threadsafe(self._report)
 
     def _report(self) -> None:

@@ -32,13 +32,13 @@ def test_another_exit_code_is_named_beside_those_expected(tmp_path: Path) -> Non
 def test_a_signal_is_named_and_sigkill_makes_one_think_of_memory(tmp_path: Path) -> None:
     ending = run(make_job(tmp_path, "sh", "-c", "kill -KILL $$"))
     assert (ending.kind, ending.signal) == ("signaled", 9)
-    assert ending.message == "ended by signal SIGKILL (maybe the machine ran out of memory)"
+    assert ending.message == "was killed by signal SIGKILL (the machine may have run out of memory)"
 
 
 def test_a_shell_passes_on_what_happened_to_the_program_in_it(tmp_path: Path) -> None:
     killed = run(make_shell_job(tmp_path, "sh -c 'kill -KILL $$'; exit $?"))
-    assert "a program in it was ended by signal SIGKILL" in killed.message
-    assert "no such program" in run(make_shell_job(tmp_path, "no-such-program-here")).message
+    assert "a program in it was killed by signal SIGKILL" in killed.message
+    assert "did not find the program" in run(make_shell_job(tmp_path, "no-such-program-here")).message
 
 
 def test_a_missing_program_is_named_with_the_path_that_was_looked_at(tmp_path: Path) -> None:
@@ -48,7 +48,7 @@ def test_a_missing_program_is_named_with_the_path_that_was_looked_at(tmp_path: P
 
 
 def test_a_missing_program_given_by_its_path_is_looked_for_in_the_working_directory(tmp_path: Path) -> None:
-    assert run(make_job(tmp_path, "./build")).message == f"no such program './build' (seen from {tmp_path})"
+    assert run(make_job(tmp_path, "./build")).message == f"no such program './build' (relative to {tmp_path})"
 
 
 def test_a_file_that_may_not_be_executed_is_told_from_one_that_is_missing(tmp_path: Path) -> None:
@@ -64,7 +64,7 @@ def test_a_missing_interpreter_is_not_called_a_missing_program(tmp_path: Path) -
     script = tmp_path / "build"
     script.write_text("#!/no/such/interpreter\n")
     script.chmod(0o755)
-    assert "the interpreter that its first line names is not" in run(make_job(tmp_path, "./build")).message
+    assert "but the interpreter in its first line does not" in run(make_job(tmp_path, "./build")).message
 
 
 def test_a_file_that_is_no_program_is_called_so(tmp_path: Path) -> None:
@@ -72,13 +72,13 @@ def test_a_file_that_is_no_program_is_called_so(tmp_path: Path) -> None:
     script.write_bytes(b"\x00\x01\x02")
     script.chmod(0o755)
     ending = run(make_job(tmp_path, "./build"))
-    assert "is not a program of this machine" in ending.message
+    assert "is not a program for this machine" in ending.message
     assert not ending.retryable
 
 
 def test_a_working_directory_that_is_gone_is_named(tmp_path: Path) -> None:
     ending = run(make_job(tmp_path, "true", cwd=tmp_path / "gone"))
-    assert ending.message == f"there is no folder {tmp_path / 'gone'} to run it in"
+    assert ending.message == f"the working directory {tmp_path / 'gone'} does not exist"
     assert not ending.retryable
     (tmp_path / "file").touch()
     assert "is not a directory" in run(make_job(tmp_path, "true", cwd=tmp_path / "file")).message
@@ -138,7 +138,7 @@ def test_stdout_that_is_too_large_is_no_output(tmp_path: Path) -> None:
     assert ending.stdout is not None
     assert parse_output(ending.stdout, "stdout") == (
         None,
-        "its output (stdout) is larger than 1,000,000 bytes; write large results to a file, and hand on the path",
+        "its output (stdout) is larger than 1,000,000 bytes; write large results to a file and output its path",
     )
 
 
@@ -158,6 +158,6 @@ def test_what_was_stopped_says_so_and_how_it_ended(tmp_path: Path) -> None:
             await running.stop(grace_seconds=60)
             ending = await running.wait()
         assert (ending.kind, ending.exit_code) == ("stopped", 7)
-        assert ending.message == "was stopped, and exited with code 7 (expected 0)"
+        assert ending.message == "was stopped and exited with code 7 (expected 0)"
 
     asyncio.run(stop_it())

@@ -1,4 +1,4 @@
-"""How work can end, in sentences: what happened, what was expected, what to look at."""
+"""How work ends, in sentences: what happened, what was expected, what to look at."""
 
 from __future__ import annotations
 
@@ -10,23 +10,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-Kind = Literal["exited", "signaled", "not_started", "raised", "stopped"]
+Kind = Literal["exited", "signaled", "not_started", "raised", "stopped", "interrupted"]
+"""`stopped`: the worker ended it. `interrupted`: the worker asked it to stop, and the message says how it responded."""
 
 HINTS = {
-    signal.SIGKILL: "maybe the machine ran out of memory",
-    signal.SIGSEGV: "it touched memory that was not its own",
-    signal.SIGABRT: "it gave up by itself; its last lines should say why",
-    signal.SIGPIPE: "it wrote to something that nobody read any more",
-    signal.SIGXCPU: "it used up its limit of processor time",
+    signal.SIGKILL: "the machine may have run out of memory",
+    signal.SIGSEGV: "invalid memory access",
+    signal.SIGABRT: "it aborted; its last output should say why",
+    signal.SIGPIPE: "it wrote to a closed pipe",
+    signal.SIGXCPU: "it exceeded its limit of CPU time",
 }
-SHELL_HINTS = {126: "the shell found the program but could not execute it", 127: "the shell found no such program"}
-PASSING = {errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ETXTBSY, errno.EINTR, errno.EIO}
-"""Errors of starting a process that may be gone the next time."""
+SHELL_HINTS = {126: "the shell found the program but could not execute it", 127: "the shell did not find the program"}
+TRANSIENT = {errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ETXTBSY, errno.EINTR, errno.EIO}
+"""Errors when starting a process that a retry may avoid."""
 
 
 @dataclass(frozen=True)
 class Ending:
-    """How an attempt ended; whether that is a failure is `as_expected`."""
+    """How the work of an attempt ended."""
 
     kind: Kind
     exit_code: int | None = None
@@ -34,11 +35,11 @@ class Ending:
     message: str = ""
     retryable: bool = True
     output: Any = None
-    """What the work wrote as JSON to $POINTSMAN_OUTPUT."""
+    """The JSON that the work wrote to $POINTSMAN_OUTPUT."""
     stdout: bytes | None = None
-    """What was written to stdout, when that was wanted."""
+    """What the work wrote to stdout, if `outputs: stdout` asks for it."""
     output_problem: str | None = None
-    """Why there is no output although something was written."""
+    """Why the output cannot be used."""
 
     @property
     def as_expected(self) -> bool:
@@ -46,19 +47,19 @@ class Ending:
 
 
 def describe_status(status: int | None, expected: Collection[int], *, in_shell: bool) -> Ending:
-    """From an exit code, or minus a signal; None when it could not be learned."""
+    """The ending for an exit code, or a negative signal number; None if the status is unknown."""
     if status is None:
-        return Ending("signaled", message="ended, but its exit code was lost: somebody else had asked for it before")
+        return Ending("signaled", message="ended, but its exit code is unknown: another part of the process had reaped it")
     if status < 0:
-        return Ending("signaled", signal=-status, message=f"ended by signal {_signal_name(-status)}{_hint(-status)}")
+        return Ending("signaled", signal=-status, message=f"was killed by signal {_signal_name(-status)}{_hint(-status)}")
     if status in expected:
         return Ending("exited", exit_code=status)
-    wanted = " or ".join(str(code) for code in sorted(expected)) or "no code at all"
+    wanted = " or ".join(str(code) for code in sorted(expected)) or "none"
     message = f"exited with code {status} (expected {wanted})"
     if in_shell and status in SHELL_HINTS:
         message += f": {SHELL_HINTS[status]}"
     elif in_shell and status > 128 and status - 128 in set(signal.Signals):
-        message += f": a program in it was ended by signal {_signal_name(status - 128)}{_hint(status - 128)}"
+        message += f": a program in it was killed by signal {_signal_name(status - 128)}{_hint(status - 128)}"
     return Ending("exited", exit_code=status, message=message)
 
 
@@ -75,35 +76,35 @@ def _hint(number: int) -> str:
 
 
 def describe_refusal(error: OSError | ValueError, argv: Sequence[str], cwd: Path, env: Mapping[str, str]) -> Ending:
-    """Why a program could not even be started."""
+    """The ending of a program that could not be started."""
     program = argv[0] if argv else ""
-    retryable = isinstance(error, OSError) and error.errno in PASSING
+    retryable = isinstance(error, OSError) and error.errno in TRANSIENT
     return Ending("not_started", message=_refusal(error, program, cwd, env), retryable=retryable)
 
 
 def _refusal(error: OSError | ValueError, program: str, cwd: Path, env: Mapping[str, str]) -> str:
     if not isinstance(error, OSError):
-        return f"could not be started: {error} (a program, an argument or a variable is not well formed)"
+        return f"could not be started: {error} (the program, an argument or a variable is malformed)"
     if not cwd.exists():
-        return f"there is no folder {cwd} to run it in"
+        return f"the working directory {cwd} does not exist"
     if not cwd.is_dir():
         return f"the working directory is not a directory: {cwd}"
     if not os.access(cwd, os.X_OK):
-        return f"permission denied: the working directory {cwd} may not be entered"
+        return f"permission denied: the working directory {cwd} is not accessible"
     found = _find_program(program, cwd, env)
     if isinstance(error, FileNotFoundError):
         if found:
-            return f"'{found}' is there, but the interpreter that its first line names is not"
+            return f"'{found}' exists, but the interpreter in its first line does not"
         places = "" if "/" in program else f"; looked in PATH: {_few(os.get_exec_path(env))}"
-        return f"no such program '{program}'{places or f' (seen from {cwd})'}"
+        return f"no such program '{program}'{places or f' (relative to {cwd})'}"
     if isinstance(error, PermissionError):
         if found and found.is_dir():
             return f"permission denied: '{found}' is a directory, not a program"
-        return f"permission denied: '{found or program}' is not executable (chmod +x makes it so)"
+        return f"permission denied: '{found or program}' is not executable (use chmod +x)"
     if error.errno == errno.ENOEXEC:
-        return f"'{found or program}' is not a program of this machine, and has no first line that names an interpreter (#!)"
+        return f"'{found or program}' is not a program for this machine, and has no interpreter in its first line (#!)"
     if error.errno == errno.E2BIG:
-        return "arguments and environment are longer than the system allows; hand over large values in a file"
+        return "arguments and environment exceed the limit of the system; pass large values in a file"
     return f"could not be started: {error.strerror or error}"
 
 
