@@ -23,6 +23,8 @@ from pointsman.kernel.draw import draw
 from pointsman.lifecycles import SHIPPED, load_lifecycle, load_machine, machine_names, read_shipped
 from pointsman.lifecycles.packed import PACKED, write_pack
 from pointsman.lifecycles.vocabulary import VOCABULARY
+from pointsman.store.scripts import schema_file
+from pointsman.store.scripts import write_schema as write_sql_schema
 
 DOCS = Path(__file__).parent
 INTRODUCTION = """\
@@ -39,6 +41,8 @@ def documents() -> Iterator[tuple[Path, str]]:
         yield DOCS / "pictures" / f"{name}.svg", draw(load_machine(name), "svg")
     yield DOCS / "reference" / "machines.md", machines_page()
     yield PACKED, write_pack(map(read_shipped, SHIPPED), VOCABULARY)
+    for store in ("pointsman.store.sqlite", "pointsman.store.postgres"):
+        yield schema_file(store), write_sql_schema(store)
     sections = {
         "signals": signals_table(),
         "words": words_section(),

@@ -1,1 +1,1 @@
-"""Where everything is kept: one contract, and a store for each database that fulfils it."""
+"""The store: one contract, and an implementation for each database."""

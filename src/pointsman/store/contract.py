@@ -1,26 +1,33 @@
-"""What a store can do: one method a query, the same on every database.
+"""What a store can do: one method for each query, the same on every database.
 
     Store ── begin() ──▶ Transaction ── commit() | rollback()
       │
       └──── read() ────▶ Reader
 
-Nothing here decides anything. A `Transaction` belongs to the one writer of its store; readers may be many.
+A method runs the query of its name. A store implements the primitives (`_all`, `_rows`, `_write` …) and the methods in which
+the databases differ. Nothing here decides anything.
 
-Who changes anything of a run holds the lock of its row first, and runs are locked in the order of their ids; workers come after
-runs, breakers after workers. What is read below a locked run stays so. Where the order cannot be kept (a claim that waits for a
-run, an allocation), the database ends one of two that wait for each other, and it is tried again.
+A `Transaction` belongs to the one writer of its store; a store may have many readers. A transaction that changes anything in a
+run first locks the row of the run. Runs are locked in the order of their ids, workers after runs, breakers after workers. What
+is read below a locked run stays true. Where this order cannot be kept (a claim that waits for a run, an allocation), one of two
+transactions that wait for each other is ended by the database, and the engine tries again.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime
 from enum import IntFlag
-from typing import Protocol
+from typing import Any, Protocol
 
-from pointsman.errors import Problem, RequestInvalid
+from msgspec import Struct
+
+from pointsman.errors import Conflict, Problem, RequestInvalid
 from pointsman.kernel.machine import Machine
+from pointsman.store.columns import Row, to_json
+from pointsman.store.law import rule_rows, state_rows
 from pointsman.store.rows import (
     Attempt,
     Breaker,
@@ -29,6 +36,7 @@ from pointsman.store.rows import (
     Lane,
     MachineRow,
     Notice,
+    Release,
     Result,
     Run,
     Situation,
@@ -46,257 +54,417 @@ MOST_DIGITS = 19
 
 
 class Wakeup(IntFlag):
-    """What a commit has for others, so that they need not look all the time."""
+    """What a commit tells other processes, so that they need not poll."""
 
     NOTHING = 0
     TASKS = 1
-    """Some task may be claimed."""
+    """A task may be claimable."""
     TIMERS = 2
     """A timer was set."""
     EVENTS = 4
-    """Something has moved."""
+    """An entity has moved."""
     WORKERS = 8
     """An attempt was canceled, paused or lost, or a worker was told to do something."""
 
 
 def read_position(after: object) -> int:
-    """Where a reader of the stream left off; nothing is before the beginning."""
+    """The position after which a reader of the stream continues; None is the beginning."""
     if after is None:
         return 0
     if not (isinstance(after, str) and after.isascii() and after.isdigit() and len(after) < MOST_DIGITS):
-        message = f"{str(after)[:50]!a} is not a position of the event stream. Hand back a position that was read from it."
+        message = f"{str(after)[:50]!a} is not a position of the event stream. Pass a position that was read from it."
         raise RequestInvalid([Problem("after", message)])
     return int(after)
 
 
-class Reader(Protocol):
-    """Queries that change nothing. Those that are asked for a tenant see nothing of another."""
+class Reader(ABC):
+    """Queries that change nothing. A query for a tenant sees no row of another tenant."""
 
+    @abstractmethod
     def now(self) -> datetime:
-        """The instant, as the database tells it; in a transaction always the same."""
-        ...
+        """The time of the database; within a transaction always the same."""
 
-    def find_run(self, tenant: str, run_id: str) -> Run | None: ...
-    def find_task(self, tenant: str, task_id: str) -> Task | None: ...
-    def find_worker(self, tenant: str, worker_id: str) -> Worker | None: ...
-    def find_breaker(self, tenant: str, tool: str) -> Breaker | None: ...
-    def list_runs(self, tenant: str, *, phase: str | None, after: str | None, limit: int) -> list[Run]: ...
-    def list_tasks(self, tenant: str, run_id: str) -> list[Task]: ...
+    def find_run(self, tenant: str, run_id: str) -> Run | None:
+        return self._one(Run, "find_run", tenant=tenant, id=run_id)
+
+    def find_task(self, tenant: str, task_id: str) -> Task | None:
+        return self._one(Task, "find_task", tenant=tenant, id=task_id)
+
+    def find_worker(self, tenant: str, worker_id: str) -> Worker | None:
+        return self._one(Worker, "find_worker", tenant=tenant, id=worker_id)
+
+    def find_breaker(self, tenant: str, tool: str) -> Breaker | None:
+        return self._one(Breaker, "find_breaker", tenant=tenant, tool=tool)
+
+    def list_runs(self, tenant: str, *, phase: str | None, after: str | None, limit: int) -> list[Run]:
+        return self._all(Run, "list_runs", tenant=tenant, phase=phase, after=after, limit=limit)
+
+    def list_tasks(self, tenant: str, run_id: str) -> list[Task]:
+        return self._all(Task, "list_tasks", tenant=tenant, run_id=run_id)
+
     def count_tasks(self, tenant: str, run_ids: Collection[str]) -> list[tuple[str, str, str | None, int]]:
-        """(run, phase, outcome, how many) of the tasks of these runs."""
-        ...
+        """(run, phase, outcome, count) of the tasks of these runs."""
+        return self._rows("count_tasks", tenant=tenant, run_ids=self._list(run_ids))
 
-    def list_machines(self) -> list[MachineRow]: ...
-    def list_workers(self, tenant: str) -> list[Worker]: ...
-    def list_breakers(self, tenant: str) -> list[Breaker]: ...
+    def list_machines(self) -> list[MachineRow]:
+        return self._all(MachineRow, "list_machines")
+
+    def list_workers(self, tenant: str) -> list[Worker]:
+        return self._all(Worker, "list_workers", tenant=tenant)
+
+    def list_breakers(self, tenant: str) -> list[Breaker]:
+        return self._all(Breaker, "list_breakers", tenant=tenant)
+
     def list_results(self, tenant: str, run_id: str, names: Collection[str]) -> list[Result]:
-        """Of these tasks of a run, and of their parts."""
-        ...
+        """The results of these tasks of a run, and of their subtasks."""
+        return self._all(Result, "list_results", tenant=tenant, run_id=run_id, names=self._list(names))
 
-    def list_attempts(self, tenant: str, task_id: str) -> list[Attempt]: ...
-    def list_dependencies(self, tenant: str, run_id: str) -> list[Dependency]: ...
-    def list_timers(self, tenant: str) -> list[Timer]: ...
-    def list_history(self, tenant: str, entity_id: str) -> list[Transition]: ...
+    def list_attempts(self, tenant: str, task_id: str) -> list[Attempt]:
+        return self._all(Attempt, "list_attempts", tenant=tenant, task_id=task_id)
+
+    def list_dependencies(self, tenant: str, run_id: str) -> list[Dependency]:
+        return self._all(Dependency, "list_dependencies", tenant=tenant, run_id=run_id)
+
+    def list_timers(self, tenant: str) -> list[Timer]:
+        return self._all(Timer, "list_timers", tenant=tenant)
+
+    def list_history(self, tenant: str, entity_id: str) -> list[Transition]:
+        return self._all(Transition, "list_history", tenant=tenant, entity_id=entity_id)
+
     def list_transitions(self, tenant: str, *, after: str | None, limit: int, run_id: str | None) -> list[Transition]:
-        """The stream behind a position, in its one order; only what no running transaction can still come before."""
-        ...
+        """The stream after a position, in its one order, up to where it is settled: no running transaction can add to that."""
+        values: dict[str, Any] = {"tenant": tenant, "limit": limit, "after": read_position(after), "end": self._stream_end()}
+        if run_id is None:
+            return self._all(Transition, "list_transitions", **values)
+        return self._all(Transition, "list_run_transitions", run_id=run_id, **values)
 
+    @abstractmethod
     def is_held_back(self) -> bool:
-        """Whether the stream goes on behind what is shown of it, as soon as a transaction that still runs has ended."""
-        ...
+        """Whether committed moves are not shown yet, because a transaction that still runs may add earlier ones."""
 
     def list_notices(self, tenant: str, *, limit: int) -> list[Notice]:
         """The latest notices, newest first."""
-        ...
+        return self._all(Notice, "list_notices", tenant=tenant, limit=limit)
 
     def last_position(self) -> str | None:
-        """Where the stream ends now: reading on from here shows only what is new."""
-        ...
+        """The present end of the stream: a reader that continues from here sees only new moves."""
+        position: str | None = self._value("last_position", end=self._stream_end())
+        return position
 
     def count_overstayed(self, now: datetime, limits: Sequence[tuple[int, str, float]]) -> list[tuple[str, str, str, datetime]]:
-        """(kind, id, state, entered_at) of whatever has been in a state of a machine for longer than its limit in seconds."""
-        ...
+        """(kind, id, state, entered_at) of every entity that has been in a state for longer than its limit.
+
+        A limit is a machine, one of its states and a number of seconds.
+        """
+        rows = self._rows("count_overstayed", now=self._from_instant(now), limits=to_json(limits))
+        return [(kind, entity_id, state, self._to_instant(entered)) for kind, entity_id, state, entered in rows]
 
     def next_due(self) -> datetime | None:
         """When the next timer is due."""
-        ...
+        due = self._value("next_due")
+        return None if due is None else self._to_instant(due)
 
     def next_silence(self) -> datetime | None:
-        """When the lease of the next worker ends, unless it is heard of before."""
-        ...
+        """When the next lease of a worker expires, unless the worker sends a heartbeat before."""
+        silence = self._value("next_silence")
+        return None if silence is None else self._to_instant(silence)
 
     def list_stalled_runs(self) -> list[tuple[str, str]]:
-        """(id, tenant) of every run under way in which nothing moves and nobody is asked for anything."""
-        ...
+        """(id, tenant) of every active run in which no task moves and no person is asked."""
+        return self._rows("list_stalled_runs")
 
     def list_unended_runs(self) -> list[tuple[str, int, str]]:
-        """(id, machine, state) of every run whose tasks have all succeeded and that has not ended."""
-        ...
+        """(id, machine, state) of every run that has not ended although all of its tasks have succeeded."""
+        return self._rows("list_unended_runs")
 
     def list_failed_tasks(self, limit: int) -> list[Task]:
-        """Tasks that failed for good in runs that have not succeeded, the latest first, of all tenants."""
-        ...
+        """Tasks of all tenants that failed for good in runs that have not succeeded, newest first."""
+        return self._all(Task, "list_failed_tasks", limit=limit)
 
-    def find_tool(self, lane_id: int) -> str | None: ...
+    def find_tool(self, lane_id: int) -> str | None:
+        tool: str | None = self._value("find_tool", id=lane_id)
+        return tool
+
     def list_tripped_breakers(self) -> list[Breaker]:
-        """Breakers that do not simply let everything through, of all tenants."""
-        ...
+        """The breakers of all tenants whose circuit is not closed."""
+        return self._all(Breaker, "list_tripped_breakers")
 
     def list_disagreements(self) -> list[tuple[str, str, str]]:
-        """(kind, id, what) of every stored value that a recount does not confirm."""
-        ...
+        """(kind, id, description) of every stored value that a recount does not confirm."""
+        return self._rows("list_disagreements")
 
     def measure_transitions(self, tenant: str) -> list[tuple[str, str | None, str, int, float]]:
-        """(machine, from, to, count, mean seconds in the state left) of every move that has been made."""
-        ...
+        """(machine, from, to, count, mean seconds in the state left) of every move that was made."""
+        return self._rows("measure_transitions", tenant=tenant)
+
+    # The primitives: what a database does in its own way.
+
+    @abstractmethod
+    def _rows(self, query: str, **values: Any) -> list[Any]:
+        """Run a query; its rows as tuples, if it returns any."""
+
+    @abstractmethod
+    def _all(self, row_type: type[Row], query: str, **values: Any) -> list[Row]:
+        """Run a query that returns the fields of a row type in their order, perhaps without the last ones."""
+
+    @abstractmethod
+    def _stream_end(self) -> int:
+        """The position up to which the stream is settled."""
+
+    @staticmethod
+    @abstractmethod
+    def _list(values: Collection[Any]) -> str:
+        """The parameter for `IN :list`."""
+
+    @staticmethod
+    @abstractmethod
+    def _from_instant(instant: datetime) -> Any: ...
+
+    @staticmethod
+    @abstractmethod
+    def _to_instant(value: Any) -> datetime: ...
+
+    def _one(self, row_type: type[Row], query: str, **values: Any) -> Row | None:
+        found = self._all(row_type, query, **values)
+        return found[0] if found else None
+
+    def _value(self, query: str, **values: Any) -> Any:
+        return self._rows(query, **values)[0][0]
+
+    def _column(self, query: str, **values: Any) -> list[str]:
+        return [value for (value,) in self._rows(query, **values)]
+
+    def _of(self, row_type: type[Row], query: str, ids: Collection[str]) -> list[Row]:
+        """The rows for these ids; without any, the database is not asked."""
+        return self._all(row_type, query, ids=self._list(ids)) if ids else []
+
+    def _rows_of(self, query: str, ids: Collection[str]) -> list[Any]:
+        return self._rows(query, ids=self._list(ids)) if ids else []
+
+    def _column_of(self, query: str, ids: Collection[str]) -> list[str]:
+        return [value for (value,) in self._rows_of(query, ids)]
 
 
-class Transaction(Reader, Protocol):
+class Transaction(Reader):
     """Everything that one commit reads and writes. Writing methods take whole batches, and do nothing for empty ones."""
 
-    def commit(self, news: Wakeup = Wakeup.NOTHING) -> None:
-        """Make it durable, and tell whoever waits for `news`."""
-        ...
+    _is_over = False
 
-    def rollback(self) -> None: ...
+    def commit(self, wakeup: Wakeup = Wakeup.NOTHING) -> None:
+        """Make the changes durable, and send `wakeup` to every process that listens."""
+        self._is_over = True
+        self._end("COMMIT", wakeup)
 
+    def rollback(self) -> None:
+        """Undo everything; a transaction whose commit failed has been rolled back already."""
+        if not self._is_over:
+            self._is_over = True
+            self._end("ROLLBACK", Wakeup.NOTHING)
+
+    @abstractmethod
     def move(self, rows: Sequence[Entity], columns: Sequence[str]) -> None:
         """Store these columns of rows of one kind that have made one move, so that their revision is one higher.
 
-        When somebody else has moved such a row meanwhile, this raises `Conflict`; so does `update`.
+        Raises `Conflict` when another transaction has moved one of the rows since it was read; so does `update`.
         """
-        ...
 
+    @abstractmethod
     def move_in_bulk(self, row: Entity, ids: Sequence[str], columns: Sequence[str]) -> None:
         """Store these columns of `row` in all of these rows, which were like it and make the same move."""
-        ...
 
+    @abstractmethod
     def update(self, rows: Sequence[Entity], columns: Sequence[str]) -> None:
-        """Store these columns of rows of one kind that stand where they stood."""
-        ...
+        """Store these columns of rows of one kind that have not moved."""
 
-    def insert_machine(self, machine: Machine, *, fingerprint: str, definition: str) -> MachineRow: ...
+    def insert_machine(self, machine: Machine, *, fingerprint: str, definition: str) -> MachineRow:
+        row = MachineRow(
+            id=self._value("next_machine_id"),
+            name=machine.name,
+            version=machine.version,
+            kind=machine.kind.value,
+            fingerprint=fingerprint,
+            lifecycle=machine.lifecycle,
+            definition=definition,
+        )
+        self._write("insert_states", state_rows(row.id, machine))
+        self._write("insert_rules", rule_rows(row.id, machine))
+        self._write("insert_machine", [row])
+        return row
+
     def count_lanes(self) -> int:
-        """How many lanes there are, of all tenants."""
-        ...
+        """The number of lanes of all tenants."""
+        return int(self._value("count_lanes"))
 
-    def list_lanes(self) -> list[Lane]: ...
+    def list_lanes(self) -> list[Lane]:
+        return self._all(Lane, "list_lanes")
+
     def insert_lane(self, tenant: str, tool: str | None, capabilities: str, *, fails_fast: bool) -> Lane:
         """The lane of that description, new or known."""
-        ...
+        described = {"tenant": tenant, "tool": tool, "capabilities": capabilities, "fails_fast": fails_fast}
+        self._rows("insert_lane", **described)
+        return self._all(Lane, "find_lane", **described)[0]
+
+    def ensure_tenant(self, tenant: str, now: datetime) -> None:
+        self._rows("ensure_tenant", id=tenant, now=self._from_instant(now))
 
     def lock_runs(self, run_ids: Collection[str], of_tasks: Collection[str] = ()) -> list[Run]:
-        """Lock these runs, and those that these tasks belong to; what is unknown is left out."""
-        ...
+        """Lock these runs and the runs of these tasks. Unknown ids are left out."""
+        if not run_ids and not of_tasks:
+            return []
+        return self._all(Run, "lock_runs", ids=self._list(run_ids), task_ids=self._list(of_tasks))
 
-    def insert_runs(self, runs: Sequence[Run]) -> None: ...
+    def insert_runs(self, runs: Sequence[Run]) -> None:
+        self._write("insert_runs", runs)
 
     def list_allocatable_runs(self, limit: int) -> list[str]:
-        """Runs that wait for workers of their own, or have lost some of them; the oldest first."""
-        ...
+        """Runs that wait for allocated workers, or have lost some of them; the oldest first."""
+        return self._column("list_allocatable_runs", limit=limit)
 
-    def assess_runs(self, run_ids: Collection[str]) -> list[Situation]: ...
+    def assess_runs(self, run_ids: Collection[str]) -> list[Situation]:
+        return self._of(Situation, "assess_runs", run_ids)
+
     def open_runs(self, run_ids: Collection[str], *, is_open: bool) -> None:
-        """Let the tasks of these runs begin, or keep them from it."""
-        ...
+        """Let the tasks of these runs start, or keep them from it."""
+        if run_ids:
+            self._rows("open_runs", ids=self._list(run_ids), is_open=is_open)
 
-    def select_tasks(self, task_ids: Collection[str]) -> list[Task]: ...
-    def select_run_tasks(self, run_id: str, phases: Collection[str]) -> list[Task]: ...
+    def select_tasks(self, task_ids: Collection[str]) -> list[Task]:
+        return self._of(Task, "select_tasks", task_ids)
+
+    def select_run_tasks(self, run_id: str, phases: Collection[str]) -> list[Task]:
+        return self._all(Task, "select_run_tasks", run_id=run_id, phases=self._list(phases))
+
     def find_task_names(self, run_id: str) -> dict[str, str]:
         """The ids of a run's tasks by their names."""
-        ...
+        return dict(self._rows("find_task_names", run_id=run_id))
 
-    def select_task_keys(self, task_ids: Collection[str]) -> list[TaskKey]: ...
+    def select_task_keys(self, task_ids: Collection[str]) -> list[TaskKey]:
+        return self._of(TaskKey, "select_task_keys", task_ids)
+
     def select_to_claim(self, task_ids: Collection[str]) -> list[Task]:
-        """These tasks with payload."""
-        ...
+        """These tasks with their payload."""
+        return self._of(Task, "select_to_claim", task_ids)
 
+    @abstractmethod
     def select_claimable(self, tenant: str, lane_ids: Sequence[int], limit: int) -> list[TaskKey]:
-        """The first claimable tasks of these lanes, by priority and age, without those of runs that others lock."""
-        ...
+        """The first claimable tasks of these lanes by priority and age, without those of runs that other transactions lock."""
 
+    @abstractmethod
     def select_claimable_of_run(self, run_id: str, lane_ids: Sequence[int], limit: int) -> list[TaskKey]:
-        """The same of one run, which is locked."""
-        ...
+        """The same within one run, which is locked."""
 
+    @abstractmethod
     def select_allocated(self, run_id: str, lane_ids: Sequence[int], limit: int) -> list[Task]:
-        """The same for a worker that belongs to a run."""
-        ...
+        """The same for a worker that is allocated to a run."""
 
+    @abstractmethod
     def select_reclaimable(self, tenant: str, lane_ids: Sequence[int], limit: int, run_id: str | None = None) -> list[Task]:
         """Active tasks, of one run or of any, whose attempt is lost and whose machine lets the next claim take them over."""
-        ...
 
     def find_claimable_runs(self, tenant: str, lane_ids: Sequence[int], limit: int) -> list[str]:
-        """Whose tasks could be claimed, whether locked by somebody or not."""
-        ...
+        """Runs with claimable tasks, locked or not."""
+        return self._column("find_claimable_runs", tenant=tenant, lane_ids=self._list(lane_ids), limit=limit)
 
-    def insert_tasks(self, tasks: Sequence[Task]) -> None: ...
+    def insert_tasks(self, tasks: Sequence[Task]) -> None:
+        self._write("insert_tasks", tasks)
 
-    def insert_dependencies(self, dependencies: Sequence[Dependency]) -> None: ...
+    def insert_dependencies(self, dependencies: Sequence[Dependency]) -> None:
+        self._write("insert_dependencies", dependencies)
+
     def release_dependents(self, task_ids: Collection[str]) -> list[str]:
-        """Count these tasks as succeeded for all that depend on them; whoever has nothing left to wait for is returned."""
-        ...
+        """Count these tasks as succeeded for all that depend on them; returns those that have no open dependency left."""
+        released = self._write("release_dependents", self._of(Release, "count_dependents", task_ids))
+        return sorted(task_id for task_id, still_open in released if still_open == 0)
 
     def find_doomed(self, task_ids: Collection[str]) -> list[str]:
-        """Those of these tasks that depend on something that has failed for good."""
-        ...
+        """Those of these tasks that depend on a task that has failed for good."""
+        return self._column_of("find_doomed", task_ids)
 
-    def find_dependents(self, task_ids: Collection[str]) -> list[str]: ...
-    def assess_subtasks(self, parent_ids: Collection[str]) -> list[Subtasks]: ...
+    def find_dependents(self, task_ids: Collection[str]) -> list[str]:
+        return self._column_of("find_dependents", task_ids)
 
-    def lock_workers(self, worker_ids: Collection[str]) -> list[Worker]: ...
-    def insert_workers(self, workers: Sequence[Worker]) -> None: ...
+    def recount_dependencies(self, task_ids: Collection[str]) -> None:
+        """Count the open dependencies of these tasks again."""
+        self._rows_of("recount_dependencies", task_ids)
+
+    def assess_subtasks(self, parent_ids: Collection[str]) -> list[Subtasks]:
+        return self._of(Subtasks, "assess_subtasks", parent_ids)
+
+    def lock_workers(self, worker_ids: Collection[str]) -> list[Worker]:
+        return self._of(Worker, "lock_workers", worker_ids)
+
+    def insert_workers(self, workers: Sequence[Worker]) -> None:
+        self._write("insert_workers", workers)
+
     def count_held(self, worker_ids: Collection[str]) -> dict[str, int]:
-        """How many tasks these workers hold; those without any are left out."""
-        ...
+        """How many tasks each of these workers holds; workers without any are left out."""
+        return dict(self._rows_of("count_held", worker_ids))
 
     def find_held_tasks(self, worker_ids: Collection[str]) -> list[tuple[str, str, str]]:
         """(worker, task, run) of every attempt that these workers have under way."""
-        ...
+        return self._rows_of("find_held_tasks", worker_ids)
 
     def find_silent_workers(self, now: datetime, limit: int) -> list[str]:
-        """Workers whose lease is over and who still hold something, or have not been declared missing yet."""
-        ...
+        """Workers whose lease has expired and that have not been declared missing yet."""
+        return self._column("find_silent_workers", now=self._from_instant(now), limit=limit)
 
     def find_free_workers(self, tenant: str, limit: int) -> list[str]:
-        """Workers that may take work, hold none and belong to no run."""
-        ...
+        """Workers that may take tasks, hold none and are allocated to no run."""
+        return self._column("find_free_workers", tenant=tenant, limit=limit)
 
-    def find_run_workers(self, run_ids: Collection[str]) -> list[str]: ...
+    def find_run_workers(self, run_ids: Collection[str]) -> list[str]:
+        return self._column_of("find_run_workers", run_ids)
 
-    def lock_breakers(self, tenant: str, tools: Collection[str]) -> list[Breaker]: ...
+    def lock_breakers(self, tenant: str, tools: Collection[str]) -> list[Breaker]:
+        return self._all(Breaker, "lock_breakers", tenant=tenant, tools=self._list(tools)) if tools else []
+
     def list_guarded_breakers(self, tenant: str) -> list[Breaker]:
-        """Those that do not simply let everything through, or not any number, as they are, without a lock."""
-        ...
+        """Breakers that are not closed or have a limit, without a lock."""
+        return self._all(Breaker, "list_guarded_breakers", tenant=tenant)
 
     def count_at_work(self, tenant: str, tool: str) -> int:
-        """How many attempts of a tool go on, those that were lost aside."""
-        ...
+        """How many attempts use a tool now, without those that are lost."""
+        return int(self._value("count_at_work", tenant=tenant, tool=tool))
 
-    def insert_breakers(self, breakers: Sequence[Breaker]) -> None: ...
+    def insert_breakers(self, breakers: Sequence[Breaker]) -> None:
+        if len(self._write("insert_breakers", breakers)) != len(breakers):
+            raise Conflict(f"Another process declared one of these tools first: {', '.join(each.tool for each in breakers)}.")
 
-    def set_timers(self, timers: Sequence[Timer]) -> None: ...
-    def drop_timers(self, entity_ids: Collection[str]) -> None: ...
-    def find_due_timers(self, now: datetime, limit: int) -> list[Timer]: ...
+    def set_timers(self, timers: Sequence[Timer]) -> None:
+        """Set these timers; if one is set twice, the second counts."""
+        self._write("set_timers", list({(timer.entity_id, timer.purpose): timer for timer in timers}.values()))
+
+    def drop_timers(self, entity_ids: Collection[str]) -> None:
+        self._rows_of("drop_timers", entity_ids)
+
+    def find_due_timers(self, now: datetime, limit: int) -> list[Timer]:
+        return self._all(Timer, "find_due_timers", now=self._from_instant(now), limit=limit)
+
     def take_timers(self, timers: Sequence[Timer]) -> list[Timer]:
-        """Remove these timers; only those that were still there are returned, so that each fires once."""
-        ...
+        """Remove these timers; returns only those that still existed, so that each fires once."""
+        taken = set(self._write("take_timers", timers))
+        return [timer for timer in timers if (timer.entity_id, timer.purpose) in taken]
 
-    def recount_dependencies(self, task_ids: Collection[str]) -> None:
-        """Count anew what these tasks wait for."""
-        ...
+    def insert_notices(self, notices: Sequence[Notice]) -> None:
+        self._write("insert_notices", notices)
 
-    def insert_notices(self, notices: Sequence[Notice]) -> None: ...
+    def find_response(self, tenant: str, endpoint: str, key: str) -> StoredResponse | None:
+        return self._one(StoredResponse, "find_response", tenant=tenant, endpoint=endpoint, key=key)
 
-    def find_response(self, tenant: str, endpoint: str, key: str) -> StoredResponse | None: ...
     def insert_response(self, response: StoredResponse) -> bool:
-        """Whether it was stored; a twin that committed first wins."""
-        ...
+        """Whether it was stored: another request with the same key may have committed first."""
+        return bool(self._write("insert_response", [response]))
 
-    def purge_responses(self, now: datetime, limit: int) -> int: ...
+    def purge_responses(self, now: datetime, limit: int) -> int:
+        return len(self._rows("purge_responses", now=self._from_instant(now), limit=limit))
 
-    def ensure_tenant(self, tenant: str, now: datetime) -> None: ...
+    @abstractmethod
+    def _write(self, query: str, rows: Sequence[Struct]) -> list[Any]:
+        """Run a statement for a batch of rows, perhaps an empty one; the tuples that it returns, if any."""
+
+    @abstractmethod
+    def _end(self, word: str, wakeup: Wakeup) -> None:
+        """Commit or roll back."""
 
 
 class Store(Protocol):
@@ -307,7 +475,10 @@ class Store(Protocol):
     def begin(self) -> Transaction: ...
     def read(self) -> AbstractContextManager[Reader]: ...
     def listen(self, heard: Callable[[Wakeup], None]) -> Callable[[], None]:
-        """Call `heard` for the news of every commit of any process; returns what ends it. `heard` must not block."""
+        """Call `heard` for the wake-ups of every commit of any process, until the returned function is called.
+
+        `heard` must not block.
+        """
         ...
 
     def close(self) -> None: ...

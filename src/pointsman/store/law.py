@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from msgspec import Struct
 
 from pointsman.kernel.machine import Machine
 
 
 class StateRow(Struct, frozen=True):
+    TABLE: ClassVar = "state"
+
     machine_id: int
     name: str
     phase: str
@@ -17,6 +21,8 @@ class StateRow(Struct, frozen=True):
 
 
 class RuleRow(Struct, frozen=True):
+    TABLE: ClassVar = "rule"
+
     machine_id: int
     from_state: str
     to_state: str
@@ -39,7 +45,7 @@ def state_rows(machine_id: int, machine: Machine) -> list[StateRow]:
 
 
 def rule_rows(machine_id: int, machine: Machine) -> list[RuleRow]:
-    """One rule for each pair of states and trigger; where several moves share them, what holds for all is required."""
+    """One rule for each pair of states and trigger. If several moves share them, the rule requires what all of them require."""
     rules: dict[tuple[str, str, str], RuleRow] = {}
     for move in machine.transitions:
         target = machine.state(move.to_state)

@@ -1,7 +1,10 @@
-"""The rows, as values: one struct a table, the same on both databases.
+"""The rows: one struct for each table, the same on both databases.
 
-`Run`, `Task`, `Worker` and `Breaker` are the things that move. They share the columns of the law: which machine they follow,
-where they stand, and who moved them there, why and when. A transaction changes them in place; whoever asks gets a copy.
+This is the catalogue. Select lists, INSERT and UPDATE statements and row readers follow from these fields and their types
+(`columns.py`), so a new column is a field here and a line in the migration of each database.
+
+`Run`, `Task`, `Worker` and `Breaker` are the entities that move. They share the columns of the law: the machine, the state, and
+who moved the entity there, why and when. A transaction changes rows in place; a reader returns copies.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ ZERO_USD = Decimal(0)
 
 
 class Entity(Struct, kw_only=True):
-    """What moves: every change of `state` bumps `revision`, and the database writes the audit row from these columns."""
+    """A row that moves: each move increments `revision`, and the database writes the audit row from these columns."""
 
     CHANGING: ClassVar[tuple[str, ...]] = (
         "state",
@@ -31,7 +34,7 @@ class Entity(Struct, kw_only=True):
         "started_at",
         "completed_at",
     )
-    """What may be written after the row was inserted; the rest stays, or is counted by queries of its own."""
+    """The columns that `move` and `update` may write. The others are fixed, or have queries of their own."""
 
     id: str
     tenant: str
@@ -41,11 +44,11 @@ class Entity(Struct, kw_only=True):
     outcome: str | None = None
     revision: int = 0
     trigger: str = "create"
-    """What moved it to `state`."""
+    """The trigger of the move that led to `state`."""
     reason: str | None = None
     actor: str | None = None
     metadata: str | None = None
-    """JSON, kept with this move in the audit trail."""
+    """JSON that the audit trail keeps with this move."""
     entered_at: datetime
     created_at: datetime
     started_at: datetime | None = None
@@ -70,9 +73,9 @@ class Run(Entity, kw_only=True):
     depth: int = 0
     worker_count: int = 1
     allocates: bool = False
-    """It begins only when it gets `worker_count` workers of its own."""
+    """The run starts only when `worker_count` workers are allocated to it."""
     missing_tasks: int = 0
-    """How many tasks were announced and not created yet."""
+    """The number of tasks that were announced and are not created yet."""
     has_checks: bool = False
     retry_count: int = 0
     max_retries: int = 0
@@ -80,9 +83,9 @@ class Run(Entity, kw_only=True):
     budget_usd: Decimal | None = None
     spent_usd: Decimal = ZERO_USD
     promised_usd: Decimal = ZERO_USD
-    """What its tasks have reserved, all together."""
+    """The sum of what its tasks have reserved."""
     reserved_usd: Decimal = ZERO_USD
-    """As much of that as there is, when some task has cost more than it should."""
+    """The part of `promised_usd` that the budget still covers; less when a task has cost more than it reserved."""
     error: str | None = None
     payload: str = "null"
     output: str | None = None
@@ -131,21 +134,20 @@ class Task(Entity, kw_only=True):
     review_wanted: bool = False
     has_checks: bool = False
     has_subtasks: bool = False
-    """It has subtasks."""
     allocated: bool = False
-    """Only the workers that its run was given may claim it."""
+    """Only workers that are allocated to its run may claim it."""
     run_open: bool = False
-    """Its run lets tasks begin."""
+    """Its run lets tasks start."""
     open_dependencies: int = 0
     available_at: datetime | None = None
-    """It waits for this instant; a timer clears it."""
+    """The task waits until then; a timer clears this."""
     epoch: int = 0
     current_attempt: int | None = None
-    """The epoch of the attempt that holds it."""
+    """The epoch of the attempt that holds the task."""
     worker_id: str | None = None
-    """Who works on it, in states that need somebody."""
+    """The worker that runs it, in states that need a worker."""
     lease_expired: bool = False
-    """Its attempt is lost, and the next claim may take it over where it stands."""
+    """Its attempt is lost, and the next claim may take it over in its present state."""
     attempt_count: int = 0
     max_attempts: int | None = None
     retry_count: int = 0
@@ -158,12 +160,12 @@ class Task(Entity, kw_only=True):
     reserved_usd: Decimal = ZERO_USD
     session_id: str | None = None
     keep_session: bool = False
-    """The next attempt continues `session_id`."""
+    """The next attempt continues the session `session_id`."""
     attempt_worker_id: str | None = None
-    """Whose attempt it is, checks and all; this and what follows is said of the attempt that holds it, or of the last one."""
+    """The worker of the attempt, checks included. The `attempt_` columns describe the current attempt, or else the last one."""
     attempt_started_at: datetime | None = None
     attempt_resumed: bool = False
-    """It continued the session of the attempt before it."""
+    """The attempt continued the session of the attempt before it."""
     attempt_cost_usd: Decimal = ZERO_USD
     attempt_error: str | None = None
     attempt_exit_code: int | None = None
@@ -174,12 +176,31 @@ class Task(Entity, kw_only=True):
     error: str | None = None
     cancel_requested_at: datetime | None = None
     payload: str | UnsetType = UNSET
-    """What is to be done, as JSON; read only where it is needed."""
+    """The work to do, as JSON. Payload and output may be large, so most queries leave them out."""
     output: str | UnsetType | None = UNSET
 
 
 class TaskKey(Struct, frozen=True, kw_only=True):
-    """As much of a task as it takes to tell whether it is like another one."""
+    """The columns of a task that decide whether it can move in bulk with others."""
+
+    TABLE: ClassVar = "task"
+    MAY_DIFFER: ClassVar = frozenset(
+        {
+            "trigger",
+            "actor",
+            "metadata",
+            "started_at",
+            "completed_at",
+            "depth",
+            "position",
+            "critical",
+            "run_open",
+            "worker_id",
+            "attempt_started_at",
+            "output",
+        }
+    )
+    """Columns that do not matter for that."""
 
     id: str
     tenant: str
@@ -198,11 +219,11 @@ class TaskKey(Struct, frozen=True, kw_only=True):
     policy: str
     entered_at: datetime
     plain: bool
-    """It asks for nothing but to be done, and nothing has happened to it yet."""
+    """All columns that are neither here nor in `MAY_DIFFER` have their defaults: nothing special is asked or has happened."""
     priority: int = 0
     name: str = ""
     payload: str = "null"
-    """These three for whoever is to do it."""
+    """The last three are for the worker that claims the task; other queries leave them out."""
 
 
 class Worker(Entity, kw_only=True):
@@ -220,14 +241,14 @@ class Worker(Entity, kw_only=True):
     name: str
     lifecycle: str
     capabilities: str = "[]"
-    """A JSON list of words."""
+    """A JSON list of strings."""
     max_concurrent_tasks: int = 1
     lease_seconds: float = 30.0
     heartbeat_at: datetime
     missing: bool = False
-    """Its lease is over, and that has been dealt with."""
+    """Its lease has expired, and its attempts have been declared lost."""
     run_id: str | None = None
-    """The run that it is allocated to."""
+    """The run to which the worker is allocated."""
     drain_wanted: bool = False
     pause_wanted: bool = False
     error: str | None = None
@@ -255,15 +276,15 @@ class Breaker(Entity, kw_only=True):
     success_threshold: int = 1
     cooldown_seconds: float = 60.0
     retry_at: datetime | None = None
-    """When an open breaker lets its probe through."""
+    """When an open breaker lets a probe through."""
     probe_task_id: str | None = None
     max_concurrent: int | None = None
-    """How many attempts of its tool may be at work at once."""
+    """How many attempts may use the tool at once."""
     rate_count: int | None = None
-    """How many may begin in any `rate_seconds`."""
+    """How many attempts may start within `rate_seconds`."""
     rate_seconds: float | None = None
     begun: str = "[]"
-    """A JSON list of instants, in microseconds, and how many began at each; only where there is a rate."""
+    """A JSON list of instants in microseconds and how many attempts started at each; only for a breaker with a rate."""
 
 
 class Attempt(Struct, kw_only=True):
@@ -276,7 +297,7 @@ class Attempt(Struct, kw_only=True):
     started_at: datetime
     ended_at: datetime | None = None
     ended_by: str | None = None
-    """The trigger that ended it."""
+    """The trigger of the move that ended it."""
     error: str | None = None
     exit_code: int | None = None
     cost_usd: Decimal = ZERO_USD
@@ -287,17 +308,17 @@ class Attempt(Struct, kw_only=True):
 
 
 class Result(Struct, frozen=True, kw_only=True):
-    """What became of a task, for whoever goes on with it."""
+    """The result of a task, for the tasks that depend on it."""
 
     name: str
     parent: str | None
-    """The name of the task that it is a part of."""
+    """The name of its parent task."""
     position: int
     phase: str
     outcome: str | None
     trigger: str
     by_worker: bool
-    """Whoever had it said so, and not a person."""
+    """Its worker reported the result, not a person."""
     output: str | None
 
 
@@ -306,20 +327,27 @@ class Dependency(Struct, frozen=True):
     depends_on_id: str
 
 
+class Release(Struct, frozen=True):
+    """How many of the dependencies of a task have just succeeded."""
+
+    id: str
+    released: int
+
+
 class Lane(Struct, frozen=True, kw_only=True):
-    """What a task asks of whoever claims it: tasks of one lane are interchangeable to a worker."""
+    """What a task needs from the worker that claims it: to a worker, tasks of one lane are interchangeable."""
 
     id: int
     tenant: str
     tool: str | None
     capabilities: str
-    """A JSON list of words, sorted."""
+    """A sorted JSON list of strings."""
     fails_fast: bool
-    """While the breaker of its tool is open, its tasks fail instead of waiting."""
+    """Its tasks fail while the breaker of the tool is open, instead of waiting."""
 
 
 class Timer(Struct, frozen=True, kw_only=True):
-    """Something that happens at an instant, unless what it waits for has moved on before."""
+    """Fires at an instant, unless its entity has moved before."""
 
     entity_id: str
     purpose: str
@@ -333,13 +361,15 @@ class Timer(Struct, frozen=True, kw_only=True):
 class Transition(Struct, frozen=True, kw_only=True):
     """One line of the audit trail, which is also the event stream."""
 
+    COMPUTED: ClassVar = {"position": "CAST(transition.position AS TEXT)"}
+
     position: str
-    """Where it stands in the stream; hand it back to read on from here."""
+    """The position in the stream; a reader passes it back to continue from here."""
     tenant: str
     kind: str
     entity_id: str
     revision: int
-    """How many moves of its entity came before it."""
+    """The number of moves that its entity made before."""
     run_id: str | None
     machine_id: int
     from_state: str | None
@@ -354,7 +384,7 @@ class Transition(Struct, frozen=True, kw_only=True):
 
 
 class Notice(Struct, frozen=True, kw_only=True):
-    """Something that happened without moving anything."""
+    """An event that moved nothing."""
 
     tenant: str
     kind: str
@@ -366,7 +396,9 @@ class Notice(Struct, frozen=True, kw_only=True):
 
 
 class StoredResponse(Struct, frozen=True, kw_only=True):
-    """What a request with an idempotency key was answered."""
+    """The answer to a request with an idempotency key."""
+
+    TABLE: ClassVar = "idempotency_key"
 
     tenant: str
     endpoint: str
@@ -381,6 +413,8 @@ class StoredResponse(Struct, frozen=True, kw_only=True):
 class MachineRow(Struct, frozen=True, kw_only=True):
     """One version of one machine, and the text of the lifecycle that declares it."""
 
+    TABLE: ClassVar = "machine"
+
     id: int
     name: str
     version: int
@@ -391,29 +425,29 @@ class MachineRow(Struct, frozen=True, kw_only=True):
 
 
 class Situation(Struct, frozen=True, kw_only=True):
-    """How the tasks of a run stand, in as few words as its machine needs."""
+    """What the machine of a run needs to know about its tasks."""
 
     run_id: str
     failed_task: str | None
-    """A critical task that has failed for good."""
+    """A critical task that has failed for good, if any."""
     last_failure: str | None
-    """A task that has failed for good, critical or not, when all have ended."""
+    """Any task that has failed for good, once all tasks have ended."""
     unfinished: bool
     """Some task has not succeeded."""
     moving: bool
-    """Some task will go on without a person: claimable, running, or waiting for an instant."""
+    """Some task goes on without a person: it is claimable, running, or waiting for an instant."""
 
 
 class Subtasks(Struct, frozen=True, kw_only=True):
-    """How the subtasks of a task stand."""
+    """What a task needs to know about its subtasks."""
 
     parent_task_id: str
     open: bool
-    """Some have not ended."""
+    """At least one has not ended."""
     failed: bool
-    """A critical one has ended, and has not succeeded."""
+    """A critical one has ended without success."""
 
     @property
     def is_done(self) -> bool:
-        """Whether all have succeeded, those aside that are not critical and have failed."""
+        """Whether all have ended and every critical one has succeeded."""
         return not self.open and not self.failed

@@ -1,28 +1,39 @@
-"""SQL files: migrations with a block for each kind of entity, and queries by their names.
+"""SQL files: numbered migrations, and queries by their names.
 
-A query begins at a line `-- name: claim_tasks`. A block that is meant for several kinds is written once:
+`store/queries` has the queries that both databases run; `queries.sql` of a store has those that only its dialect can run:
 
-    -- for each kind
-    --   run:  run = new.id
-    --   task: run = new.run_id
-    --         needs = AND new.open_dependencies = 0
-    -- do
-    CREATE TRIGGER {kind}_begins … {run} … {needs}
-    -- end
+    -- name: select_tasks
+    SELECT {task_in_brief} FROM task WHERE task.id IN :ids ORDER BY task.id
+
+    -- name: insert_tasks
+    INSERT INTO {new task}
+
+`:id` is a parameter, `IN :ids` compares with a list, `{task}` stands for the columns of a row in the order of its fields
+(`columns.SELECT_LISTS`), and `{new task}` for the table, columns and values of rows to insert.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from importlib.resources import files
 from importlib.resources.abc import Traversable
+from pathlib import Path
 from typing import NamedTuple
 
-_BLOCK = re.compile(r"^-- for each kind\n(?P<kinds>(?:--   [^\n]*\n)+)-- do\n(?P<body>.*?)^-- end\n", re.MULTILINE | re.DOTALL)
-_KIND = re.compile(r"(?P<kind>\w+): +(?P<name>\w+) = (?P<value>.*)")
-_MORE = re.compile(r"(?P<name>\w+) = (?P<value>.*)")
-_HOLE = re.compile(r"\{(\w+)\}")
+from msgspec import Struct
+
+from pointsman.errors import StoreTooNew
+from pointsman.store.columns import ROW_TYPES, SELECT_LISTS
+
 _NAME = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
+_COMMENT = re.compile(r"^ *--.*\n", re.MULTILINE)
+_HOLE = re.compile(r"\{(new )?(\w+)\}")
+_PARAMETER = re.compile(r"(\bIN )?(?<!:):(\w+)")
+_HEADER = """\
+-- The whole schema, for readers: all migrations in one file. `make docs` writes it and a test compares it; never edit it.
+
+"""
 
 
 class Migration(NamedTuple):
@@ -31,50 +42,54 @@ class Migration(NamedTuple):
     sql: str
 
 
+class Dialect(NamedTuple):
+    """How a database writes what queries leave open."""
+
+    parameter: str
+    any_of: str
+    insert: Callable[[type[Struct]], str]
+
+    def write(self, query: str) -> str:
+        filled = _HOLE.sub(lambda hole: self.insert(ROW_TYPES[hole[2]]) if hole[1] else SELECT_LISTS[hole[2]], query)
+        return _PARAMETER.sub(lambda found: (self.any_of if found[1] else self.parameter).format(found[2]), filled)
+
+
 def read_migrations(package: str) -> list[Migration]:
     """All migrations of a store, in the order of their numbers."""
     found = []
-    for file in (files(package) / "migrations").iterdir():
+    for file in _sql_files(files(package) / "migrations"):
         number, _, name = file.name.removesuffix(".sql").partition("_")
-        if file.name.endswith(".sql"):
-            found.append(Migration(int(number), name, expand(file.read_text("utf-8"))))
+        found.append(Migration(int(number), name, file.read_text("utf-8")))
     return sorted(found)
 
 
-def read_schema(package: str) -> str:
-    """The schema that all migrations together lead to."""
-    return expand((files(package) / "schema.sql").read_text("utf-8"))
+def check_version(applied: int, migrations: list[Migration], url: str) -> None:
+    newest = migrations[-1].number
+    if applied > newest:
+        raise StoreTooNew(
+            f"{url} has schema {applied}, but this version of Pointsman supports only {newest} and older. "
+            "Install the version that created it, or a newer one."
+        )
 
 
 def read_queries(package: str) -> dict[str, str]:
-    """Every named query of a store."""
+    """Every named query that a store runs, as it is written."""
     queries: dict[str, str] = {}
-    for file in _sql_files(files(package) / "queries"):
+    for file in (*_sql_files(files(__package__) / "queries"), files(package) / "queries.sql"):
         _, *parts = _NAME.split(file.read_text("utf-8"))
         for name, text in zip(parts[::2], parts[1::2], strict=True):
             assert name not in queries, f"{file.name}: a second query called {name}"
-            queries[name] = text.strip()
+            queries[name] = _COMMENT.sub("", text).strip()
     return queries
 
 
-def expand(text: str) -> str:
-    """Write the blocks out that stand for several kinds."""
-    return _BLOCK.sub(_expand_block, text)
+def schema_file(package: str) -> Path:
+    return Path(str(files(package) / "schema.sql"))
 
 
-def _expand_block(block: re.Match[str]) -> str:
-    kinds: dict[str, dict[str, str]] = {}
-    kind = ""
-    for line in block["kinds"].splitlines():
-        words = line.removeprefix("--").strip()
-        if match := _KIND.fullmatch(words):
-            kind = match["kind"]
-            kinds[kind] = {"kind": kind}
-        else:
-            match = _MORE.fullmatch(words)
-            assert match, f"not understood: {line}"
-        kinds[kind][match["name"]] = match["value"]
-    return "".join(_HOLE.sub(lambda hole, values=values: values.get(hole[1], ""), block["body"]) for values in kinds.values())
+def write_schema(package: str) -> str:
+    """The text of `schema.sql`."""
+    return _HEADER + "\n".join(migration.sql for migration in read_migrations(package))
 
 
 def _sql_files(folder: Traversable) -> list[Traversable]:

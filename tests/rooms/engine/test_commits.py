@@ -73,8 +73,8 @@ def lose_answer(transaction: Transaction, url: str) -> None:
     """The commit is done, but the connection is gone before anybody hears of it."""
     commit = transaction.commit
 
-    def lose(news: Wakeup = Wakeup.NOTHING) -> None:
-        commit(news)
+    def lose(wakeup: Wakeup = Wakeup.NOTHING) -> None:
+        commit(wakeup)
         raise OutcomeUnknown(f"{url} does not answer.")
 
     transaction.commit = lose  # type: ignore[method-assign]

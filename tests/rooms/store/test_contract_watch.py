@@ -450,7 +450,7 @@ def a_run_that_promised_too_much(db: StoreFixture) -> Spoilt:
 def a_run_that_ended_and_has_workers(db: StoreFixture) -> Spoilt:
     run = db.put(db.run())
     db.put(db.worker(run_id=run.id))
-    return db.bring(run, "CANCELED"), "workers still belong to it"
+    return db.bring(run, "CANCELED"), "workers are still allocated to it"
 
 
 def a_breaker_whose_probe_does_not_run(db: StoreFixture) -> Spoilt:

@@ -180,7 +180,7 @@ def test_tables_of_another_program_are_left_alone(empty_postgres_url: str) -> No
 def test_a_migration_table_of_another_program_is_left_alone(empty_postgres_url: str) -> None:
     with connect(empty_postgres_url) as connection:
         connection.execute("CREATE TABLE migration (version text, apply_time integer)")
-    with pytest.raises(StoreUnusable, match="another program's"):
+    with pytest.raises(StoreUnusable, match="belongs to another program"):
         open_store(empty_postgres_url)
 
 
@@ -590,25 +590,28 @@ def test_a_legal_update_by_hand_is_audited_and_put_right(postgres_url: str, stor
 @pytest.mark.parametrize(
     ("statement", "message"),
     [
-        ("UPDATE task SET state = 'SUCCEEDED'", r"machine standard.task 2 lets run_1_task_0 move QUEUED -> SUCCEEDED"),
+        ("UPDATE task SET state = 'SUCCEEDED'", r"machine standard.task 2 allows run_1_task_0 to move QUEUED -> SUCCEEDED"),
         ("UPDATE task SET state = 'RUNNING'", r"QUEUED -> RUNNING : by hand with this"),
         ("UPDATE task SET state = 'CANCELED', revision = 7", r"QUEUED -> CANCELED"),
         ("UPDATE task SET state = 'CANCELED', revision = 2, trigger = 'shrug'", r"QUEUED -> CANCELED : shrug \(allowed: CANC"),
-        ("UPDATE task SET phase = 'held'", "the phase of a task follows from its state"),
-        ("UPDATE task SET epoch = 1", "the epoch of a task grows with the attempts at it"),
-        ("UPDATE task SET revision = revision + 1, actor = 'sql'", "no rule of machine standard.task 2 lets run_1_task_0 move"),
-        ("UPDATE attempt SET cost_usd = 0", "an attempt that has ended stays as it is"),
-        ("TRUNCATE attempt", "an attempt is not deleted"),
+        ("UPDATE task SET phase = 'held'", "only a move changes the phase of a task"),
+        ("UPDATE task SET epoch = 1", "only a move changes the epoch of a task"),
+        (
+            "UPDATE task SET revision = revision + 1, actor = 'sql'",
+            "no rule of machine standard.task 2 allows run_1_task_0 to move",
+        ),
+        ("UPDATE attempt SET cost_usd = 0", "an attempt that has ended cannot be changed"),
+        ("TRUNCATE attempt", "an attempt cannot be deleted"),
         ("UPDATE task SET id = 'x'", "keeps its id"),
-        ("UPDATE run SET tenant = 'x'", "a run keeps its id, its machine and its tenant"),
-        ("UPDATE transition SET actor = 'nobody'", "the audit trail is not changed"),
-        ("DELETE FROM transition", "the audit trail is not deleted"),
-        ("TRUNCATE transition", "the audit trail is not deleted"),
-        ("TRUNCATE rule", "a rule is not deleted"),
-        ("TRUNCATE machine CASCADE", "is not deleted"),
-        ("UPDATE rule SET to_state = 'SUCCEEDED'", "a rule is not changed"),
-        ("INSERT INTO rule SELECT * FROM rule_of_another", "no rule is added to a machine"),
-        ("INSERT INTO run SELECT * FROM run_of_another", "begins once, in the initial state of a run machine"),
+        ("UPDATE run SET tenant = 'x'", "a run keeps its id, machine and tenant"),
+        ("UPDATE transition SET actor = 'nobody'", "the audit trail cannot be changed"),
+        ("DELETE FROM transition", "the audit trail cannot be deleted"),
+        ("TRUNCATE transition", "the audit trail cannot be deleted"),
+        ("TRUNCATE rule", "a rule cannot be deleted"),
+        ("TRUNCATE machine CASCADE", "cannot be deleted"),
+        ("UPDATE rule SET to_state = 'SUCCEEDED'", "a rule cannot be changed"),
+        ("INSERT INTO rule SELECT * FROM rule_of_another", "a rule cannot be added to a machine"),
+        ("INSERT INTO run SELECT * FROM run_of_another", "is created once, in the initial state of a run machine"),
     ],
 )
 def test_what_the_law_forbids_is_refused(postgres_url: str, store: PostgresStore, statement: str, message: str) -> None:

@@ -103,7 +103,7 @@ async def test_a_reader_whose_connection_dies_is_told_and_the_next_is_served(pos
                 kill_backends(postgres_url, "query LIKE 'BEGIN ISOLATION%'")
                 reader.find_run("default", run.id)
 
-        with pytest.raises(StoreUnavailable, match="work goes on when it does"):
+        with pytest.raises(StoreUnavailable, match="Work continues when it does"):
             await asyncio.to_thread(die)
         assert (await engine.get_run(run.id)).id == run.id
 
@@ -246,7 +246,7 @@ async def test_a_server_that_goes_away_is_said_and_one_that_comes_back_is_used(m
                 engine.list_transitions(),
                 engine.tend(),
             ):
-                with pytest.raises(StoreUnavailable, match=r"does not answer.*Check that the server runs.*work goes on"):
+                with pytest.raises(StoreUnavailable, match=r"does not answer.*Check that the server runs.*Work continues"):
                     await asyncio.wait_for(question, PATIENCE_SECONDS)
             with pytest.raises(StoreUnavailable):
                 async with app.open(server.url):

@@ -152,7 +152,7 @@ async def fill(engine: Engine) -> tuple[list[str], StoreFull]:
 async def check_full(engine: Engine, make_room: Callable[[], object]) -> None:
     stored, error = await fill(engine)
     assert re.search(r"no room|could not be written", str(error))
-    assert "work goes on" in str(error)
+    assert "work continues" in str(error)
     assert sorted(each.id for each in await engine.list_runs(limit=10_000)) == sorted(stored), "nothing is half-written"
     for each in stored[-2:]:
         assert len(await engine.list_tasks(each)) == 1
@@ -191,7 +191,7 @@ async def test_a_file_that_may_not_grow_is_full(sqlite_url: str) -> None:
     with run(LIMITED, sqlite_url) as limited:
         message, nothing_half_written = json.loads(await limited.hear() or "[null, null]")
         assert nothing_half_written
-        assert "work goes on" in message
+        assert "work continues" in message
         assert json.loads(await limited.hear()) is True
         assert limited.wait() == 0
 
@@ -244,7 +244,7 @@ PLACES = [a_text, a_torn_database, a_folder, a_place_that_is_not_there, a_file_a
 def test_a_place_where_no_database_can_be_says_what_is_in_the_way(tmp_path: Path, make: Callable[[Path], Path]) -> None:
     place = make(tmp_path)
     before = place.read_bytes() if place.is_file() else None
-    with pytest.raises(StoreUnusable, match=r"Name |Create it|allow it|Check the permissions|restore a backup") as caught:
+    with pytest.raises(StoreUnusable, match=r"[Cc]hoose |Create it|Check the permissions|restore a backup") as caught:
         asyncio.run(opens(f"sqlite:///{place}"))
     assert str(place) in str(caught.value) or str(place.parent) in str(caught.value)
     assert before is None or place.read_bytes() == before, "what is not ours is left as it is"

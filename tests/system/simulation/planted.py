@@ -326,7 +326,7 @@ BUGS = (
         "        for rows, columns in table.take_moved():\n",
         WOKEN,
     ),
-    _bug("the bell does not ring", "store.sqlite.store", "            self._bell.ring(news)\n", "            pass\n", WOKEN),
+    _bug("the bell does not ring", "store.sqlite.store", "            self._bell.ring(wakeup)\n", "            pass\n", WOKEN),
 )
 
 

@@ -1,4 +1,4 @@
-"""Ways into a PostgreSQL database: the URL, the session, and what goes wrong on the way."""
+"""Connections to PostgreSQL: the URL, the settings of a session, and errors as errors of the contract."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ LOCK_TIMEOUT_SECONDS = 5
 CONNECT_TIMEOUT_SECONDS = 5
 OLDEST_SERVER = 160000
 
-# Plans are kept for as long as a connection lives, and the first are made while tables are small. What the writer and its
-# triggers ask for is always a handful of rows by an index, so it is told never to read or hash a whole table, however small
-# it was that day. And never to plan anew for the values of the day: a short list looks cheaper than the usual one, every time.
+# A connection keeps its plans, and makes the first ones while tables are small. The writer and its triggers always read a few
+# rows by an index, so the planner must never read or hash a whole table, however small it is at first. And it must not plan
+# again for each set of values: a short list always looks cheaper than the usual one.
 WRITER_SESSION = f"""
     SET TIME ZONE 'UTC';
     SET synchronous_commit = on;
@@ -41,7 +41,7 @@ READER_SESSION = """
 """
 LISTENER_SESSION = "LISTEN pointsman"
 
-# Refused for a reason that waiting does not mend.
+# Errors that waiting does not fix.
 _UNUSABLE = re.compile(
     "authentication failed|no password supplied|no pg_hba.conf entry|permission denied|does not exist|"
     "invalid|unrecognized|Servname not supported"
@@ -50,7 +50,7 @@ _HOLDS_PASSWORD = {"password", "sslpassword"}
 
 
 def connect(url: str, session: str) -> psycopg.Connection[Any]:
-    """A connection that commits only when it is told to, and never prepares a statement that it runs once."""
+    """A connection without implicit transactions, which prepares a statement the second time that it runs."""
     settings: dict[str, Any] = {
         "application_name": "pointsman",
         "connect_timeout": CONNECT_TIMEOUT_SECONDS,
@@ -71,13 +71,13 @@ def connect(url: str, session: str) -> psycopg.Connection[Any]:
 
 
 def show(url: str) -> str:
-    """The URL for people to read: without any password."""
+    """The URL without any password."""
     try:
         conninfo.conninfo_to_dict(url)
     except psycopg.ProgrammingError:
         raise StoreUnusable(
-            "That is not the URL of a PostgreSQL database. Write it as postgresql://user:password@host:5432/database, "
-            "with characters such as @ / ? # in a password percent-encoded."
+            "This is not a URL of a PostgreSQL database. Write postgresql://user:password@host:5432/database, "
+            "and percent-encode characters such as @ / ? # in the password."
         ) from None
     parts = urlsplit(url)
     if not parts.scheme:  # key=value words instead of a URL
@@ -91,27 +91,27 @@ def show(url: str) -> str:
 
 
 def explain(error: psycopg.Error, url: str) -> StoreError:
-    """An error of PostgreSQL in the words of the contract; `url` is what people may see."""
+    """An error of PostgreSQL as an error of the contract; `url` must not contain a password."""
     said = _said(error)
     match error:
         case psycopg.errors.DeadlockDetected() | psycopg.errors.SerializationFailure() | psycopg.errors.LockNotAvailable():
-            return StoreBusy(f"Another transaction holds what this one needs in {url} ({said}). Try again.")
+            return StoreBusy(f"Another transaction in {url} has locked rows that this one needs ({said}). Try again.")
         case psycopg.errors.QueryCanceled():
-            return StoreBusy(f"{url} took too long, and the statement was canceled ({said}). Try again.")
+            return StoreBusy(f"A statement in {url} took too long and was canceled ({said}). Try again.")
         case psycopg.errors.DiskFull():
             return StoreFull(
-                f"There is no room to write {url} ({said}). "
-                "Free some space: nothing was lost, and work goes on when there is room."
+                f"The disk is full: {url} cannot be written ({said}). "
+                "Free some space. Nothing was lost, and work continues then."
             )
         case psycopg.errors.RaiseException() | psycopg.IntegrityError() | psycopg.DataError():
             return LawBroken(f"The database refused the change: {said}")
         case psycopg.errors.ReadOnlySqlTransaction():
             return StoreUnavailable(
-                f"{url} is read-only ({said}). Name the primary server, or add target_session_attrs=read-write to the URL."
+                f"{url} is read-only ({said}). Use the primary server, or add target_session_attrs=read-write to the URL."
             )
         case psycopg.errors.InsufficientPrivilege() | psycopg.errors.InvalidSchemaName():
             return StoreUnusable(
-                f"{url} may not be used as it is ({said}). Let the user own the schema that its search_path names first."
+                f"The user of {url} lacks a privilege ({said}). Make it the owner of the first schema in its search_path."
             )
         case psycopg.OperationalError() if error.sqlstate is None and _UNUSABLE.search(said):
             return StoreUnusable(
@@ -119,7 +119,7 @@ def explain(error: psycopg.Error, url: str) -> StoreError:
             )
         case psycopg.OperationalError() | psycopg.InterfaceError() | psycopg.errors.IdleInTransactionSessionTimeout():
             return StoreUnavailable(
-                f"{url} does not answer ({said}). Check that the server runs and can be reached; work goes on when it does."
+                f"{url} does not answer ({said}). Check that the server runs and can be reached. Work continues when it does."
             )
         case _:
             return StoreError(f"{url}: {said}")
@@ -134,7 +134,7 @@ def explained(url: str) -> Iterator[None]:
 
 
 def _said(error: psycopg.Error) -> str:
-    """What the server said, on one line; the constraint is named by whoever breaks it."""
+    """The message of the server on one line, with the detail for a broken constraint."""
     message = error.diag.message_primary or str(error)
     if error.diag.message_detail and isinstance(error, psycopg.IntegrityError):
         message = f"{message}: {error.diag.message_detail}"

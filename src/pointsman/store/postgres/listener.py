@@ -1,4 +1,4 @@
-"""Hears what others have committed: one connection that waits for notifications, for as long as somebody listens."""
+"""Wake-ups from other processes: one connection that waits for notifications while there are listeners."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Listener:
             self._listeners.append(heard)
             if self._thread is None:
                 self._start()
-        # What is committed from now on is heard, unless the database is away: then everything is told once it is back.
+        # From now on every commit is heard. If the database is away, the listeners get every wake-up once it is back.
         self._tried.wait(CONNECT_TIMEOUT_SECONDS)
 
         def stop() -> None:
@@ -87,32 +87,32 @@ class Listener:
                 pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
 
     def _hear(self, connection: psycopg.Connection[object], wake: int) -> None:
-        """Sleeps in the kernel until there is something to read; returns when it is woken to end."""
+        """Sleep in the kernel until there is something to read; return when the listener is closed."""
         waiting = select.poll()
         waiting.register(connection.fileno(), select.POLLIN)
         waiting.register(wake, select.POLLIN)
         while True:
-            news = Wakeup.NOTHING
+            wakeup = Wakeup.NOTHING
             while (notification := connection.pgconn.notifies()) is not None:
-                news |= _read(notification.extra)
-            if news:
-                self._tell(news)
+                wakeup |= _read(notification.extra)
+            if wakeup:
+                self._tell(wakeup)
             if any(ready == wake for ready, _ in waiting.poll()):
                 return
             connection.pgconn.consume_input()
 
-    def _tell(self, news: Wakeup) -> None:
+    def _tell(self, wakeup: Wakeup) -> None:
         with self._lock:
             listeners = tuple(self._listeners)
         for heard in listeners:
-            heard(news)
+            heard(wakeup)
 
     def _jitter(self) -> float:
-        """Between a half and one, so that those who lost the same server do not all come back at once."""
+        """Between a half and one, so that processes that lost the same server do not all reconnect at once."""
         digits = self._ids.short("pause").rpartition("_")[2]
         return 0.5 + int(digits, 16) / float(16 ** len(digits)) / 2
 
 
 def _read(word: bytes) -> Wakeup:
-    """A word that is not ours may come from somebody who uses the same channel."""
+    """Another program may use the same channel: a word that is not ours counts as every wake-up."""
     return Wakeup(int(word) & EVERYTHING) if word.isdigit() else EVERYTHING

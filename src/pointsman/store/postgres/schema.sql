@@ -1,14 +1,14 @@
--- The whole schema, for reading: what all migrations together lead to, and a test compares them.
+-- The whole schema, for readers: all migrations in one file. `make docs` writes it and a test compares it; never edit it.
 
--- The tables. Instants are timestamptz, money is numeric; what is a key or is put in order has the collation "C", so that PostgreSQL
--- and SQLite agree about the order. Hot tables keep room on their pages, and are vacuumed early: whatever moves is written often.
+-- The tables. Keys and columns that queries sort by have the collation "C", so that PostgreSQL and SQLite sort alike. Tables of entities
+-- that move are written often: they keep free space on their pages and are vacuumed early.
 
 CREATE TABLE tenant (
     id         text COLLATE "C" PRIMARY KEY,
     created_at timestamptz NOT NULL
 );
 
--- Every version of every machine that was ever loaded; an entity keeps the one that it began with.
+-- Every version of every machine that was ever loaded. An entity keeps the version with which it was created.
 CREATE TABLE machine (
     id          integer PRIMARY KEY,
     name        text COLLATE "C" NOT NULL,
@@ -31,7 +31,7 @@ CREATE TABLE state (
     CONSTRAINT state_done_has_outcome CHECK ((phase = 'done') = (outcome IS NOT NULL))
 );
 
--- What is legal: one row for each declared move, with what the state that it leads to is and needs.
+-- The legal moves: one row for each, with the phase, the outcome and the needs of the state to which it leads.
 CREATE TABLE rule (
     machine_id         integer NOT NULL REFERENCES machine DEFERRABLE INITIALLY DEFERRED,
     from_state         text COLLATE "C" NOT NULL,
@@ -88,7 +88,7 @@ CREATE TABLE run (
     CONSTRAINT run_completes_after_start CHECK (completed_at >= coalesce(started_at, created_at)),
     CONSTRAINT run_depth_follows_parent CHECK ((depth = 0) = (parent_run_id IS NULL)),
     CONSTRAINT run_retries_in_bounds CHECK (retry_count BETWEEN 0 AND max_retries),
-    -- What is reserved always fits; what was really spent is a fact, whatever the limit said.
+    -- Reservations must fit into the budget. Spent money is a fact, also beyond it.
     CONSTRAINT run_reservation_fits CHECK (reserved_usd = 0 OR spent_usd + reserved_usd <= budget_usd)
 ) WITH (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.02, autovacuum_analyze_scale_factor = 0.02);
 
@@ -190,7 +190,7 @@ CREATE TABLE task (
     reserved_usd        numeric(14, 6) NOT NULL CHECK (reserved_usd >= 0),
     session_id          text,
     keep_session        boolean NOT NULL,
-    -- Of the attempt that holds it, or of the last one.
+    -- About the current attempt, or else the last one.
     attempt_worker_id   text COLLATE "C",
     attempt_started_at  timestamptz,
     attempt_resumed     boolean NOT NULL,
@@ -225,7 +225,7 @@ CREATE TABLE task (
     CONSTRAINT task_depth_follows_parent CHECK ((depth = 0) = (parent_task_id IS NULL))
 ) WITH (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.02, autovacuum_analyze_scale_factor = 0.02);
 
--- Finished work is in none of these.
+-- No index but the last one has tasks that have succeeded.
 CREATE INDEX task_claimable ON task (tenant, lane_id, priority DESC, id)
     WHERE phase = 'queued' AND open_dependencies = 0 AND available_at IS NULL AND run_open AND NOT is_gate AND NOT allocated;
 CREATE INDEX task_claimable_of_run ON task (run_id, lane_id, priority DESC, id)
@@ -234,39 +234,6 @@ CREATE INDEX task_reclaimable ON task (tenant, lane_id) WHERE lease_expired;
 CREATE INDEX task_held ON task (attempt_worker_id) WHERE current_attempt IS NOT NULL;
 CREATE INDEX task_unfinished ON task (run_id, phase) WHERE outcome IS NULL OR outcome <> 'success';
 CREATE INDEX task_of_parent ON task (parent_task_id, outcome) WHERE parent_task_id IS NOT NULL;
-
--- A task without what can be large.
-CREATE VIEW task_in_brief AS
-    SELECT id, tenant, machine_id, state, phase, outcome, revision, trigger, reason, actor, metadata, entered_at, created_at,
-           started_at, completed_at, run_id, parent_task_id, depth, position, name, lane_id, priority, is_gate, critical,
-           review_wanted, has_checks, has_subtasks, allocated, run_open, open_dependencies, available_at, epoch, current_attempt, worker_id,
-           lease_expired, attempt_count, max_attempts, retry_count, max_retries, reclaim_count, max_reclaims, policy, budget_usd,
-           cost_usd, reserved_usd, session_id, keep_session, attempt_worker_id, attempt_started_at, attempt_resumed, attempt_cost_usd, attempt_error,
-           attempt_exit_code, attempt_log_path, question, answer, comment, error, cancel_requested_at
-      FROM task;
-
--- The same for whoever is to do it.
-CREATE VIEW task_to_claim AS
-    SELECT id, tenant, machine_id, state, phase, outcome, revision, trigger, reason, actor, metadata, entered_at, created_at,
-           started_at, completed_at, run_id, parent_task_id, depth, position, name, lane_id, priority, is_gate, critical,
-           review_wanted, has_checks, has_subtasks, allocated, run_open, open_dependencies, available_at, epoch, current_attempt, worker_id,
-           lease_expired, attempt_count, max_attempts, retry_count, max_retries, reclaim_count, max_reclaims, policy, budget_usd,
-           cost_usd, reserved_usd, session_id, keep_session, attempt_worker_id, attempt_started_at, attempt_resumed, attempt_cost_usd, attempt_error,
-           attempt_exit_code, attempt_log_path, question, answer, comment, error, cancel_requested_at, payload
-      FROM task;
-
--- What tells whether tasks are alike. One that is plain asks for nothing but to be done, and nothing has happened to it yet.
-CREATE VIEW task_key AS
-    SELECT id, tenant, run_id, machine_id, state, lane_id, revision, epoch, current_attempt, attempt_worker_id, attempt_count,
-           started_at IS NOT NULL AS started, max_retries, max_reclaims, policy, entered_at, priority, name, payload,
-           phase, open_dependencies, available_at, run_open, is_gate, allocated,
-           NOT is_gate AND NOT has_checks AND NOT has_subtasks AND NOT review_wanted AND NOT allocated AND NOT lease_expired AND NOT keep_session AND NOT attempt_resumed
-           AND parent_task_id IS NULL AND budget_usd IS NULL AND max_attempts IS NULL AND available_at IS NULL
-           AND open_dependencies = 0 AND retry_count = 0 AND reclaim_count = 0 AND cost_usd = 0 AND reserved_usd = 0
-           AND attempt_cost_usd = 0 AND attempt_error IS NULL AND attempt_exit_code IS NULL AND attempt_log_path IS NULL
-           AND session_id IS NULL AND question IS NULL AND answer IS NULL AND comment IS NULL AND error IS NULL AND reason IS NULL
-           AND cancel_requested_at IS NULL AND outcome IS NULL AS plain
-      FROM task;
 
 CREATE TABLE dependency (
     task_id       text COLLATE "C" NOT NULL REFERENCES task,
@@ -277,7 +244,7 @@ CREATE TABLE dependency (
 
 CREATE INDEX dependency_dependents ON dependency (depends_on_id);
 
--- Attempts that are over, written by the law as they end; one that goes on is a matter of its task. The law sees to it that task and
+-- Attempts that have ended; the law writes them. The current attempt is in the columns of its task. The law makes sure that task and
 -- worker exist: foreign keys would lock both for every row.
 CREATE TABLE attempt (
     task_id    text COLLATE "C" NOT NULL,
@@ -346,7 +313,7 @@ CREATE TABLE timer (
 
 CREATE INDEX timer_due ON timer (due_at);
 
--- The audit trail and the event stream: one sequence, written by the triggers of the law and by nobody else.
+-- The audit trail, which is also the event stream. Only the triggers of the law write it.
 CREATE TABLE transition (
     position         bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     tenant           text COLLATE "C" NOT NULL,
@@ -368,10 +335,10 @@ CREATE TABLE transition (
 
 CREATE UNIQUE INDEX transition_of_entity ON transition (entity_id, revision);
 
--- Several transactions write at once, so a small position may be committed after a large one. Whoever is about to write says so first,
--- with a shared advisory lock that carries the last position given out by then: all of its own will be larger. The lock lasts as long as
--- its transaction, so everything up to the smallest one held is settled. Positions are given out while the entity is locked, so the moves
--- of each entity are in their order.
+-- Several transactions write at once, so a small position may be committed after a large one. Before a transaction writes, it takes a shared
+-- advisory lock whose key is the last position that was assigned: its own positions will be larger. The lock lasts as long as the
+-- transaction, so every position up to the smallest key held is settled. Positions are assigned while the entity is locked, so the moves of
+-- each entity are in order.
 CREATE FUNCTION stream_lock() RETURNS bigint LANGUAGE sql STABLE SET search_path FROM CURRENT AS $$
     SELECT (hashtext(current_schema()) & 32767)::bigint << 48
 $$;
@@ -384,18 +351,18 @@ BEGIN
     END IF;
 END $$;
 
--- Where the stream ends for now; to be asked before the snapshot in which it is read.
+-- The last settled position. Call this before the snapshot in which the stream is read.
 CREATE FUNCTION stream_end() RETURNS bigint LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
 DECLARE
-    given_out bigint := (SELECT last_value - (NOT is_called)::integer FROM transition_position_seq);
+    assigned bigint := (SELECT last_value - (NOT is_called)::integer FROM transition_position_seq);
 BEGIN
-    RETURN (SELECT least(given_out, min(((classid::bigint & 65535) << 32) + objid::bigint))
+    RETURN (SELECT least(assigned, min(((classid::bigint & 65535) << 32) + objid::bigint))
               FROM pg_locks
              WHERE locktype = 'advisory' AND objsubid = 1 AND classid::bigint >> 16 = stream_lock() >> 48
                AND database = (SELECT oid FROM pg_database WHERE datname = current_database()));
 END $$;
 
--- What happened without moving anything: a state that lasts longer than it should.
+-- Events that moved nothing: an entity has been in a state for longer than it should.
 CREATE TABLE notice (
     position  bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     tenant    text COLLATE "C" NOT NULL,
@@ -422,21 +389,22 @@ CREATE TABLE idempotency_key (
 
 CREATE INDEX idempotency_key_expiry ON idempotency_key (expires_at);
 
--- The law: whatever moves, moves along a rule of its machine, and the row that says so is written by the database itself.
+-- The law: an entity moves only along a rule of its machine, and the database itself writes the audit trail.
 --
--- Whoever knows the law bumps `revision` with each move and says `trigger`, `reason`, `actor`, `metadata` and `entered_at`. A change of
--- `state` alone was typed by hand: before it is stored, whatever follows from the state is put right, and then it is a move like others.
+-- A writer that knows the law increments `revision` with each move and sets `trigger`, `reason`, `actor`, `metadata` and `entered_at`.
+-- A change of `state` alone was typed by hand: before it is stored, moved_by_hand sets what follows from the state, and then it is a move
+-- like any other.
 --
--- Moves are judged by the statement, not by the row: 100 rows cost one look at the rules. A row-level trigger stands only where its
--- WHEN costs the engine nothing. Every function keeps the search path that it was made with, so that nobody slips another table in.
+-- Moves are checked by statement, not by row: 100 rows cost one look at the rules. Row triggers exist only where their WHEN costs the
+-- engine nothing. Every function keeps the search path with which it was created, so that no session can substitute another table.
 
--- Refuse whatever the trigger that calls it stands for.
+-- Refuses the change for which the trigger fires.
 CREATE FUNCTION forbid() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     RAISE EXCEPTION 'pointsman: %', TG_ARGV[0];
 END $$;
 
--- Refuse a move, and say what would be allowed.
+-- Refuses a move, and says what is allowed.
 CREATE FUNCTION refuse_move(entity_id text, of_machine integer, before text, after text, cause text) RETURNS text
 LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
 DECLARE
@@ -446,7 +414,7 @@ DECLARE
                                 WHERE machine_id = of_machine AND from_state = before AND to_state = after
                                   AND cause IN (trigger, 'by hand'));
 BEGIN
-    RAISE EXCEPTION 'pointsman: no rule of machine % lets % move % -> % : % %', coalesce(called, of_machine::text), entity_id, before,
+    RAISE EXCEPTION 'pointsman: no rule of machine % allows % to move % -> % : % %', coalesce(called, of_machine::text), entity_id, before,
         after, cause, CASE WHEN fits THEN 'with this phase, outcome, revision, worker, session and open dependencies'
                            ELSE '(allowed: ' || coalesce(allowed, 'nothing') || ')' END;
 END $$;
@@ -454,82 +422,155 @@ END $$;
 CREATE FUNCTION refuse_beginning(kind text, entity_id text, of_machine integer, state text) RETURNS text
 LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
 BEGIN
-    RAISE EXCEPTION 'pointsman: a % begins once, in the initial state of a % machine, and nowhere else: not % in % of %',
+    RAISE EXCEPTION 'pointsman: a % is created once, in the initial state of a % machine: not % in % of %',
         kind, kind, entity_id, state, coalesce((SELECT name || ' ' || version FROM machine WHERE id = of_machine), of_machine::text);
 END $$;
 
--- A task's attempt that ends is written down with the move that ends it. Where another attempt takes over in the same move, the task
--- speaks of that one already, and what is known of the ended one is in the row before.
---
--- for each kind
---   run:     run = entity.id
---   task:    run = entity.run_id
---            needs = AND needs_worker = (entity.worker_id IS NOT NULL) AND entity.epoch = was.epoch + (entity.current_attempt IS NOT NULL AND entity.current_attempt IS DISTINCT FROM was.current_attempt)::integer AND (entity.worker_id IS NULL OR entity.worker_id = entity.attempt_worker_id) AND (NOT needs_session OR entity.session_id IS NOT NULL) AND (NOT needs_dependencies OR entity.open_dependencies = 0) AND (entity.attempt_worker_id IS NOT DISTINCT FROM was.attempt_worker_id OR EXISTS (SELECT 1 FROM worker WHERE worker.id = entity.attempt_worker_id AND worker.tenant = entity.tenant))
---            more = , was.current_attempt AS ended, was.attempt_worker_id AS worker_id, was.attempt_started_at AS started_at, was.attempt_resumed AS resumed, CASE WHEN entity.current_attempt IS NULL THEN entity.session_id ELSE was.session_id END AS session_id, CASE WHEN entity.current_attempt IS NULL THEN entity.attempt_cost_usd ELSE was.attempt_cost_usd END AS cost_usd, CASE WHEN entity.current_attempt IS NULL THEN entity.attempt_error ELSE was.attempt_error END AS error, CASE WHEN entity.current_attempt IS NULL THEN entity.attempt_exit_code ELSE was.attempt_exit_code END AS exit_code, CASE WHEN entity.current_attempt IS NULL THEN entity.attempt_log_path ELSE was.attempt_log_path END AS log_path, entity.current_attempt IS DISTINCT FROM was.current_attempt AS lets_go
---            also = , attempts AS (INSERT INTO attempt (task_id, epoch, tenant, worker_id, started_at, ended_at, ended_by, resumed, session_id, cost_usd, error, exit_code, log_path) SELECT id, ended, tenant, worker_id, started_at, greatest(entered_at, started_at), trigger, resumed, session_id, cost_usd, error, exit_code, log_path FROM moved WHERE ended IS NOT NULL AND lets_go)
---            fresh = AND entity.epoch = 0 AND entity.attempt_worker_id IS NULL
---            by_hand = AND NOT needs_worker AND to_phase <> 'active' AND (NOT needs_session OR new.session_id IS NOT NULL) AND (NOT needs_dependencies OR new.open_dependencies = 0)
---            clear = new.current_attempt := NULL; new.worker_id := NULL; new.lease_expired := false; new.reserved_usd := 0; new.available_at := NULL;
---   worker:  run = entity.run_id
---            clear = IF new.phase = 'done' THEN new.run_id := NULL; END IF;
---   breaker: run = NULL
---            clear = new.probe_task_id := NULL;
--- do
-CREATE FUNCTION {kind}_begins() RETURNS trigger LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
+-- Creation
+
+-- For runs, workers and breakers. Only workers have a column run_id, so it is read by its name, which is slow but rare.
+CREATE FUNCTION entity_begins() RETURNS trigger LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
 BEGIN
     PERFORM announce_moves();
     INSERT INTO transition (tenant, kind, entity_id, revision, run_id, machine_id, from_state, to_state, trigger, severity, reason,
                             actor, metadata, at, seconds_in_state)
-    SELECT entity.tenant, '{kind}', entity.id, 0, {run}, entity.machine_id, NULL, entity.state, 'create',
+    SELECT entity.tenant, TG_TABLE_NAME, entity.id, 0,
+           CASE TG_TABLE_NAME WHEN 'run' THEN entity.id ELSE to_jsonb(entity) ->> 'run_id' END,
+           entity.machine_id, NULL, entity.state, 'create',
            coalesce((SELECT 'info' FROM state
                       WHERE state.machine_id = entity.machine_id AND state.name = entity.state AND state.initial
-                        AND state.kind = '{kind}' AND state.phase = entity.phase
-                        AND state.outcome IS NOT DISTINCT FROM entity.outcome AND entity.revision = 0 {fresh}),
-                    refuse_beginning('{kind}', entity.id, entity.machine_id, entity.state)),
+                        AND state.kind = TG_TABLE_NAME AND state.phase = entity.phase
+                        AND state.outcome IS NOT DISTINCT FROM entity.outcome AND entity.revision = 0),
+                    refuse_beginning(TG_TABLE_NAME, entity.id, entity.machine_id, entity.state)),
            entity.reason, entity.actor, entity.metadata, entity.created_at, NULL
       FROM new_rows AS entity;
     RETURN NULL;
 END $$;
-CREATE TRIGGER {kind}_begins AFTER INSERT ON {kind} REFERENCING NEW TABLE AS new_rows
-    FOR EACH STATEMENT EXECUTE FUNCTION {kind}_begins();
 
--- The planner knows nothing of transition tables and keeps the plan of the first batch, which may have had one row: it is told to hash.
-CREATE FUNCTION {kind}_moves() RETURNS trigger LANGUAGE plpgsql
+CREATE FUNCTION task_begins() RETURNS trigger LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
+BEGIN
+    PERFORM announce_moves();
+    INSERT INTO transition (tenant, kind, entity_id, revision, run_id, machine_id, from_state, to_state, trigger, severity, reason,
+                            actor, metadata, at, seconds_in_state)
+    SELECT task.tenant, 'task', task.id, 0, task.run_id, task.machine_id, NULL, task.state, 'create',
+           coalesce((SELECT 'info' FROM state
+                      WHERE state.machine_id = task.machine_id AND state.name = task.state AND state.initial
+                        AND state.kind = 'task' AND state.phase = task.phase
+                        AND state.outcome IS NOT DISTINCT FROM task.outcome AND task.revision = 0
+                        AND task.epoch = 0 AND task.attempt_worker_id IS NULL),
+                    refuse_beginning('task', task.id, task.machine_id, task.state)),
+           task.reason, task.actor, task.metadata, task.created_at, NULL
+      FROM new_rows AS task;
+    RETURN NULL;
+END $$;
+
+CREATE TRIGGER run_begins AFTER INSERT ON run REFERENCING NEW TABLE AS new_rows FOR EACH STATEMENT EXECUTE FUNCTION entity_begins();
+CREATE TRIGGER task_begins AFTER INSERT ON task REFERENCING NEW TABLE AS new_rows FOR EACH STATEMENT EXECUTE FUNCTION task_begins();
+CREATE TRIGGER worker_begins AFTER INSERT ON worker REFERENCING NEW TABLE AS new_rows FOR EACH STATEMENT EXECUTE FUNCTION entity_begins();
+CREATE TRIGGER breaker_begins AFTER INSERT ON breaker REFERENCING NEW TABLE AS new_rows FOR EACH STATEMENT EXECUTE FUNCTION entity_begins();
+
+-- Moves
+
+-- The planner has no statistics of transition tables and keeps the plan of the first batch, which may have had one row: so it must hash.
+CREATE FUNCTION entity_moves() RETURNS trigger LANGUAGE plpgsql
+SET search_path FROM CURRENT SET enable_hashjoin = on SET enable_nestloop = off AS $$
+BEGIN
+    PERFORM announce_moves();
+    INSERT INTO transition (tenant, kind, entity_id, revision, run_id, machine_id, from_state, to_state, trigger, severity, reason,
+                            actor, metadata, at, seconds_in_state)
+    SELECT entity.tenant, TG_TABLE_NAME, entity.id, entity.revision,
+           CASE TG_TABLE_NAME WHEN 'run' THEN entity.id ELSE to_jsonb(entity) ->> 'run_id' END,
+           entity.machine_id, was.state, entity.state, entity.trigger,
+           coalesce((SELECT severity FROM rule
+                      WHERE rule.machine_id = was.machine_id AND rule.from_state = was.state AND rule.to_state = entity.state
+                        AND rule.trigger = entity.trigger AND rule.to_phase = entity.phase
+                        AND rule.to_outcome IS NOT DISTINCT FROM entity.outcome AND entity.revision = was.revision + 1),
+                    refuse_move(entity.id, was.machine_id, was.state, entity.state, entity.trigger)),
+           entity.reason, entity.actor, entity.metadata, entity.entered_at,
+           extract(epoch FROM entity.entered_at - was.entered_at)::double precision
+      FROM new_rows AS entity JOIN old_rows AS was ON was.id = entity.id
+     WHERE entity.revision <> was.revision;
+    RETURN NULL;
+END $$;
+
+-- A state of a task may need a worker, a session or met dependencies, and only a move begins or ends an attempt. The move that ends an
+-- attempt writes its row. If another attempt takes over in the same move, the new row is about that one, and the old row about the attempt
+-- that ends.
+CREATE FUNCTION task_moves() RETURNS trigger LANGUAGE plpgsql
 SET search_path FROM CURRENT SET enable_hashjoin = on SET enable_nestloop = off AS $$
 BEGIN
     PERFORM announce_moves();
     WITH moved AS MATERIALIZED (
-        SELECT entity.tenant, entity.id, entity.revision, {run} AS run_id, entity.machine_id, was.state AS from_state,
-               entity.state AS to_state, entity.trigger, entity.reason, entity.actor, entity.metadata, entity.entered_at,
-               was.entered_at AS since,
+        SELECT task.tenant, task.id, task.revision, task.run_id, task.machine_id, was.state AS from_state, task.state AS to_state,
+               task.trigger, task.reason, task.actor, task.metadata, task.entered_at, was.entered_at AS since,
                coalesce((SELECT severity FROM rule
-                          WHERE rule.machine_id = was.machine_id AND rule.from_state = was.state AND rule.to_state = entity.state
-                            AND rule.trigger = entity.trigger AND rule.to_phase = entity.phase
-                            AND rule.to_outcome IS NOT DISTINCT FROM entity.outcome AND entity.revision = was.revision + 1
-                            {needs}),
-                        refuse_move(entity.id, was.machine_id, was.state, entity.state, entity.trigger)) AS severity
-               {more}
-          FROM new_rows AS entity JOIN old_rows AS was ON was.id = entity.id
-         WHERE entity.revision <> was.revision
-    ) {also}
+                          WHERE rule.machine_id = was.machine_id AND rule.from_state = was.state AND rule.to_state = task.state
+                            AND rule.trigger = task.trigger AND rule.to_phase = task.phase
+                            AND rule.to_outcome IS NOT DISTINCT FROM task.outcome AND task.revision = was.revision + 1
+                            AND needs_worker = (task.worker_id IS NOT NULL)
+                            AND (NOT needs_session OR task.session_id IS NOT NULL)
+                            AND (NOT needs_dependencies OR task.open_dependencies = 0)
+                            -- A new attempt has the next epoch; otherwise the epoch stays.
+                            AND task.epoch = was.epoch + (task.current_attempt IS NOT NULL
+                                                          AND task.current_attempt IS DISTINCT FROM was.current_attempt)::integer
+                            -- The worker is the worker of the attempt, and of the same tenant.
+                            AND (task.worker_id IS NULL OR task.worker_id = task.attempt_worker_id)
+                            AND (task.attempt_worker_id IS NOT DISTINCT FROM was.attempt_worker_id
+                                 OR EXISTS (SELECT 1 FROM worker
+                                             WHERE worker.id = task.attempt_worker_id AND worker.tenant = task.tenant))),
+                        refuse_move(task.id, was.machine_id, was.state, task.state, task.trigger)) AS severity,
+               was.current_attempt AS ended, was.attempt_worker_id AS worker_id, was.attempt_started_at AS started_at,
+               was.attempt_resumed AS resumed, task.current_attempt IS DISTINCT FROM was.current_attempt AS lets_go,
+               CASE WHEN task.current_attempt IS NULL THEN task.session_id ELSE was.session_id END AS session_id,
+               CASE WHEN task.current_attempt IS NULL THEN task.attempt_cost_usd ELSE was.attempt_cost_usd END AS cost_usd,
+               CASE WHEN task.current_attempt IS NULL THEN task.attempt_error ELSE was.attempt_error END AS error,
+               CASE WHEN task.current_attempt IS NULL THEN task.attempt_exit_code ELSE was.attempt_exit_code END AS exit_code,
+               CASE WHEN task.current_attempt IS NULL THEN task.attempt_log_path ELSE was.attempt_log_path END AS log_path
+          FROM new_rows AS task JOIN old_rows AS was ON was.id = task.id
+         WHERE task.revision <> was.revision
+    ), attempts AS (
+        INSERT INTO attempt (task_id, epoch, tenant, worker_id, started_at, ended_at, ended_by, resumed, session_id, cost_usd, error,
+                             exit_code, log_path)
+        SELECT id, ended, tenant, worker_id, started_at, greatest(entered_at, started_at), trigger, resumed, session_id, cost_usd, error,
+               exit_code, log_path
+          FROM moved
+         WHERE ended IS NOT NULL AND lets_go
+    )
     INSERT INTO transition (tenant, kind, entity_id, revision, run_id, machine_id, from_state, to_state, trigger, severity, reason,
                             actor, metadata, at, seconds_in_state)
-    SELECT tenant, '{kind}', id, revision, run_id, machine_id, from_state, to_state, trigger, severity, reason, actor, metadata,
+    SELECT tenant, 'task', id, revision, run_id, machine_id, from_state, to_state, trigger, severity, reason, actor, metadata,
            entered_at, extract(epoch FROM entered_at - since)::double precision
       FROM moved;
     RETURN NULL;
 END $$;
-CREATE TRIGGER {kind}_moves AFTER UPDATE ON {kind} REFERENCING OLD TABLE AS old_rows NEW TABLE AS new_rows
-    FOR EACH STATEMENT EXECUTE FUNCTION {kind}_moves();
 
-CREATE FUNCTION {kind}_moved_by_hand() RETURNS trigger LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
+CREATE TRIGGER run_moves AFTER UPDATE ON run REFERENCING OLD TABLE AS old_rows NEW TABLE AS new_rows
+    FOR EACH STATEMENT EXECUTE FUNCTION entity_moves();
+CREATE TRIGGER task_moves AFTER UPDATE ON task REFERENCING OLD TABLE AS old_rows NEW TABLE AS new_rows
+    FOR EACH STATEMENT EXECUTE FUNCTION task_moves();
+CREATE TRIGGER worker_moves AFTER UPDATE ON worker REFERENCING OLD TABLE AS old_rows NEW TABLE AS new_rows
+    FOR EACH STATEMENT EXECUTE FUNCTION entity_moves();
+CREATE TRIGGER breaker_moves AFTER UPDATE ON breaker REFERENCING OLD TABLE AS old_rows NEW TABLE AS new_rows
+    FOR EACH STATEMENT EXECUTE FUNCTION entity_moves();
+
+-- Hand-typed changes
+
+CREATE FUNCTION moved_by_hand() RETURNS trigger LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
 DECLARE
     track rule;
 BEGIN
-    SELECT * INTO track FROM rule
-     WHERE machine_id = old.machine_id AND from_state = old.state AND to_state = new.state
-       {by_hand}
-     ORDER BY trigger LIMIT 1;
+    IF TG_TABLE_NAME = 'task' THEN
+        -- No hand-typed change begins an attempt: nothing would run.
+        SELECT * INTO track FROM rule
+         WHERE machine_id = old.machine_id AND from_state = old.state AND to_state = new.state
+           AND NOT needs_worker AND to_phase <> 'active'
+           AND (NOT needs_session OR new.session_id IS NOT NULL) AND (NOT needs_dependencies OR new.open_dependencies = 0)
+         ORDER BY trigger LIMIT 1;
+    ELSE
+        SELECT * INTO track FROM rule
+         WHERE machine_id = old.machine_id AND from_state = old.state AND to_state = new.state
+         ORDER BY trigger LIMIT 1;
+    END IF;
     IF NOT FOUND THEN
         PERFORM refuse_move(old.id, old.machine_id, old.state, new.state, 'by hand');
     END IF;
@@ -543,38 +584,67 @@ BEGIN
     new.entered_at := greatest(old.entered_at, clock_timestamp());
     new.started_at := CASE WHEN new.phase = 'active' THEN coalesce(new.started_at, new.entered_at) ELSE new.started_at END;
     new.completed_at := CASE WHEN new.phase = 'done' THEN new.entered_at END;
-    {clear}
+    IF TG_TABLE_NAME = 'task' THEN
+        new.current_attempt := NULL;
+        new.worker_id := NULL;
+        new.lease_expired := false;
+        new.reserved_usd := 0;
+        new.available_at := NULL;
+    ELSIF TG_TABLE_NAME = 'worker' AND new.phase = 'done' THEN
+        new.run_id := NULL;
+    ELSIF TG_TABLE_NAME = 'breaker' THEN
+        new.probe_task_id := NULL;
+    END IF;
     RETURN new;
 END $$;
-CREATE TRIGGER {kind}_moved_by_hand BEFORE UPDATE OF state ON {kind} FOR EACH ROW
-    WHEN (new.state IS DISTINCT FROM old.state AND new.revision = old.revision) EXECUTE FUNCTION {kind}_moved_by_hand();
 
-CREATE TRIGGER {kind}_keeps_its_machine BEFORE UPDATE OF id, machine_id, tenant ON {kind} FOR EACH ROW
-    WHEN (new.id <> old.id OR new.machine_id <> old.machine_id OR new.tenant <> old.tenant)
-    EXECUTE FUNCTION forbid('a {kind} keeps its id, its machine and its tenant');
+CREATE TRIGGER run_moved_by_hand BEFORE UPDATE OF state ON run FOR EACH ROW
+    WHEN (new.state IS DISTINCT FROM old.state AND new.revision = old.revision) EXECUTE FUNCTION moved_by_hand();
+CREATE TRIGGER task_moved_by_hand BEFORE UPDATE OF state ON task FOR EACH ROW
+    WHEN (new.state IS DISTINCT FROM old.state AND new.revision = old.revision) EXECUTE FUNCTION moved_by_hand();
+CREATE TRIGGER worker_moved_by_hand BEFORE UPDATE OF state ON worker FOR EACH ROW
+    WHEN (new.state IS DISTINCT FROM old.state AND new.revision = old.revision) EXECUTE FUNCTION moved_by_hand();
+CREATE TRIGGER breaker_moved_by_hand BEFORE UPDATE OF state ON breaker FOR EACH ROW
+    WHEN (new.state IS DISTINCT FROM old.state AND new.revision = old.revision) EXECUTE FUNCTION moved_by_hand();
 
-CREATE FUNCTION {kind}_phase_follows_state() RETURNS trigger LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
+-- What only a move changes
+
+CREATE FUNCTION phase_follows_state() RETURNS trigger LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
 BEGIN
     IF NOT EXISTS (SELECT 1 FROM state WHERE machine_id = new.machine_id AND name = new.state
                       AND phase = new.phase AND outcome IS NOT DISTINCT FROM new.outcome) THEN
-        RAISE EXCEPTION 'pointsman: the phase of a {kind} follows from its state; change the state';
+        RAISE EXCEPTION 'pointsman: only a move changes the phase of a %; change its state instead', TG_TABLE_NAME;
     END IF;
     RETURN NULL;
 END $$;
-CREATE TRIGGER {kind}_phase_follows_state AFTER UPDATE OF phase, outcome ON {kind} FOR EACH ROW
-    WHEN (new.revision = old.revision AND (new.phase <> old.phase OR new.outcome IS DISTINCT FROM old.outcome))
-    EXECUTE FUNCTION {kind}_phase_follows_state();
--- end
 
--- Only a move gives a task to a worker, or takes it away: so only states that need one have one, and no attempt ends unseen.
+CREATE TRIGGER run_phase_follows_state AFTER UPDATE OF phase, outcome ON run FOR EACH ROW
+    WHEN (new.revision = old.revision AND (new.phase <> old.phase OR new.outcome IS DISTINCT FROM old.outcome))
+    EXECUTE FUNCTION phase_follows_state();
+CREATE TRIGGER task_phase_follows_state AFTER UPDATE OF phase, outcome ON task FOR EACH ROW
+    WHEN (new.revision = old.revision AND (new.phase <> old.phase OR new.outcome IS DISTINCT FROM old.outcome))
+    EXECUTE FUNCTION phase_follows_state();
+CREATE TRIGGER worker_phase_follows_state AFTER UPDATE OF phase, outcome ON worker FOR EACH ROW
+    WHEN (new.revision = old.revision AND (new.phase <> old.phase OR new.outcome IS DISTINCT FROM old.outcome))
+    EXECUTE FUNCTION phase_follows_state();
+CREATE TRIGGER breaker_phase_follows_state AFTER UPDATE OF phase, outcome ON breaker FOR EACH ROW
+    WHEN (new.revision = old.revision AND (new.phase <> old.phase OR new.outcome IS DISTINCT FROM old.outcome))
+    EXECUTE FUNCTION phase_follows_state();
+
+-- A task gets and loses its worker and its attempt only by a move, so that only states that need a worker have one, and no attempt ends
+-- without its row.
 CREATE TRIGGER task_gets_its_worker_by_a_move BEFORE UPDATE OF worker_id, attempt_worker_id, current_attempt ON task FOR EACH ROW
     WHEN (new.revision = old.revision
           AND ((new.worker_id IS DISTINCT FROM old.worker_id AND (new.state = old.state OR new.worker_id IS NOT NULL))
                OR (new.state = old.state AND new.current_attempt IS DISTINCT FROM old.current_attempt)
                OR new.attempt_worker_id IS DISTINCT FROM old.attempt_worker_id))
-    EXECUTE FUNCTION forbid('a task gets its worker by a move, and not otherwise');
+    EXECUTE FUNCTION forbid('only a move changes the worker of a task');
 
--- A run that succeeded has only tasks that did.
+-- Every move that begins an attempt uses one epoch, so every epoch before the last has its attempt.
+CREATE TRIGGER task_epoch_grows BEFORE UPDATE OF epoch ON task FOR EACH ROW
+    WHEN (new.epoch <> old.epoch AND new.revision = old.revision)
+    EXECUTE FUNCTION forbid('only a move changes the epoch of a task');
+
 CREATE FUNCTION run_succeeds_with_its_tasks() RETURNS trigger LANGUAGE plpgsql
 SET search_path FROM CURRENT SET enable_hashjoin = on SET enable_nestloop = off AS $$
 DECLARE
@@ -585,40 +655,57 @@ DECLARE
          LIMIT 1);
 BEGIN
     IF too_soon IS NOT NULL THEN
-        RAISE EXCEPTION 'pointsman: a run succeeds only when all of its tasks have, and % has others', too_soon;
+        RAISE EXCEPTION 'pointsman: a run succeeds only when all of its tasks have succeeded, and % has others', too_soon;
     END IF;
     RETURN NULL;
 END $$;
 CREATE TRIGGER run_succeeds_with_its_tasks AFTER UPDATE ON run REFERENCING OLD TABLE AS old_rows NEW TABLE AS new_rows
     FOR EACH STATEMENT EXECUTE FUNCTION run_succeeds_with_its_tasks();
 
--- Only a move that begins an attempt spends an epoch, and each of them one: so every epoch before the last has its attempt.
-CREATE TRIGGER task_epoch_grows BEFORE UPDATE OF epoch ON task FOR EACH ROW
-    WHEN (new.epoch <> old.epoch AND new.revision = old.revision)
-    EXECUTE FUNCTION forbid('the epoch of a task grows with the attempts at it, and not otherwise');
+-- What nothing changes
 
-CREATE TRIGGER attempt_is_not_changed BEFORE UPDATE ON attempt EXECUTE FUNCTION forbid('an attempt that has ended stays as it is');
+CREATE TRIGGER run_keeps_its_machine BEFORE UPDATE OF id, machine_id, tenant ON run FOR EACH ROW
+    WHEN (new.id <> old.id OR new.machine_id <> old.machine_id OR new.tenant <> old.tenant)
+    EXECUTE FUNCTION forbid('a run keeps its id, machine and tenant');
+CREATE TRIGGER task_keeps_its_machine BEFORE UPDATE OF id, machine_id, tenant ON task FOR EACH ROW
+    WHEN (new.id <> old.id OR new.machine_id <> old.machine_id OR new.tenant <> old.tenant)
+    EXECUTE FUNCTION forbid('a task keeps its id, machine and tenant');
+CREATE TRIGGER worker_keeps_its_machine BEFORE UPDATE OF id, machine_id, tenant ON worker FOR EACH ROW
+    WHEN (new.id <> old.id OR new.machine_id <> old.machine_id OR new.tenant <> old.tenant)
+    EXECUTE FUNCTION forbid('a worker keeps its id, machine and tenant');
+CREATE TRIGGER breaker_keeps_its_machine BEFORE UPDATE OF id, machine_id, tenant ON breaker FOR EACH ROW
+    WHEN (new.id <> old.id OR new.machine_id <> old.machine_id OR new.tenant <> old.tenant)
+    EXECUTE FUNCTION forbid('a breaker keeps its id, machine and tenant');
 
--- What was written stays written.
-CREATE TRIGGER transition_is_not_changed BEFORE UPDATE ON transition EXECUTE FUNCTION forbid('the audit trail is not changed');
-CREATE TRIGGER transition_is_not_deleted BEFORE DELETE OR TRUNCATE ON transition EXECUTE FUNCTION forbid('the audit trail is not deleted');
+CREATE TRIGGER run_is_not_deleted BEFORE DELETE OR TRUNCATE ON run EXECUTE FUNCTION forbid('a run cannot be deleted');
+CREATE TRIGGER task_is_not_deleted BEFORE DELETE OR TRUNCATE ON task EXECUTE FUNCTION forbid('a task cannot be deleted');
+CREATE TRIGGER worker_is_not_deleted BEFORE DELETE OR TRUNCATE ON worker EXECUTE FUNCTION forbid('a worker cannot be deleted');
+CREATE TRIGGER breaker_is_not_deleted BEFORE DELETE OR TRUNCATE ON breaker EXECUTE FUNCTION forbid('a breaker cannot be deleted');
 
-CREATE TRIGGER machine_is_not_changed BEFORE UPDATE ON machine EXECUTE FUNCTION forbid('a machine is not changed; load a new version');
-CREATE TRIGGER machine_is_not_deleted BEFORE DELETE OR TRUNCATE ON machine EXECUTE FUNCTION forbid('a machine is not deleted');
+CREATE TRIGGER attempt_is_not_changed BEFORE UPDATE ON attempt EXECUTE FUNCTION forbid('an attempt that has ended cannot be changed');
+CREATE TRIGGER attempt_is_not_deleted BEFORE DELETE OR TRUNCATE ON attempt EXECUTE FUNCTION forbid('an attempt cannot be deleted');
+
+CREATE TRIGGER transition_is_not_changed BEFORE UPDATE ON transition EXECUTE FUNCTION forbid('the audit trail cannot be changed');
+CREATE TRIGGER transition_is_not_deleted BEFORE DELETE OR TRUNCATE ON transition EXECUTE FUNCTION forbid('the audit trail cannot be deleted');
+
+CREATE TRIGGER machine_is_not_changed BEFORE UPDATE ON machine EXECUTE FUNCTION forbid('a machine cannot be changed; load a new version');
+CREATE TRIGGER machine_is_not_deleted BEFORE DELETE OR TRUNCATE ON machine EXECUTE FUNCTION forbid('a machine cannot be deleted');
 CREATE TRIGGER state_is_not_changed BEFORE UPDATE ON state
-    EXECUTE FUNCTION forbid('a state is not changed; load a new version of its machine');
+    EXECUTE FUNCTION forbid('a state cannot be changed; load a new version of its machine');
 CREATE TRIGGER state_is_not_deleted BEFORE DELETE OR TRUNCATE ON state
-    EXECUTE FUNCTION forbid('a state is not deleted; load a new version of its machine');
+    EXECUTE FUNCTION forbid('a state cannot be deleted; load a new version of its machine');
 CREATE TRIGGER rule_is_not_changed BEFORE UPDATE ON rule
-    EXECUTE FUNCTION forbid('a rule is not changed; load a new version of its machine');
+    EXECUTE FUNCTION forbid('a rule cannot be changed; load a new version of its machine');
 CREATE TRIGGER rule_is_not_deleted BEFORE DELETE OR TRUNCATE ON rule
-    EXECUTE FUNCTION forbid('a rule is not deleted; load a new version of its machine');
+    EXECUTE FUNCTION forbid('a rule cannot be deleted; load a new version of its machine');
 
--- Rules are laid before their machine stands; none is added afterwards.
+-- What only the law writes
+
+-- States and rules are inserted before their machine; afterwards none can be added.
 CREATE FUNCTION comes_before_its_machine() RETURNS trigger LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
 BEGIN
     IF EXISTS (SELECT 1 FROM new_rows JOIN machine ON machine.id = new_rows.machine_id) THEN
-        RAISE EXCEPTION 'pointsman: no % is added to a machine; load a new version', TG_TABLE_NAME;
+        RAISE EXCEPTION 'pointsman: a % cannot be added to a machine; load a new version', TG_TABLE_NAME;
     END IF;
     RETURN NULL;
 END $$;
@@ -627,24 +714,12 @@ CREATE TRIGGER state_comes_before_its_machine AFTER INSERT ON state REFERENCING 
 CREATE TRIGGER rule_comes_before_its_machine AFTER INSERT ON rule REFERENCING NEW TABLE AS new_rows
     FOR EACH STATEMENT EXECUTE FUNCTION comes_before_its_machine();
 
--- What is, is not deleted; and nobody but the law writes the trail.
--- for each kind
---   run:     law = yes
---   task:    law = yes
---   worker:  law = yes
---   breaker: law = yes
--- do
-CREATE TRIGGER {kind}_is_not_deleted BEFORE DELETE OR TRUNCATE ON {kind} EXECUTE FUNCTION forbid('a {kind} is not deleted');
--- end
-CREATE TRIGGER attempt_is_not_deleted BEFORE DELETE OR TRUNCATE ON attempt EXECUTE FUNCTION forbid('an attempt is not deleted');
 CREATE FUNCTION comes_by_law() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     IF pg_trigger_depth() < 2 THEN
-        RAISE EXCEPTION 'pointsman: %', TG_ARGV[0];
+        RAISE EXCEPTION 'pointsman: only the law writes %', TG_ARGV[0];
     END IF;
     RETURN NULL;
 END $$;
-CREATE TRIGGER transition_goes_on BEFORE INSERT ON transition FOR EACH STATEMENT
-    EXECUTE FUNCTION comes_by_law('the audit trail is written by the law, and by nobody else');
-CREATE TRIGGER attempt_was_current BEFORE INSERT ON attempt FOR EACH STATEMENT
-    EXECUTE FUNCTION comes_by_law('attempts are written by the law, and by nobody else');
+CREATE TRIGGER transition_goes_on BEFORE INSERT ON transition FOR EACH STATEMENT EXECUTE FUNCTION comes_by_law('the audit trail');
+CREATE TRIGGER attempt_was_current BEFORE INSERT ON attempt FOR EACH STATEMENT EXECUTE FUNCTION comes_by_law('attempts');

@@ -1,27 +1,27 @@
-"""Rows to parameters, and money back without the zeros that PostgreSQL fills it up with."""
+"""Rows to parameters of PostgreSQL, and money back without the zeros that PostgreSQL appends."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from decimal import Decimal
-from functools import lru_cache
+from functools import cache, lru_cache
 from operator import attrgetter
-from typing import Any, ClassVar, TypeVar, get_args, get_type_hints
+from typing import Any, ClassVar
 
-import msgspec
 from msgspec import Struct
 from psycopg import Connection, Cursor
 from psycopg.abc import Buffer
 from psycopg.adapt import Loader
 from psycopg.types.numeric import NumericBinaryLoader
 
+from pointsman.store.columns import Reader, Row, compile_reader, table_of, types_of
 from pointsman.store.rows import Entity
+from pointsman.store.scripts import Dialect
 
-Row = TypeVar("Row", bound=Struct)
 MOST_KNOWN_AMOUNTS = 4096
-_TYPES: dict[Any, str] = {
+_TYPES: dict[type, str] = {
     str: "text",
     int: "integer",
     bool: "boolean",
@@ -30,11 +30,11 @@ _TYPES: dict[Any, str] = {
     Decimal: "numeric",
 }
 _PLAIN = re.compile(r"(?!null$)[0-9A-Za-z_]+", re.IGNORECASE)
-"""Text that may stand in an array as it is."""
+"""Text that needs no quotes in an array."""
 
 
 class UsdLoader(Loader):
-    """numeric(14, 6) comes as 1.500000 and is the amount 1.5, as it was stored."""
+    """Reads numeric(14, 6), which comes as 1.500000, as the amount that was stored, 1.5."""
 
     def load(self, data: Buffer) -> Decimal:
         return _to_usd(bytes(data))
@@ -66,35 +66,31 @@ def adapt(connection: Connection[Any]) -> None:
     connection.adapters.register_loader("numeric", UsdBinaryLoader)
 
 
-_MAKERS: dict[tuple[str, int], Callable[[Sequence[Any]], Any]] = {}
+def _insert(row_type: type[Struct]) -> str:
+    """All rows of a batch come as one JSON parameter."""
+    columns = ", ".join(row_type.__struct_fields__)
+    typed = ", ".join(f"{name} {_TYPES[kind]}" for name, kind in types_of(row_type).items())
+    return f"{table_of(row_type)} ({columns}) SELECT {columns} FROM json_to_recordset(:rows) AS new ({typed})"  # noqa: S608
 
 
-def make_row(row_type: type[Row], query: str) -> Callable[[Cursor[Any]], Callable[[Sequence[Any]], Row]]:
-    """Rows from what a query returns; columns that a newer version has added are left out."""
-
-    def prepare(cursor: Cursor[Any]) -> Callable[[Sequence[Any]], Row]:
-        # `cursor.description` would make an object of every column, every time.
-        result = cursor.pgresult
-        columns = result.nfields if result else 0
-        maker = _MAKERS.get((query, columns))
-        if maker is None:
-            names = [(result.fname(index) or b"").decode() for index in range(columns)] if result else []
-            known = [(index, name) for index, name in enumerate(names) if name in row_type.__struct_fields__]
-            # Written out as one expression, this is twice as quick as a dictionary; only names of columns go into it.
-            source = f"lambda row: row_type({', '.join(f'{name}=row[{index}]' for index, name in known)})"
-            maker = _MAKERS[query, columns] = eval(source, {"row_type": row_type})  # noqa: S307
-        return maker
-
-    return prepare
+DIALECT = Dialect(parameter="%({})s", any_of="= ANY(%({})s)", insert=_insert)
 
 
-def to_json(rows: Collection[Any]) -> str:
-    """A whole batch: money as text, instants as ISO 8601, what is not set left out."""
-    return msgspec.json.encode(list(rows)).decode()
+@cache
+def row_factory_of(row_type: type[Row]) -> Callable[[Cursor[Any]], Reader[Row]]:
+    @cache
+    def reader_of(count: int) -> Reader[Row]:
+        return compile_reader(row_type, count, {}, {})
+
+    def row_factory(cursor: Cursor[Any]) -> Reader[Row]:
+        # `cursor.description` would create an object for every column, every time.
+        return reader_of(cursor.pgresult.nfields if cursor.pgresult else 0)
+
+    return row_factory
 
 
 def in_turns(rows: Sequence[Entity]) -> Iterable[Sequence[Entity]]:
-    """One statement changes a row once: whoever moves twice in a batch does so in two statements."""
+    """One statement changes a row once, so a row that moves twice in a batch needs two statements."""
     if len({row.id for row in rows}) == len(rows):
         return (rows,)
     turns: list[dict[str, Entity]] = []
@@ -109,7 +105,7 @@ def in_turns(rows: Sequence[Entity]) -> Iterable[Sequence[Entity]]:
 def update_of(rows: Sequence[Entity], columns: Sequence[str], *, moved: int) -> tuple[bytes, dict[str, Any]]:
     """The statement that stores these columns of rows whose revision was `moved` less, and its parameters.
 
-    What all rows have in common is said once, which is nearly everything: rows of a batch have mostly made the same move.
+    A value that all rows share is a single parameter. Most values are, because most rows of a batch make the same move.
     """
     names = ("id", "revision", *(column for column in columns if column != "revision"))
     values: dict[str, Any] = {}
@@ -125,8 +121,8 @@ def update_of(rows: Sequence[Entity], columns: Sequence[str], *, moved: int) -> 
 
 @lru_cache(maxsize=4096)
 def _write_update(row_type: type[Entity], columns: tuple[str, ...], differing: tuple[str, ...], moved: int) -> bytes:
-    types = _find_types(row_type)
-    table = row_type.__name__.lower()
+    types = {name: _TYPES[kind] for name, kind in types_of(row_type).items()}
+    table = table_of(row_type)
     values = {name: f"new.{name}" if name in differing else f"%({name})s::{types[name]}" for name in (*columns, "revision")}
     changes = ", ".join(f"{column} = {values[column]}" for column in columns)
     arrays = ", ".join(f"%({name})s::{types[name]}[]" for name in differing)
@@ -137,16 +133,6 @@ def _write_update(row_type: type[Entity], columns: tuple[str, ...], differing: t
     # Only names of columns and tables are put in here.
     statement = f"UPDATE {table} SET {changes}{source} WHERE {which} AND {table}.revision = {values['revision']} - {moved}"  # noqa: S608
     return statement.encode()
-
-
-@lru_cache
-def _find_types(row_type: type[Entity]) -> dict[str, str]:
-    return {
-        name: _TYPES[candidate]
-        for name, annotation in get_type_hints(row_type).items()
-        for candidate in (annotation, *get_args(annotation))
-        if candidate in _TYPES
-    }
 
 
 def to_array(values: Iterable[Any]) -> str:

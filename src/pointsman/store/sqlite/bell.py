@@ -1,7 +1,7 @@
-"""Wake-ups between processes that share a database file, without looking again and again.
+"""Wake-ups between processes that share a database file, without polling.
 
-Each process that listens has a FIFO in the folder `<database>-bell`; whoever has committed writes one byte, the news, to every
-FIFO there. A reader sleeps in the kernel until then. FIFOs that nobody reads any more are removed by whoever meets them.
+Each process that listens has a FIFO in the folder `<database>-bell`. After a commit, the writer writes one byte, the wake-up,
+to every FIFO there; a reader sleeps in the kernel until then. A writer removes FIFOs that no process reads any more.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _END = 0x80
 
 class Bell:
     def __init__(self, database: Path | None, name: str) -> None:
-        """Without a database file there is only this process, and the bell rings in it alone."""
+        """Without a database file, the bell rings in this process only."""
         self._folder = Path(f"{database}-bell") if database else None
         self._own = self._folder / name if self._folder else None
         self._fifo: int | None = None
@@ -40,18 +40,18 @@ class Bell:
 
         return stop
 
-    def ring(self, news: Wakeup) -> None:
-        """Tell everybody, here and in other processes; never waits, never fails."""
-        self._tell(news)
+    def ring(self, wakeup: Wakeup) -> None:
+        """Wake all listeners, here and in other processes; never waits, never fails."""
+        self._tell(wakeup)
         if self._folder is None:
             return
         try:
             others = [entry.path for entry in os.scandir(self._folder) if not entry.name.startswith(".")]
-        except OSError:  # no folder, no listener; and what is committed stays so, whatever happens to the bell
+        except OSError:  # no folder means no listener, and a broken bell must not fail a commit
             return
         for path in others:
             if path != str(self._own):
-                _ring_one(path, news)
+                _ring_one(path, wakeup)
 
     def close(self) -> None:
         with self._lock:
@@ -67,20 +67,20 @@ class Bell:
             assert self._own
             with suppress(OSError):
                 self._own.unlink()
-                self._own.parent.rmdir()  # fails while others are there, and should
+                self._own.parent.rmdir()  # fails while other processes listen, and should
 
     def _open(self) -> None:
         assert self._folder
         assert self._own
-        # It gets its name when it is read: whoever met it before would take it for one that nobody reads any more.
+        # It gets its name once it is open: before, a writer would take it for one that no process reads any more.
         unnamed = self._own.with_name(f".{self._own.name}")
         while self._fifo is None:
             self._folder.mkdir(exist_ok=True)
-            # Whoever leaves as the last one takes the folder away, also between two of these steps.
+            # The last process that leaves removes the folder, perhaps between two of these steps.
             with suppress(FileNotFoundError):
                 with suppress(FileExistsError):
                     os.mkfifo(unnamed)
-                # Open for writing, too, so that reading blocks instead of meeting an end whenever no writer is there.
+                # Open for writing, too: otherwise a read returns the end of the file whenever no writer has it open.
                 self._fifo = os.open(unnamed, os.O_RDWR)
                 unnamed.rename(self._own)
         self._thread = threading.Thread(target=self._hear, args=(self._fifo,), name="pointsman-bell", daemon=True)
@@ -88,30 +88,30 @@ class Bell:
 
     def _hear(self, fifo: int) -> None:
         while True:
-            news = Wakeup.NOTHING
+            wakeup = Wakeup.NOTHING
             for byte in os.read(fifo, 4096):
                 if byte & _END:
                     return
-                news |= Wakeup(byte)
-            self._tell(news)
+                wakeup |= Wakeup(byte)
+            self._tell(wakeup)
 
-    def _tell(self, news: Wakeup) -> None:
+    def _tell(self, wakeup: Wakeup) -> None:
         with self._lock:
             listeners = tuple(self._listeners)
         for heard in listeners:
-            heard(news)
+            heard(wakeup)
 
 
-def _ring_one(path: str, news: Wakeup) -> None:
+def _ring_one(path: str, wakeup: Wakeup) -> None:
     try:
         fifo = os.open(path, os.O_WRONLY | os.O_NONBLOCK)
     except OSError as error:
-        if error.errno == errno.ENXIO:  # nobody reads it: its process is gone
+        if error.errno == errno.ENXIO:  # no process reads it any more
             with suppress(OSError):
                 Path(path).unlink()
         return
     try:
-        with suppress(BlockingIOError, BrokenPipeError):  # full: it has plenty of news to wake up to
-            os.write(fifo, bytes([news]))
+        with suppress(BlockingIOError, BrokenPipeError):  # a full FIFO wakes its reader anyway
+            os.write(fifo, bytes([wakeup]))
     finally:
         os.close(fifo)

@@ -1,13 +1,13 @@
--- The whole schema, for reading: what all migrations together lead to, and a test compares them.
+-- The whole schema, for readers: all migrations in one file. `make docs` writes it and a test compares it; never edit it.
 
--- The tables. SQLite has neither instants nor decimals: both are whole millionths, of a second since 1970 (UTC) and of a dollar.
+-- The tables. SQLite has neither instants nor decimals: instants are microseconds since 1970 (UTC), money is millionths of a dollar.
 
 CREATE TABLE tenant (
     id         TEXT PRIMARY KEY,
     created_at INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 
--- Every version of every machine that was ever loaded; an entity keeps the one that it began with.
+-- Every version of every machine that was ever loaded. An entity keeps the version with which it was created.
 CREATE TABLE machine (
     id          INTEGER PRIMARY KEY,
     name        TEXT NOT NULL,
@@ -30,7 +30,7 @@ CREATE TABLE state (
     CHECK ((phase = 'done') = (outcome IS NOT NULL))
 ) STRICT, WITHOUT ROWID;
 
--- What is legal: one row for each declared move, with what the state that it leads to is and needs.
+-- The legal moves: one row for each, with the phase, the outcome and the needs of the state to which it leads.
 CREATE TABLE rule (
     machine_id         INTEGER NOT NULL REFERENCES machine DEFERRABLE INITIALLY DEFERRED,
     from_state         TEXT NOT NULL,
@@ -47,8 +47,8 @@ CREATE TABLE rule (
     FOREIGN KEY (machine_id, to_state) REFERENCES state
 ) STRICT, WITHOUT ROWID;
 
--- Which phases and outcomes there are is said where states are: the law lets no row have another one than its state. (A list in a CHECK is
--- made anew for every row that is written.)
+-- The phases and outcomes are checked in `state`: the law lets no row have a phase or outcome that differs from its state. (SQLite would
+-- build the list of a CHECK again for every row that it writes.)
 CREATE TABLE run (
     id            TEXT PRIMARY KEY,
     tenant        TEXT NOT NULL REFERENCES tenant,
@@ -88,12 +88,12 @@ CREATE TABLE run (
     CHECK (started_at >= created_at),
     CHECK (completed_at >= coalesce(started_at, created_at)),
     CHECK ((depth = 0) = (parent_run_id IS NULL)),
-    -- What is reserved always fits; what was really spent is a fact, whatever the limit said.
+    -- Reservations must fit into the budget. Spent money is a fact, also beyond it.
     CHECK (reserved_usd = 0 OR spent_usd + reserved_usd <= budget_usd)
 ) STRICT;
 
 CREATE INDEX run_of_tenant ON run (tenant, id);
-CREATE INDEX run_with_workers ON run (created_at) WHERE allocates = 1 AND phase IN ('queued', 'active');
+CREATE INDEX run_with_workers ON run (created_at) WHERE allocates AND phase IN ('queued', 'active');
 
 CREATE TABLE lane (
     id           INTEGER PRIMARY KEY,
@@ -153,8 +153,8 @@ CREATE TABLE task (
     reserved_usd        INTEGER NOT NULL CHECK (reserved_usd >= 0),
     session_id          TEXT,
     keep_session        INTEGER NOT NULL CHECK (keep_session IN (0, 1)),
-    -- Of the attempt that holds it, or of the last one.
-    attempt_worker_id   TEXT, -- of the same tenant; the law looks, also where foreign keys are off
+    -- About the current attempt, or else the last one.
+    attempt_worker_id   TEXT, -- of the same tenant, as the law checks; foreign keys may be off
     attempt_started_at  INTEGER,
     attempt_resumed     INTEGER NOT NULL CHECK (attempt_resumed IN (0, 1)),
     attempt_cost_usd    INTEGER NOT NULL CHECK (attempt_cost_usd >= 0),
@@ -185,48 +185,15 @@ CREATE TABLE task (
     CHECK ((depth = 0) = (parent_task_id IS NULL))
 ) STRICT;
 
--- Finished work is in none of these.
+-- No index but the last one has tasks that have succeeded.
 CREATE INDEX task_claimable ON task (tenant, lane_id, priority DESC, id)
-    WHERE phase = 'queued' AND open_dependencies = 0 AND available_at IS NULL AND run_open = 1 AND is_gate = 0 AND allocated = 0;
+    WHERE phase = 'queued' AND open_dependencies = 0 AND available_at IS NULL AND run_open AND NOT is_gate AND NOT allocated;
 CREATE INDEX task_claimable_of_run ON task (run_id, lane_id, priority DESC, id)
-    WHERE phase = 'queued' AND open_dependencies = 0 AND available_at IS NULL AND run_open = 1 AND is_gate = 0;
-CREATE INDEX task_reclaimable ON task (tenant, lane_id) WHERE lease_expired = 1;
+    WHERE phase = 'queued' AND open_dependencies = 0 AND available_at IS NULL AND run_open AND NOT is_gate;
+CREATE INDEX task_reclaimable ON task (tenant, lane_id) WHERE lease_expired;
 CREATE INDEX task_held ON task (attempt_worker_id) WHERE current_attempt IS NOT NULL;
 CREATE INDEX task_unfinished ON task (run_id, phase) WHERE outcome IS NULL OR outcome <> 'success';
 CREATE INDEX task_of_parent ON task (parent_task_id, outcome) WHERE parent_task_id IS NOT NULL;
-
--- A task without what can be large.
-CREATE VIEW task_in_brief AS
-    SELECT id, tenant, machine_id, state, phase, outcome, revision, trigger, reason, actor, metadata, entered_at, created_at,
-           started_at, completed_at, run_id, parent_task_id, depth, position, name, lane_id, priority, is_gate, critical,
-           review_wanted, has_checks, has_subtasks, allocated, run_open, open_dependencies, available_at, epoch, current_attempt, worker_id,
-           lease_expired, attempt_count, max_attempts, retry_count, max_retries, reclaim_count, max_reclaims, policy, budget_usd,
-           cost_usd, reserved_usd, session_id, keep_session, attempt_worker_id, attempt_started_at, attempt_resumed, attempt_cost_usd, attempt_error,
-           attempt_exit_code, attempt_log_path, question, answer, comment, error, cancel_requested_at
-      FROM task;
-
--- The same for whoever is to do it.
-CREATE VIEW task_to_claim AS
-    SELECT id, tenant, machine_id, state, phase, outcome, revision, trigger, reason, actor, metadata, entered_at, created_at,
-           started_at, completed_at, run_id, parent_task_id, depth, position, name, lane_id, priority, is_gate, critical,
-           review_wanted, has_checks, has_subtasks, allocated, run_open, open_dependencies, available_at, epoch, current_attempt, worker_id,
-           lease_expired, attempt_count, max_attempts, retry_count, max_retries, reclaim_count, max_reclaims, policy, budget_usd,
-           cost_usd, reserved_usd, session_id, keep_session, attempt_worker_id, attempt_started_at, attempt_resumed, attempt_cost_usd, attempt_error,
-           attempt_exit_code, attempt_log_path, question, answer, comment, error, cancel_requested_at, payload
-      FROM task;
-
--- What tells whether tasks are alike. One that is plain asks for nothing but to be done, and nothing has happened to it yet.
-CREATE VIEW task_key AS
-    SELECT id, tenant, run_id, machine_id, state, lane_id, revision, epoch, current_attempt, attempt_worker_id, attempt_count,
-           started_at IS NOT NULL AS started, max_retries, max_reclaims, policy, entered_at, priority, name, payload,
-           phase, open_dependencies, available_at, run_open, is_gate, allocated,
-           is_gate = 0 AND has_checks = 0 AND has_subtasks = 0 AND review_wanted = 0 AND allocated = 0 AND lease_expired = 0 AND keep_session = 0 AND attempt_resumed = 0
-           AND parent_task_id IS NULL AND budget_usd IS NULL AND max_attempts IS NULL AND available_at IS NULL
-           AND open_dependencies = 0 AND retry_count = 0 AND reclaim_count = 0 AND cost_usd = 0 AND reserved_usd = 0
-           AND attempt_cost_usd = 0 AND attempt_error IS NULL AND attempt_exit_code IS NULL AND attempt_log_path IS NULL
-           AND session_id IS NULL AND question IS NULL AND answer IS NULL AND comment IS NULL AND error IS NULL AND reason IS NULL
-           AND cancel_requested_at IS NULL AND outcome IS NULL AS plain
-      FROM task;
 
 CREATE TABLE dependency (
     task_id       TEXT NOT NULL REFERENCES task,
@@ -237,7 +204,7 @@ CREATE TABLE dependency (
 
 CREATE INDEX dependency_dependents ON dependency (depends_on_id);
 
--- Attempts that are over, written by the law as they end; one that goes on is a matter of its task.
+-- Attempts that have ended; the law writes them. The current attempt is in the columns of its task.
 CREATE TABLE attempt (
     task_id    TEXT NOT NULL,
     epoch      INTEGER NOT NULL CHECK (epoch > 0),
@@ -342,7 +309,7 @@ CREATE TABLE timer (
 
 CREATE INDEX timer_due ON timer (due_at);
 
--- The audit trail and the event stream: one sequence, written by the triggers of the law and by nobody else.
+-- The audit trail, which is also the event stream. Only the triggers of the law write it.
 CREATE TABLE transition (
     position         INTEGER PRIMARY KEY,
     tenant           TEXT NOT NULL,
@@ -364,7 +331,7 @@ CREATE TABLE transition (
 
 CREATE UNIQUE INDEX transition_of_entity ON transition (entity_id, revision);
 
--- What happened without moving anything: a state that lasts longer than it should.
+-- Events that moved nothing: an entity has been in a state for longer than it should.
 CREATE TABLE notice (
     position  INTEGER PRIMARY KEY,
     tenant    TEXT NOT NULL,
@@ -390,105 +357,278 @@ CREATE TABLE idempotency_key (
 
 CREATE INDEX idempotency_key_expiry ON idempotency_key (expires_at);
 
--- The law: whatever moves, moves along a rule of its machine, and the row that says so is written by the database itself.
+-- The law: an entity moves only along a rule of its machine, and the database itself writes the audit trail.
 --
--- Whoever knows the law bumps `revision` with each move and says `trigger`, `reason`, `actor`, `metadata` and `entered_at`. A change of
--- `state` alone was typed by hand: when a rule allows it, it is audited all the same, and what follows from the state is put right here,
--- the revision too. That correction moves nothing itself, which is how the triggers tell it: the state stays, and the actor is 'sql'.
--- The messages of RAISE are constant, so that the shells that people have (3.40) can open the file. Lines are written with VALUES: an
--- INSERT … SELECT into a table that has triggers itself takes the way round a temporary table, for every row.
+-- A writer that knows the law increments `revision` with each move and sets `trigger`, `reason`, `actor`, `metadata` and `entered_at`.
+-- A change of `state` alone was typed by hand. If a rule allows it, the trigger <kind>_changed_by_hand takes it back and repeats it as a
+-- move, with everything that follows from the state.
+--
+-- SQLite has no functions, so the triggers of the four kinds are alike. The messages of RAISE are constant, so that older sqlite3 shells
+-- (3.40) can open the file. Rows of `transition` are written with VALUES: INSERT … SELECT into a table that has triggers itself would
+-- build a temporary table for every row.
 
--- for each kind
---   run:     new_run = new.id
---            its_run = entity.id
---   task:    new_run = new.run_id
---            its_run = entity.run_id
---            needs = AND needs_worker = (new.worker_id IS NOT NULL) AND (needs_session = 0 OR new.session_id IS NOT NULL) AND (needs_dependencies = 0 OR new.open_dependencies = 0) AND new.epoch = old.epoch + (new.current_attempt IS NOT NULL AND new.current_attempt IS NOT old.current_attempt) AND (new.worker_id IS NULL OR new.worker_id IS new.attempt_worker_id) AND (new.attempt_worker_id IS old.attempt_worker_id OR EXISTS (SELECT 1 FROM worker WHERE worker.id = new.attempt_worker_id AND worker.tenant = new.tenant))
---            fresh = AND new.epoch = 0 AND new.attempt_worker_id IS NULL
---            by_hand = AND needs_worker = 0 AND to_phase <> 'active' AND new.epoch = old.epoch AND new.attempt_worker_id IS old.attempt_worker_id AND (needs_session = 0 OR new.session_id IS NOT NULL) AND (needs_dependencies = 0 OR new.open_dependencies = 0)
---            clear = , current_attempt = NULL, worker_id = NULL, lease_expired = 0, reserved_usd = 0, available_at = NULL
---            keeps = , worker_id, attempt_worker_id, current_attempt, epoch
---            kept = OR new.worker_id IS NOT old.worker_id OR new.attempt_worker_id IS NOT old.attempt_worker_id OR new.current_attempt IS NOT old.current_attempt OR new.epoch <> old.epoch
---            identity = , run_id, name
---            identified = OR new.run_id <> old.run_id OR new.name <> old.name
---            taken = OR EXISTS (SELECT 1 FROM task WHERE run_id = new.run_id AND name = new.name)
---   worker:  new_run = new.run_id
---            its_run = entity.run_id
---            clear = , run_id = CASE WHEN to_phase <> 'done' THEN run_id END
---   breaker: new_run = NULL
---            its_run = NULL
---            clear = , probe_task_id = NULL
---            identity = , tool
---            identified = OR new.tool <> old.tool
---            taken = OR EXISTS (SELECT 1 FROM breaker WHERE tenant = new.tenant AND tool = new.tool)
--- do
-CREATE TRIGGER {kind}_begins AFTER INSERT ON {kind} BEGIN
+-- Runs
+
+CREATE TRIGGER run_begins AFTER INSERT ON run BEGIN
     INSERT INTO transition (tenant, kind, entity_id, revision, run_id, machine_id, from_state, to_state, trigger, severity, reason,
                             actor, metadata, at, seconds_in_state)
-    VALUES (new.tenant, '{kind}', new.id, 0, {new_run}, new.machine_id, NULL, new.state, 'create',
+    VALUES (new.tenant, 'run', new.id, 0, new.id, new.machine_id, NULL, new.state, 'create',
             coalesce((SELECT 'info' FROM state
-                       WHERE machine_id = new.machine_id AND name = new.state AND initial = 1 AND kind = '{kind}' AND phase = new.phase
-                         AND outcome IS new.outcome AND new.revision = 0 {fresh}),
-                     RAISE(ABORT, 'pointsman: a {kind} begins once, in the initial state of a {kind} machine, and nowhere else')),
+                       WHERE machine_id = new.machine_id AND name = new.state AND initial = 1 AND kind = 'run' AND phase = new.phase
+                         AND outcome IS new.outcome AND new.revision = 0),
+                     RAISE(ABORT, 'pointsman: a run is created once, in the initial state of a run machine')),
             new.reason, new.actor, new.metadata, new.created_at, NULL);
 END;
 
-CREATE TRIGGER {kind}_moves AFTER UPDATE OF revision ON {kind}
-    WHEN new.revision <> old.revision AND (new.state <> old.state OR new.actor IS NOT 'sql') BEGIN
+CREATE TRIGGER run_moves AFTER UPDATE OF revision ON run
+    WHEN new.revision <> old.revision BEGIN
     INSERT INTO transition (tenant, kind, entity_id, revision, run_id, machine_id, from_state, to_state, trigger, severity, reason,
                             actor, metadata, at, seconds_in_state)
-    VALUES (new.tenant, '{kind}', new.id, new.revision, {new_run}, new.machine_id, old.state, new.state, new.trigger,
+    VALUES (new.tenant, 'run', new.id, new.revision, new.id, new.machine_id, old.state, new.state, new.trigger,
             coalesce((SELECT severity FROM rule
                        WHERE machine_id = old.machine_id AND from_state = old.state AND to_state = new.state AND trigger = new.trigger
-                         AND to_phase = new.phase AND to_outcome IS new.outcome AND new.revision = old.revision + 1
-                         {needs}),
-                     RAISE(ABORT, 'pointsman: no rule of its machine lets this {kind} move so')),
+                         AND to_phase = new.phase AND to_outcome IS new.outcome AND new.revision = old.revision + 1),
+                     RAISE(ABORT, 'pointsman: no rule of its machine allows this run to move like this')),
             new.reason, new.actor, new.metadata, new.entered_at, (new.entered_at - old.entered_at) / 1e6);
 END;
 
--- Whatever else is changed in what only moves may change. One trigger for all of it, because the engine pays for each, fired or not.
-CREATE TRIGGER {kind}_changed_by_hand AFTER UPDATE OF state, phase, outcome, revision{keeps} ON {kind}
-    WHEN new.revision = old.revision OR (new.state = old.state AND new.actor IS 'sql') BEGIN
-    SELECT RAISE(ABORT, 'pointsman: revision, phase, outcome, worker and epoch of a {kind} follow from its moves; change the state')
-     WHERE new.revision <> old.revision
-        OR (new.state = old.state AND (new.phase <> old.phase OR new.outcome IS NOT old.outcome {kept}));
-    UPDATE {kind}
-       SET revision = new.revision + 1, phase = to_phase, outcome = to_outcome, trigger = moved.cause, actor = 'sql', metadata = NULL,
-           entered_at = moved.at, reason = CASE WHEN new.reason IS NOT old.reason THEN new.reason END,
+-- Handles every other change of columns that only moves may change. It is one trigger, because the engine pays for each, fired or not.
+CREATE TRIGGER run_changed_by_hand AFTER UPDATE OF state, phase, outcome ON run
+    WHEN new.revision = old.revision BEGIN
+    SELECT RAISE(ABORT, 'pointsman: only a move changes the phase and outcome of a run; change its state instead')
+     WHERE new.state = old.state AND (new.phase <> old.phase OR new.outcome IS NOT old.outcome);
+    UPDATE run SET state = old.state WHERE id = new.id AND new.state <> old.state;
+    UPDATE run
+       SET state = new.state, revision = new.revision + 1, phase = to_phase, outcome = to_outcome, trigger = moved.cause, actor = 'sql',
+           metadata = NULL, entered_at = moved.at, reason = CASE WHEN new.reason IS NOT old.reason THEN new.reason END,
            started_at = CASE WHEN to_phase = 'active' THEN coalesce(started_at, moved.at) ELSE started_at END,
            completed_at = CASE WHEN to_phase = 'done' THEN moved.at END
-           {clear}
       FROM (SELECT trigger AS cause, to_phase, to_outcome,
                    max(old.entered_at, CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER) * 1000) AS at
               FROM rule
              WHERE machine_id = old.machine_id AND from_state = old.state AND to_state = new.state
-               {by_hand}
              ORDER BY trigger LIMIT 1) AS moved
-     WHERE {kind}.id = new.id AND new.state <> old.state;
-    SELECT RAISE(ABORT, 'pointsman: no rule of its machine lets this {kind} move so') WHERE new.state <> old.state AND changes() = 0;
+     WHERE run.id = new.id AND new.state <> old.state;
+    SELECT RAISE(ABORT, 'pointsman: no rule of its machine allows this run to move like this')
+     WHERE new.state <> old.state AND changes() = 0;
+END;
+
+CREATE TRIGGER run_keeps_its_machine BEFORE UPDATE OF id, machine_id, tenant ON run
+    WHEN new.id <> old.id OR new.machine_id <> old.machine_id OR new.tenant <> old.tenant BEGIN
+    SELECT RAISE(ABORT, 'pointsman: a run keeps its id, machine and tenant');
+END;
+
+-- REPLACE deletes the row that it replaces, and no trigger fires for that.
+CREATE TRIGGER run_is_not_replaced BEFORE INSERT ON run
+    WHEN EXISTS (SELECT 1 FROM run WHERE rowid = new.rowid) BEGIN
+    SELECT RAISE(ABORT, 'pointsman: this run exists already and cannot be replaced');
+END;
+
+CREATE TRIGGER run_is_not_deleted BEFORE DELETE ON run BEGIN SELECT RAISE(ABORT, 'pointsman: a run cannot be deleted'); END;
+
+-- A run succeeds only if all of its tasks have.
+CREATE TRIGGER run_succeeds_with_its_tasks AFTER UPDATE OF outcome ON run
+    WHEN new.outcome = 'success' AND old.outcome IS NOT 'success' BEGIN
+    SELECT RAISE(ABORT, 'pointsman: a run succeeds only when all of its tasks have succeeded')
+     WHERE EXISTS (SELECT 1 FROM task WHERE run_id = new.id AND (outcome IS NULL OR outcome <> 'success'));
+END;
+
+-- Tasks: a state may need a worker, a session or met dependencies, and only a move begins or ends an attempt.
+
+CREATE TRIGGER task_begins AFTER INSERT ON task BEGIN
     INSERT INTO transition (tenant, kind, entity_id, revision, run_id, machine_id, from_state, to_state, trigger, severity, reason,
                             actor, metadata, at, seconds_in_state)
-    SELECT entity.tenant, '{kind}', entity.id, entity.revision, {its_run}, entity.machine_id, old.state, entity.state,
-           entity.trigger, severity, entity.reason, 'sql', NULL, entity.entered_at, (entity.entered_at - old.entered_at) / 1e6
-      FROM {kind} AS entity JOIN rule
-        ON rule.machine_id = entity.machine_id AND from_state = old.state AND to_state = entity.state AND rule.trigger = entity.trigger
-     WHERE entity.id = new.id AND new.state <> old.state;
+    VALUES (new.tenant, 'task', new.id, 0, new.run_id, new.machine_id, NULL, new.state, 'create',
+            coalesce((SELECT 'info' FROM state
+                       WHERE machine_id = new.machine_id AND name = new.state AND initial = 1 AND kind = 'task' AND phase = new.phase
+                         AND outcome IS new.outcome AND new.revision = 0 AND new.epoch = 0 AND new.attempt_worker_id IS NULL),
+                     RAISE(ABORT, 'pointsman: a task is created once, in the initial state of a task machine')),
+            new.reason, new.actor, new.metadata, new.created_at, NULL);
 END;
 
-CREATE TRIGGER {kind}_keeps_its_machine BEFORE UPDATE OF id, machine_id, tenant{identity} ON {kind}
-    WHEN new.id <> old.id OR new.machine_id <> old.machine_id OR new.tenant <> old.tenant {identified} BEGIN
-    SELECT RAISE(ABORT, 'pointsman: a {kind} keeps its id, its machine and its tenant, a task its run and name, a breaker its tool');
+CREATE TRIGGER task_moves AFTER UPDATE OF revision ON task
+    WHEN new.revision <> old.revision BEGIN
+    INSERT INTO transition (tenant, kind, entity_id, revision, run_id, machine_id, from_state, to_state, trigger, severity, reason,
+                            actor, metadata, at, seconds_in_state)
+    VALUES (new.tenant, 'task', new.id, new.revision, new.run_id, new.machine_id, old.state, new.state, new.trigger,
+            coalesce((SELECT severity FROM rule
+                       WHERE machine_id = old.machine_id AND from_state = old.state AND to_state = new.state AND trigger = new.trigger
+                         AND to_phase = new.phase AND to_outcome IS new.outcome AND new.revision = old.revision + 1
+                         AND needs_worker = (new.worker_id IS NOT NULL)
+                         AND (needs_session = 0 OR new.session_id IS NOT NULL)
+                         AND (needs_dependencies = 0 OR new.open_dependencies = 0)
+                         -- A new attempt has the next epoch; otherwise the epoch stays.
+                         AND new.epoch = old.epoch + (new.current_attempt IS NOT NULL AND new.current_attempt IS NOT old.current_attempt)
+                         -- The worker is the worker of the attempt, and of the same tenant.
+                         AND (new.worker_id IS NULL OR new.worker_id IS new.attempt_worker_id)
+                         AND (new.attempt_worker_id IS old.attempt_worker_id
+                              OR EXISTS (SELECT 1 FROM worker WHERE worker.id = new.attempt_worker_id AND worker.tenant = new.tenant))),
+                     RAISE(ABORT, 'pointsman: no rule of its machine allows this task to move like this')),
+            new.reason, new.actor, new.metadata, new.entered_at, (new.entered_at - old.entered_at) / 1e6);
 END;
 
--- REPLACE deletes what is in its way, and no trigger hears of that.
-CREATE TRIGGER {kind}_is_not_replaced BEFORE INSERT ON {kind}
-    WHEN EXISTS (SELECT 1 FROM {kind} WHERE rowid = new.rowid) {taken} BEGIN
-    SELECT RAISE(ABORT, 'pointsman: there is such a {kind} already, and it is not replaced');
+CREATE TRIGGER task_changed_by_hand AFTER UPDATE OF state, phase, outcome, worker_id, attempt_worker_id, current_attempt, epoch ON task
+    WHEN new.revision = old.revision BEGIN
+    SELECT RAISE(ABORT, 'pointsman: only a move changes the phase, outcome, worker and epoch of a task; change its state instead')
+     WHERE new.state = old.state AND (new.phase <> old.phase OR new.outcome IS NOT old.outcome
+                                       OR new.worker_id IS NOT old.worker_id OR new.attempt_worker_id IS NOT old.attempt_worker_id
+                                       OR new.current_attempt IS NOT old.current_attempt OR new.epoch <> old.epoch);
+    UPDATE task SET state = old.state WHERE id = new.id AND new.state <> old.state;
+    UPDATE task
+       SET state = new.state, revision = new.revision + 1, phase = to_phase, outcome = to_outcome, trigger = moved.cause, actor = 'sql',
+           metadata = NULL, entered_at = moved.at, reason = CASE WHEN new.reason IS NOT old.reason THEN new.reason END,
+           started_at = CASE WHEN to_phase = 'active' THEN coalesce(started_at, moved.at) ELSE started_at END,
+           completed_at = CASE WHEN to_phase = 'done' THEN moved.at END,
+           current_attempt = NULL, worker_id = NULL, lease_expired = 0, reserved_usd = 0, available_at = NULL
+      FROM (SELECT trigger AS cause, to_phase, to_outcome,
+                   max(old.entered_at, CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER) * 1000) AS at
+              FROM rule
+             WHERE machine_id = old.machine_id AND from_state = old.state AND to_state = new.state
+               -- No hand-typed change begins an attempt: nothing would run.
+               AND needs_worker = 0 AND to_phase <> 'active'
+               AND new.epoch = old.epoch AND new.attempt_worker_id IS old.attempt_worker_id
+               AND (needs_session = 0 OR new.session_id IS NOT NULL)
+               AND (needs_dependencies = 0 OR new.open_dependencies = 0)
+             ORDER BY trigger LIMIT 1) AS moved
+     WHERE task.id = new.id AND new.state <> old.state;
+    SELECT RAISE(ABORT, 'pointsman: no rule of its machine allows this task to move like this')
+     WHERE new.state <> old.state AND changes() = 0;
 END;
--- end
 
--- An attempt that ends is written down, whoever ended it. Where another one takes over in the same move, the task speaks of that one.
--- Only a move that begins an attempt spends an epoch, and each of them one: so every epoch before the last has its attempt.
+CREATE TRIGGER task_keeps_its_machine BEFORE UPDATE OF id, machine_id, tenant, run_id, name ON task
+    WHEN new.id <> old.id OR new.machine_id <> old.machine_id OR new.tenant <> old.tenant
+      OR new.run_id <> old.run_id OR new.name <> old.name BEGIN
+    SELECT RAISE(ABORT, 'pointsman: a task keeps its id, machine, tenant, run and name');
+END;
+
+CREATE TRIGGER task_is_not_replaced BEFORE INSERT ON task
+    WHEN EXISTS (SELECT 1 FROM task WHERE rowid = new.rowid)
+      OR EXISTS (SELECT 1 FROM task WHERE run_id = new.run_id AND name = new.name) BEGIN
+    SELECT RAISE(ABORT, 'pointsman: this task exists already and cannot be replaced');
+END;
+
+CREATE TRIGGER task_is_not_deleted BEFORE DELETE ON task BEGIN SELECT RAISE(ABORT, 'pointsman: a task cannot be deleted'); END;
+
+-- Workers
+
+CREATE TRIGGER worker_begins AFTER INSERT ON worker BEGIN
+    INSERT INTO transition (tenant, kind, entity_id, revision, run_id, machine_id, from_state, to_state, trigger, severity, reason,
+                            actor, metadata, at, seconds_in_state)
+    VALUES (new.tenant, 'worker', new.id, 0, new.run_id, new.machine_id, NULL, new.state, 'create',
+            coalesce((SELECT 'info' FROM state
+                       WHERE machine_id = new.machine_id AND name = new.state AND initial = 1 AND kind = 'worker' AND phase = new.phase
+                         AND outcome IS new.outcome AND new.revision = 0),
+                     RAISE(ABORT, 'pointsman: a worker is created once, in the initial state of a worker machine')),
+            new.reason, new.actor, new.metadata, new.created_at, NULL);
+END;
+
+CREATE TRIGGER worker_moves AFTER UPDATE OF revision ON worker
+    WHEN new.revision <> old.revision BEGIN
+    INSERT INTO transition (tenant, kind, entity_id, revision, run_id, machine_id, from_state, to_state, trigger, severity, reason,
+                            actor, metadata, at, seconds_in_state)
+    VALUES (new.tenant, 'worker', new.id, new.revision, new.run_id, new.machine_id, old.state, new.state, new.trigger,
+            coalesce((SELECT severity FROM rule
+                       WHERE machine_id = old.machine_id AND from_state = old.state AND to_state = new.state AND trigger = new.trigger
+                         AND to_phase = new.phase AND to_outcome IS new.outcome AND new.revision = old.revision + 1),
+                     RAISE(ABORT, 'pointsman: no rule of its machine allows this worker to move like this')),
+            new.reason, new.actor, new.metadata, new.entered_at, (new.entered_at - old.entered_at) / 1e6);
+END;
+
+CREATE TRIGGER worker_changed_by_hand AFTER UPDATE OF state, phase, outcome ON worker
+    WHEN new.revision = old.revision BEGIN
+    SELECT RAISE(ABORT, 'pointsman: only a move changes the phase and outcome of a worker; change its state instead')
+     WHERE new.state = old.state AND (new.phase <> old.phase OR new.outcome IS NOT old.outcome);
+    UPDATE worker SET state = old.state WHERE id = new.id AND new.state <> old.state;
+    UPDATE worker
+       SET state = new.state, revision = new.revision + 1, phase = to_phase, outcome = to_outcome, trigger = moved.cause, actor = 'sql',
+           metadata = NULL, entered_at = moved.at, reason = CASE WHEN new.reason IS NOT old.reason THEN new.reason END,
+           started_at = CASE WHEN to_phase = 'active' THEN coalesce(started_at, moved.at) ELSE started_at END,
+           completed_at = CASE WHEN to_phase = 'done' THEN moved.at END,
+           run_id = CASE WHEN to_phase <> 'done' THEN run_id END
+      FROM (SELECT trigger AS cause, to_phase, to_outcome,
+                   max(old.entered_at, CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER) * 1000) AS at
+              FROM rule
+             WHERE machine_id = old.machine_id AND from_state = old.state AND to_state = new.state
+             ORDER BY trigger LIMIT 1) AS moved
+     WHERE worker.id = new.id AND new.state <> old.state;
+    SELECT RAISE(ABORT, 'pointsman: no rule of its machine allows this worker to move like this')
+     WHERE new.state <> old.state AND changes() = 0;
+END;
+
+CREATE TRIGGER worker_keeps_its_machine BEFORE UPDATE OF id, machine_id, tenant ON worker
+    WHEN new.id <> old.id OR new.machine_id <> old.machine_id OR new.tenant <> old.tenant BEGIN
+    SELECT RAISE(ABORT, 'pointsman: a worker keeps its id, machine and tenant');
+END;
+
+CREATE TRIGGER worker_is_not_replaced BEFORE INSERT ON worker
+    WHEN EXISTS (SELECT 1 FROM worker WHERE rowid = new.rowid) BEGIN
+    SELECT RAISE(ABORT, 'pointsman: this worker exists already and cannot be replaced');
+END;
+
+CREATE TRIGGER worker_is_not_deleted BEFORE DELETE ON worker BEGIN SELECT RAISE(ABORT, 'pointsman: a worker cannot be deleted'); END;
+
+-- Breakers
+
+CREATE TRIGGER breaker_begins AFTER INSERT ON breaker BEGIN
+    INSERT INTO transition (tenant, kind, entity_id, revision, run_id, machine_id, from_state, to_state, trigger, severity, reason,
+                            actor, metadata, at, seconds_in_state)
+    VALUES (new.tenant, 'breaker', new.id, 0, NULL, new.machine_id, NULL, new.state, 'create',
+            coalesce((SELECT 'info' FROM state
+                       WHERE machine_id = new.machine_id AND name = new.state AND initial = 1 AND kind = 'breaker' AND phase = new.phase
+                         AND outcome IS new.outcome AND new.revision = 0),
+                     RAISE(ABORT, 'pointsman: a breaker is created once, in the initial state of a breaker machine')),
+            new.reason, new.actor, new.metadata, new.created_at, NULL);
+END;
+
+CREATE TRIGGER breaker_moves AFTER UPDATE OF revision ON breaker
+    WHEN new.revision <> old.revision BEGIN
+    INSERT INTO transition (tenant, kind, entity_id, revision, run_id, machine_id, from_state, to_state, trigger, severity, reason,
+                            actor, metadata, at, seconds_in_state)
+    VALUES (new.tenant, 'breaker', new.id, new.revision, NULL, new.machine_id, old.state, new.state, new.trigger,
+            coalesce((SELECT severity FROM rule
+                       WHERE machine_id = old.machine_id AND from_state = old.state AND to_state = new.state AND trigger = new.trigger
+                         AND to_phase = new.phase AND to_outcome IS new.outcome AND new.revision = old.revision + 1),
+                     RAISE(ABORT, 'pointsman: no rule of its machine allows this breaker to move like this')),
+            new.reason, new.actor, new.metadata, new.entered_at, (new.entered_at - old.entered_at) / 1e6);
+END;
+
+CREATE TRIGGER breaker_changed_by_hand AFTER UPDATE OF state, phase, outcome ON breaker
+    WHEN new.revision = old.revision BEGIN
+    SELECT RAISE(ABORT, 'pointsman: only a move changes the phase and outcome of a breaker; change its state instead')
+     WHERE new.state = old.state AND (new.phase <> old.phase OR new.outcome IS NOT old.outcome);
+    UPDATE breaker SET state = old.state WHERE id = new.id AND new.state <> old.state;
+    UPDATE breaker
+       SET state = new.state, revision = new.revision + 1, phase = to_phase, outcome = to_outcome, trigger = moved.cause, actor = 'sql',
+           metadata = NULL, entered_at = moved.at, reason = CASE WHEN new.reason IS NOT old.reason THEN new.reason END,
+           started_at = CASE WHEN to_phase = 'active' THEN coalesce(started_at, moved.at) ELSE started_at END,
+           completed_at = CASE WHEN to_phase = 'done' THEN moved.at END, probe_task_id = NULL
+      FROM (SELECT trigger AS cause, to_phase, to_outcome,
+                   max(old.entered_at, CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER) * 1000) AS at
+              FROM rule
+             WHERE machine_id = old.machine_id AND from_state = old.state AND to_state = new.state
+             ORDER BY trigger LIMIT 1) AS moved
+     WHERE breaker.id = new.id AND new.state <> old.state;
+    SELECT RAISE(ABORT, 'pointsman: no rule of its machine allows this breaker to move like this')
+     WHERE new.state <> old.state AND changes() = 0;
+END;
+
+CREATE TRIGGER breaker_keeps_its_machine BEFORE UPDATE OF id, machine_id, tenant, tool ON breaker
+    WHEN new.id <> old.id OR new.machine_id <> old.machine_id OR new.tenant <> old.tenant OR new.tool <> old.tool BEGIN
+    SELECT RAISE(ABORT, 'pointsman: a breaker keeps its id, machine, tenant and tool');
+END;
+
+CREATE TRIGGER breaker_is_not_replaced BEFORE INSERT ON breaker
+    WHEN EXISTS (SELECT 1 FROM breaker WHERE rowid = new.rowid)
+      OR EXISTS (SELECT 1 FROM breaker WHERE tenant = new.tenant AND tool = new.tool) BEGIN
+    SELECT RAISE(ABORT, 'pointsman: this breaker exists already and cannot be replaced');
+END;
+
+CREATE TRIGGER breaker_is_not_deleted BEFORE DELETE ON breaker BEGIN SELECT RAISE(ABORT, 'pointsman: a breaker cannot be deleted'); END;
+
+-- Attempts
+
+-- The move that ends an attempt writes its row. If another attempt takes over in the same move, the new row is about that one, and the old
+-- row about the attempt that ends. Every move that begins an attempt uses one epoch, so every epoch before the last has its attempt.
 CREATE TRIGGER attempt_ends AFTER UPDATE OF current_attempt ON task
     WHEN old.current_attempt IS NOT NULL AND new.current_attempt IS NOT old.current_attempt BEGIN
     INSERT INTO attempt (task_id, epoch, tenant, worker_id, started_at, ended_at, ended_by, resumed, session_id, cost_usd, error,
@@ -501,83 +641,62 @@ CREATE TRIGGER attempt_ends AFTER UPDATE OF current_attempt ON task
             CASE WHEN new.current_attempt IS NULL THEN new.attempt_exit_code ELSE old.attempt_exit_code END,
             CASE WHEN new.current_attempt IS NULL THEN new.attempt_log_path ELSE old.attempt_log_path END);
 END;
-
--- A run that succeeded has only tasks that did.
-CREATE TRIGGER run_succeeds_with_its_tasks AFTER UPDATE OF outcome ON run
-    WHEN new.outcome = 'success' AND old.outcome IS NOT 'success' BEGIN
-    SELECT RAISE(ABORT, 'pointsman: a run succeeds only when all of its tasks have')
-     WHERE EXISTS (SELECT 1 FROM task WHERE run_id = new.id AND (outcome IS NULL OR outcome <> 'success'));
-END;
-
-CREATE TRIGGER attempt_is_not_changed BEFORE UPDATE ON attempt BEGIN
-    SELECT RAISE(ABORT, 'pointsman: an attempt that has ended stays as it is');
-END;
-
--- What was written stays written.
-CREATE TRIGGER transition_is_not_changed BEFORE UPDATE ON transition BEGIN
-    SELECT RAISE(ABORT, 'pointsman: the audit trail is not changed');
-END;
-CREATE TRIGGER transition_is_not_deleted BEFORE DELETE ON transition BEGIN
-    SELECT RAISE(ABORT, 'pointsman: the audit trail is not deleted');
-END;
-CREATE TRIGGER machine_is_not_changed BEFORE UPDATE ON machine BEGIN
-    SELECT RAISE(ABORT, 'pointsman: a machine is not changed; load a new version');
-END;
-CREATE TRIGGER machine_is_not_replaced BEFORE INSERT ON machine
-    WHEN EXISTS (SELECT 1 FROM machine WHERE id = new.id OR (name = new.name AND version = new.version)) BEGIN
-    SELECT RAISE(ABORT, 'pointsman: a machine is not replaced; load a new version');
-END;
-CREATE TRIGGER machine_is_not_deleted BEFORE DELETE ON machine BEGIN
-    SELECT RAISE(ABORT, 'pointsman: a machine is not deleted');
-END;
-CREATE TRIGGER state_is_not_changed BEFORE UPDATE ON state BEGIN
-    SELECT RAISE(ABORT, 'pointsman: a state is not changed; load a new version of its machine');
-END;
-CREATE TRIGGER state_is_not_deleted BEFORE DELETE ON state BEGIN
-    SELECT RAISE(ABORT, 'pointsman: a state is not deleted; load a new version of its machine');
-END;
-CREATE TRIGGER rule_is_not_changed BEFORE UPDATE ON rule BEGIN
-    SELECT RAISE(ABORT, 'pointsman: a rule is not changed; load a new version of its machine');
-END;
-CREATE TRIGGER rule_is_not_deleted BEFORE DELETE ON rule BEGIN
-    SELECT RAISE(ABORT, 'pointsman: a rule is not deleted; load a new version of its machine');
-END;
-
--- Rules are laid before their machine stands; none is added afterwards.
-CREATE TRIGGER state_comes_before_its_machine BEFORE INSERT ON state
-    WHEN EXISTS (SELECT 1 FROM machine WHERE id = new.machine_id) BEGIN
-    SELECT RAISE(ABORT, 'pointsman: no state is added to a machine; load a new version');
-END;
-CREATE TRIGGER rule_comes_before_its_machine BEFORE INSERT ON rule
-    WHEN EXISTS (SELECT 1 FROM machine WHERE id = new.machine_id) BEGIN
-    SELECT RAISE(ABORT, 'pointsman: no rule is added to a machine; load a new version');
-END;
-
--- What is, is not deleted; and nobody but the law writes the trail: every revision up to the last has its line already, and a new one comes
--- with its row.
--- for each kind
---   run:     law = yes
---   task:    law = yes
---   worker:  law = yes
---   breaker: law = yes
--- do
-CREATE TRIGGER {kind}_is_not_deleted BEFORE DELETE ON {kind} BEGIN
-    SELECT RAISE(ABORT, 'pointsman: a {kind} is not deleted');
-END;
--- end
-CREATE TRIGGER attempt_is_not_deleted BEFORE DELETE ON attempt BEGIN
-    SELECT RAISE(ABORT, 'pointsman: an attempt is not deleted');
-END;
 CREATE TRIGGER attempt_was_current BEFORE INSERT ON attempt
     WHEN EXISTS (SELECT 1 FROM attempt WHERE task_id = new.task_id AND epoch = new.epoch)
       OR NOT EXISTS (SELECT 1 FROM task WHERE id = new.task_id AND epoch >= new.epoch AND current_attempt IS NOT new.epoch) BEGIN
-    SELECT RAISE(ABORT, 'pointsman: attempts are written by the law, and by nobody else');
+    SELECT RAISE(ABORT, 'pointsman: only the law writes attempts');
 END;
+CREATE TRIGGER attempt_is_not_changed BEFORE UPDATE ON attempt BEGIN
+    SELECT RAISE(ABORT, 'pointsman: an attempt that has ended cannot be changed');
+END;
+CREATE TRIGGER attempt_is_not_deleted BEFORE DELETE ON attempt BEGIN SELECT RAISE(ABORT, 'pointsman: an attempt cannot be deleted'); END;
+
+-- The audit trail
+
+-- Only the law writes it: every revision up to the last has its line already, and a new line comes with the new revision of its row.
 CREATE TRIGGER transition_goes_on BEFORE INSERT ON transition
     WHEN EXISTS (SELECT 1 FROM transition WHERE entity_id = new.entity_id AND revision = new.revision)
       OR CASE new.kind WHEN 'task' THEN (SELECT revision FROM task WHERE id = new.entity_id)
                        WHEN 'run' THEN (SELECT revision FROM run WHERE id = new.entity_id)
                        WHEN 'worker' THEN (SELECT revision FROM worker WHERE id = new.entity_id)
                        WHEN 'breaker' THEN (SELECT revision FROM breaker WHERE id = new.entity_id) END IS NOT new.revision BEGIN
-    SELECT RAISE(ABORT, 'pointsman: the audit trail is written by the law, and by nobody else');
+    SELECT RAISE(ABORT, 'pointsman: only the law writes the audit trail');
+END;
+CREATE TRIGGER transition_is_not_changed BEFORE UPDATE ON transition BEGIN
+    SELECT RAISE(ABORT, 'pointsman: the audit trail cannot be changed');
+END;
+CREATE TRIGGER transition_is_not_deleted BEFORE DELETE ON transition BEGIN
+    SELECT RAISE(ABORT, 'pointsman: the audit trail cannot be deleted');
+END;
+
+-- Machines
+
+-- States and rules are inserted before their machine; afterwards none can be added.
+CREATE TRIGGER state_comes_before_its_machine BEFORE INSERT ON state
+    WHEN EXISTS (SELECT 1 FROM machine WHERE id = new.machine_id) BEGIN
+    SELECT RAISE(ABORT, 'pointsman: a state cannot be added to a machine; load a new version');
+END;
+CREATE TRIGGER rule_comes_before_its_machine BEFORE INSERT ON rule
+    WHEN EXISTS (SELECT 1 FROM machine WHERE id = new.machine_id) BEGIN
+    SELECT RAISE(ABORT, 'pointsman: a rule cannot be added to a machine; load a new version');
+END;
+CREATE TRIGGER machine_is_not_replaced BEFORE INSERT ON machine
+    WHEN EXISTS (SELECT 1 FROM machine WHERE id = new.id OR (name = new.name AND version = new.version)) BEGIN
+    SELECT RAISE(ABORT, 'pointsman: a machine cannot be replaced; load a new version');
+END;
+CREATE TRIGGER machine_is_not_changed BEFORE UPDATE ON machine BEGIN
+    SELECT RAISE(ABORT, 'pointsman: a machine cannot be changed; load a new version');
+END;
+CREATE TRIGGER machine_is_not_deleted BEFORE DELETE ON machine BEGIN SELECT RAISE(ABORT, 'pointsman: a machine cannot be deleted'); END;
+CREATE TRIGGER state_is_not_changed BEFORE UPDATE ON state BEGIN
+    SELECT RAISE(ABORT, 'pointsman: a state cannot be changed; load a new version of its machine');
+END;
+CREATE TRIGGER state_is_not_deleted BEFORE DELETE ON state BEGIN
+    SELECT RAISE(ABORT, 'pointsman: a state cannot be deleted; load a new version of its machine');
+END;
+CREATE TRIGGER rule_is_not_changed BEFORE UPDATE ON rule BEGIN
+    SELECT RAISE(ABORT, 'pointsman: a rule cannot be changed; load a new version of its machine');
+END;
+CREATE TRIGGER rule_is_not_deleted BEFORE DELETE ON rule BEGIN
+    SELECT RAISE(ABORT, 'pointsman: a rule cannot be deleted; load a new version of its machine');
 END;

@@ -1,12 +1,12 @@
--- The tables. Instants are timestamptz, money is numeric; what is a key or is put in order has the collation "C", so that PostgreSQL
--- and SQLite agree about the order. Hot tables keep room on their pages, and are vacuumed early: whatever moves is written often.
+-- The tables. Keys and columns that queries sort by have the collation "C", so that PostgreSQL and SQLite sort alike. Tables of entities
+-- that move are written often: they keep free space on their pages and are vacuumed early.
 
 CREATE TABLE tenant (
     id         text COLLATE "C" PRIMARY KEY,
     created_at timestamptz NOT NULL
 );
 
--- Every version of every machine that was ever loaded; an entity keeps the one that it began with.
+-- Every version of every machine that was ever loaded. An entity keeps the version with which it was created.
 CREATE TABLE machine (
     id          integer PRIMARY KEY,
     name        text COLLATE "C" NOT NULL,
@@ -29,7 +29,7 @@ CREATE TABLE state (
     CONSTRAINT state_done_has_outcome CHECK ((phase = 'done') = (outcome IS NOT NULL))
 );
 
--- What is legal: one row for each declared move, with what the state that it leads to is and needs.
+-- The legal moves: one row for each, with the phase, the outcome and the needs of the state to which it leads.
 CREATE TABLE rule (
     machine_id         integer NOT NULL REFERENCES machine DEFERRABLE INITIALLY DEFERRED,
     from_state         text COLLATE "C" NOT NULL,
@@ -86,7 +86,7 @@ CREATE TABLE run (
     CONSTRAINT run_completes_after_start CHECK (completed_at >= coalesce(started_at, created_at)),
     CONSTRAINT run_depth_follows_parent CHECK ((depth = 0) = (parent_run_id IS NULL)),
     CONSTRAINT run_retries_in_bounds CHECK (retry_count BETWEEN 0 AND max_retries),
-    -- What is reserved always fits; what was really spent is a fact, whatever the limit said.
+    -- Reservations must fit into the budget. Spent money is a fact, also beyond it.
     CONSTRAINT run_reservation_fits CHECK (reserved_usd = 0 OR spent_usd + reserved_usd <= budget_usd)
 ) WITH (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.02, autovacuum_analyze_scale_factor = 0.02);
 
@@ -188,7 +188,7 @@ CREATE TABLE task (
     reserved_usd        numeric(14, 6) NOT NULL CHECK (reserved_usd >= 0),
     session_id          text,
     keep_session        boolean NOT NULL,
-    -- Of the attempt that holds it, or of the last one.
+    -- About the current attempt, or else the last one.
     attempt_worker_id   text COLLATE "C",
     attempt_started_at  timestamptz,
     attempt_resumed     boolean NOT NULL,
@@ -223,7 +223,7 @@ CREATE TABLE task (
     CONSTRAINT task_depth_follows_parent CHECK ((depth = 0) = (parent_task_id IS NULL))
 ) WITH (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.02, autovacuum_analyze_scale_factor = 0.02);
 
--- Finished work is in none of these.
+-- No index but the last one has tasks that have succeeded.
 CREATE INDEX task_claimable ON task (tenant, lane_id, priority DESC, id)
     WHERE phase = 'queued' AND open_dependencies = 0 AND available_at IS NULL AND run_open AND NOT is_gate AND NOT allocated;
 CREATE INDEX task_claimable_of_run ON task (run_id, lane_id, priority DESC, id)
@@ -232,39 +232,6 @@ CREATE INDEX task_reclaimable ON task (tenant, lane_id) WHERE lease_expired;
 CREATE INDEX task_held ON task (attempt_worker_id) WHERE current_attempt IS NOT NULL;
 CREATE INDEX task_unfinished ON task (run_id, phase) WHERE outcome IS NULL OR outcome <> 'success';
 CREATE INDEX task_of_parent ON task (parent_task_id, outcome) WHERE parent_task_id IS NOT NULL;
-
--- A task without what can be large.
-CREATE VIEW task_in_brief AS
-    SELECT id, tenant, machine_id, state, phase, outcome, revision, trigger, reason, actor, metadata, entered_at, created_at,
-           started_at, completed_at, run_id, parent_task_id, depth, position, name, lane_id, priority, is_gate, critical,
-           review_wanted, has_checks, has_subtasks, allocated, run_open, open_dependencies, available_at, epoch, current_attempt, worker_id,
-           lease_expired, attempt_count, max_attempts, retry_count, max_retries, reclaim_count, max_reclaims, policy, budget_usd,
-           cost_usd, reserved_usd, session_id, keep_session, attempt_worker_id, attempt_started_at, attempt_resumed, attempt_cost_usd, attempt_error,
-           attempt_exit_code, attempt_log_path, question, answer, comment, error, cancel_requested_at
-      FROM task;
-
--- The same for whoever is to do it.
-CREATE VIEW task_to_claim AS
-    SELECT id, tenant, machine_id, state, phase, outcome, revision, trigger, reason, actor, metadata, entered_at, created_at,
-           started_at, completed_at, run_id, parent_task_id, depth, position, name, lane_id, priority, is_gate, critical,
-           review_wanted, has_checks, has_subtasks, allocated, run_open, open_dependencies, available_at, epoch, current_attempt, worker_id,
-           lease_expired, attempt_count, max_attempts, retry_count, max_retries, reclaim_count, max_reclaims, policy, budget_usd,
-           cost_usd, reserved_usd, session_id, keep_session, attempt_worker_id, attempt_started_at, attempt_resumed, attempt_cost_usd, attempt_error,
-           attempt_exit_code, attempt_log_path, question, answer, comment, error, cancel_requested_at, payload
-      FROM task;
-
--- What tells whether tasks are alike. One that is plain asks for nothing but to be done, and nothing has happened to it yet.
-CREATE VIEW task_key AS
-    SELECT id, tenant, run_id, machine_id, state, lane_id, revision, epoch, current_attempt, attempt_worker_id, attempt_count,
-           started_at IS NOT NULL AS started, max_retries, max_reclaims, policy, entered_at, priority, name, payload,
-           phase, open_dependencies, available_at, run_open, is_gate, allocated,
-           NOT is_gate AND NOT has_checks AND NOT has_subtasks AND NOT review_wanted AND NOT allocated AND NOT lease_expired AND NOT keep_session AND NOT attempt_resumed
-           AND parent_task_id IS NULL AND budget_usd IS NULL AND max_attempts IS NULL AND available_at IS NULL
-           AND open_dependencies = 0 AND retry_count = 0 AND reclaim_count = 0 AND cost_usd = 0 AND reserved_usd = 0
-           AND attempt_cost_usd = 0 AND attempt_error IS NULL AND attempt_exit_code IS NULL AND attempt_log_path IS NULL
-           AND session_id IS NULL AND question IS NULL AND answer IS NULL AND comment IS NULL AND error IS NULL AND reason IS NULL
-           AND cancel_requested_at IS NULL AND outcome IS NULL AS plain
-      FROM task;
 
 CREATE TABLE dependency (
     task_id       text COLLATE "C" NOT NULL REFERENCES task,
@@ -275,7 +242,7 @@ CREATE TABLE dependency (
 
 CREATE INDEX dependency_dependents ON dependency (depends_on_id);
 
--- Attempts that are over, written by the law as they end; one that goes on is a matter of its task. The law sees to it that task and
+-- Attempts that have ended; the law writes them. The current attempt is in the columns of its task. The law makes sure that task and
 -- worker exist: foreign keys would lock both for every row.
 CREATE TABLE attempt (
     task_id    text COLLATE "C" NOT NULL,
@@ -344,7 +311,7 @@ CREATE TABLE timer (
 
 CREATE INDEX timer_due ON timer (due_at);
 
--- The audit trail and the event stream: one sequence, written by the triggers of the law and by nobody else.
+-- The audit trail, which is also the event stream. Only the triggers of the law write it.
 CREATE TABLE transition (
     position         bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     tenant           text COLLATE "C" NOT NULL,
@@ -366,10 +333,10 @@ CREATE TABLE transition (
 
 CREATE UNIQUE INDEX transition_of_entity ON transition (entity_id, revision);
 
--- Several transactions write at once, so a small position may be committed after a large one. Whoever is about to write says so first,
--- with a shared advisory lock that carries the last position given out by then: all of its own will be larger. The lock lasts as long as
--- its transaction, so everything up to the smallest one held is settled. Positions are given out while the entity is locked, so the moves
--- of each entity are in their order.
+-- Several transactions write at once, so a small position may be committed after a large one. Before a transaction writes, it takes a shared
+-- advisory lock whose key is the last position that was assigned: its own positions will be larger. The lock lasts as long as the
+-- transaction, so every position up to the smallest key held is settled. Positions are assigned while the entity is locked, so the moves of
+-- each entity are in order.
 CREATE FUNCTION stream_lock() RETURNS bigint LANGUAGE sql STABLE SET search_path FROM CURRENT AS $$
     SELECT (hashtext(current_schema()) & 32767)::bigint << 48
 $$;
@@ -382,18 +349,18 @@ BEGIN
     END IF;
 END $$;
 
--- Where the stream ends for now; to be asked before the snapshot in which it is read.
+-- The last settled position. Call this before the snapshot in which the stream is read.
 CREATE FUNCTION stream_end() RETURNS bigint LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
 DECLARE
-    given_out bigint := (SELECT last_value - (NOT is_called)::integer FROM transition_position_seq);
+    assigned bigint := (SELECT last_value - (NOT is_called)::integer FROM transition_position_seq);
 BEGIN
-    RETURN (SELECT least(given_out, min(((classid::bigint & 65535) << 32) + objid::bigint))
+    RETURN (SELECT least(assigned, min(((classid::bigint & 65535) << 32) + objid::bigint))
               FROM pg_locks
              WHERE locktype = 'advisory' AND objsubid = 1 AND classid::bigint >> 16 = stream_lock() >> 48
                AND database = (SELECT oid FROM pg_database WHERE datname = current_database()));
 END $$;
 
--- What happened without moving anything: a state that lasts longer than it should.
+-- Events that moved nothing: an entity has been in a state for longer than it should.
 CREATE TABLE notice (
     position  bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     tenant    text COLLATE "C" NOT NULL,

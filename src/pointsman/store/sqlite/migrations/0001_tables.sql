@@ -1,11 +1,11 @@
--- The tables. SQLite has neither instants nor decimals: both are whole millionths, of a second since 1970 (UTC) and of a dollar.
+-- The tables. SQLite has neither instants nor decimals: instants are microseconds since 1970 (UTC), money is millionths of a dollar.
 
 CREATE TABLE tenant (
     id         TEXT PRIMARY KEY,
     created_at INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 
--- Every version of every machine that was ever loaded; an entity keeps the one that it began with.
+-- Every version of every machine that was ever loaded. An entity keeps the version with which it was created.
 CREATE TABLE machine (
     id          INTEGER PRIMARY KEY,
     name        TEXT NOT NULL,
@@ -28,7 +28,7 @@ CREATE TABLE state (
     CHECK ((phase = 'done') = (outcome IS NOT NULL))
 ) STRICT, WITHOUT ROWID;
 
--- What is legal: one row for each declared move, with what the state that it leads to is and needs.
+-- The legal moves: one row for each, with the phase, the outcome and the needs of the state to which it leads.
 CREATE TABLE rule (
     machine_id         INTEGER NOT NULL REFERENCES machine DEFERRABLE INITIALLY DEFERRED,
     from_state         TEXT NOT NULL,
@@ -45,8 +45,8 @@ CREATE TABLE rule (
     FOREIGN KEY (machine_id, to_state) REFERENCES state
 ) STRICT, WITHOUT ROWID;
 
--- Which phases and outcomes there are is said where states are: the law lets no row have another one than its state. (A list in a CHECK is
--- made anew for every row that is written.)
+-- The phases and outcomes are checked in `state`: the law lets no row have a phase or outcome that differs from its state. (SQLite would
+-- build the list of a CHECK again for every row that it writes.)
 CREATE TABLE run (
     id            TEXT PRIMARY KEY,
     tenant        TEXT NOT NULL REFERENCES tenant,
@@ -86,12 +86,12 @@ CREATE TABLE run (
     CHECK (started_at >= created_at),
     CHECK (completed_at >= coalesce(started_at, created_at)),
     CHECK ((depth = 0) = (parent_run_id IS NULL)),
-    -- What is reserved always fits; what was really spent is a fact, whatever the limit said.
+    -- Reservations must fit into the budget. Spent money is a fact, also beyond it.
     CHECK (reserved_usd = 0 OR spent_usd + reserved_usd <= budget_usd)
 ) STRICT;
 
 CREATE INDEX run_of_tenant ON run (tenant, id);
-CREATE INDEX run_with_workers ON run (created_at) WHERE allocates = 1 AND phase IN ('queued', 'active');
+CREATE INDEX run_with_workers ON run (created_at) WHERE allocates AND phase IN ('queued', 'active');
 
 CREATE TABLE lane (
     id           INTEGER PRIMARY KEY,
@@ -151,8 +151,8 @@ CREATE TABLE task (
     reserved_usd        INTEGER NOT NULL CHECK (reserved_usd >= 0),
     session_id          TEXT,
     keep_session        INTEGER NOT NULL CHECK (keep_session IN (0, 1)),
-    -- Of the attempt that holds it, or of the last one.
-    attempt_worker_id   TEXT, -- of the same tenant; the law looks, also where foreign keys are off
+    -- About the current attempt, or else the last one.
+    attempt_worker_id   TEXT, -- of the same tenant, as the law checks; foreign keys may be off
     attempt_started_at  INTEGER,
     attempt_resumed     INTEGER NOT NULL CHECK (attempt_resumed IN (0, 1)),
     attempt_cost_usd    INTEGER NOT NULL CHECK (attempt_cost_usd >= 0),
@@ -183,48 +183,15 @@ CREATE TABLE task (
     CHECK ((depth = 0) = (parent_task_id IS NULL))
 ) STRICT;
 
--- Finished work is in none of these.
+-- No index but the last one has tasks that have succeeded.
 CREATE INDEX task_claimable ON task (tenant, lane_id, priority DESC, id)
-    WHERE phase = 'queued' AND open_dependencies = 0 AND available_at IS NULL AND run_open = 1 AND is_gate = 0 AND allocated = 0;
+    WHERE phase = 'queued' AND open_dependencies = 0 AND available_at IS NULL AND run_open AND NOT is_gate AND NOT allocated;
 CREATE INDEX task_claimable_of_run ON task (run_id, lane_id, priority DESC, id)
-    WHERE phase = 'queued' AND open_dependencies = 0 AND available_at IS NULL AND run_open = 1 AND is_gate = 0;
-CREATE INDEX task_reclaimable ON task (tenant, lane_id) WHERE lease_expired = 1;
+    WHERE phase = 'queued' AND open_dependencies = 0 AND available_at IS NULL AND run_open AND NOT is_gate;
+CREATE INDEX task_reclaimable ON task (tenant, lane_id) WHERE lease_expired;
 CREATE INDEX task_held ON task (attempt_worker_id) WHERE current_attempt IS NOT NULL;
 CREATE INDEX task_unfinished ON task (run_id, phase) WHERE outcome IS NULL OR outcome <> 'success';
 CREATE INDEX task_of_parent ON task (parent_task_id, outcome) WHERE parent_task_id IS NOT NULL;
-
--- A task without what can be large.
-CREATE VIEW task_in_brief AS
-    SELECT id, tenant, machine_id, state, phase, outcome, revision, trigger, reason, actor, metadata, entered_at, created_at,
-           started_at, completed_at, run_id, parent_task_id, depth, position, name, lane_id, priority, is_gate, critical,
-           review_wanted, has_checks, has_subtasks, allocated, run_open, open_dependencies, available_at, epoch, current_attempt, worker_id,
-           lease_expired, attempt_count, max_attempts, retry_count, max_retries, reclaim_count, max_reclaims, policy, budget_usd,
-           cost_usd, reserved_usd, session_id, keep_session, attempt_worker_id, attempt_started_at, attempt_resumed, attempt_cost_usd, attempt_error,
-           attempt_exit_code, attempt_log_path, question, answer, comment, error, cancel_requested_at
-      FROM task;
-
--- The same for whoever is to do it.
-CREATE VIEW task_to_claim AS
-    SELECT id, tenant, machine_id, state, phase, outcome, revision, trigger, reason, actor, metadata, entered_at, created_at,
-           started_at, completed_at, run_id, parent_task_id, depth, position, name, lane_id, priority, is_gate, critical,
-           review_wanted, has_checks, has_subtasks, allocated, run_open, open_dependencies, available_at, epoch, current_attempt, worker_id,
-           lease_expired, attempt_count, max_attempts, retry_count, max_retries, reclaim_count, max_reclaims, policy, budget_usd,
-           cost_usd, reserved_usd, session_id, keep_session, attempt_worker_id, attempt_started_at, attempt_resumed, attempt_cost_usd, attempt_error,
-           attempt_exit_code, attempt_log_path, question, answer, comment, error, cancel_requested_at, payload
-      FROM task;
-
--- What tells whether tasks are alike. One that is plain asks for nothing but to be done, and nothing has happened to it yet.
-CREATE VIEW task_key AS
-    SELECT id, tenant, run_id, machine_id, state, lane_id, revision, epoch, current_attempt, attempt_worker_id, attempt_count,
-           started_at IS NOT NULL AS started, max_retries, max_reclaims, policy, entered_at, priority, name, payload,
-           phase, open_dependencies, available_at, run_open, is_gate, allocated,
-           is_gate = 0 AND has_checks = 0 AND has_subtasks = 0 AND review_wanted = 0 AND allocated = 0 AND lease_expired = 0 AND keep_session = 0 AND attempt_resumed = 0
-           AND parent_task_id IS NULL AND budget_usd IS NULL AND max_attempts IS NULL AND available_at IS NULL
-           AND open_dependencies = 0 AND retry_count = 0 AND reclaim_count = 0 AND cost_usd = 0 AND reserved_usd = 0
-           AND attempt_cost_usd = 0 AND attempt_error IS NULL AND attempt_exit_code IS NULL AND attempt_log_path IS NULL
-           AND session_id IS NULL AND question IS NULL AND answer IS NULL AND comment IS NULL AND error IS NULL AND reason IS NULL
-           AND cancel_requested_at IS NULL AND outcome IS NULL AS plain
-      FROM task;
 
 CREATE TABLE dependency (
     task_id       TEXT NOT NULL REFERENCES task,
@@ -235,7 +202,7 @@ CREATE TABLE dependency (
 
 CREATE INDEX dependency_dependents ON dependency (depends_on_id);
 
--- Attempts that are over, written by the law as they end; one that goes on is a matter of its task.
+-- Attempts that have ended; the law writes them. The current attempt is in the columns of its task.
 CREATE TABLE attempt (
     task_id    TEXT NOT NULL,
     epoch      INTEGER NOT NULL CHECK (epoch > 0),
@@ -340,7 +307,7 @@ CREATE TABLE timer (
 
 CREATE INDEX timer_due ON timer (due_at);
 
--- The audit trail and the event stream: one sequence, written by the triggers of the law and by nobody else.
+-- The audit trail, which is also the event stream. Only the triggers of the law write it.
 CREATE TABLE transition (
     position         INTEGER PRIMARY KEY,
     tenant           TEXT NOT NULL,
@@ -362,7 +329,7 @@ CREATE TABLE transition (
 
 CREATE UNIQUE INDEX transition_of_entity ON transition (entity_id, revision);
 
--- What happened without moving anything: a state that lasts longer than it should.
+-- Events that moved nothing: an entity has been in a state for longer than it should.
 CREATE TABLE notice (
     position  INTEGER PRIMARY KEY,
     tenant    TEXT NOT NULL,

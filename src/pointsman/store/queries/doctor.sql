@@ -1,14 +1,5 @@
--- name: count_overstayed
-SELECT kind, entity.id, state, entered_at
-  FROM (SELECT 'run' AS kind, id, machine_id, state, entered_at FROM run WHERE phase <> 'done'
-        UNION ALL SELECT 'task', id, machine_id, state, entered_at FROM task WHERE outcome IS NULL
-        UNION ALL SELECT 'worker', id, machine_id, state, entered_at FROM worker WHERE phase <> 'done') AS entity
-  JOIN json_array_elements(%(limits)s) AS allowed
-    ON entity.machine_id = (allowed.value ->> 0)::integer AND entity.state = allowed.value ->> 1
- WHERE entered_at + make_interval(secs => (allowed.value ->> 2)::double precision) < %(now)s
- ORDER BY entered_at
-
 -- name: list_disagreements
+-- The audit trail is probed once for each entity by transition_of_entity.
 SELECT 'task' AS kind, id, 'open_dependencies is ' || open_dependencies || ', but ' || recount || ' of its dependencies are open' AS what
   FROM (SELECT task.id, task.open_dependencies,
                (SELECT count(*) FROM dependency JOIN task AS other ON other.id = dependency.depends_on_id
@@ -29,12 +20,12 @@ SELECT DISTINCT 'run', run.id, 'its tasks do not know that it is ' || run.state
  WHERE (task.outcome IS NULL OR task.outcome <> 'success')
    AND task.run_open <> (run.missing_tasks = 0 AND (run.phase = 'active' OR (run.phase = 'queued' AND NOT run.allocates)))
 UNION ALL
-SELECT 'run', run.id, 'it has promised more or less than its tasks have reserved'
+SELECT 'run', run.id, 'its promised amount is not the sum that its tasks have reserved'
   FROM run
  WHERE run.promised_usd <> coalesce((SELECT sum(reserved_usd) FROM task WHERE run_id = run.id AND phase = 'active'
                                         AND (outcome IS NULL OR outcome <> 'success')), 0)
 UNION ALL
-SELECT DISTINCT 'run', run.id, 'it has ended, but workers still belong to it'
+SELECT DISTINCT 'run', run.id, 'it has ended, but workers are still allocated to it'
   FROM worker JOIN run ON run.id = worker.run_id
  WHERE run.phase = 'done'
 UNION ALL
@@ -46,18 +37,17 @@ SELECT DISTINCT 'worker', worker.id, 'it has ended, but still holds tasks'
   FROM task JOIN worker ON worker.id = task.attempt_worker_id
  WHERE task.current_attempt IS NOT NULL AND worker.phase = 'done' AND NOT task.lease_expired
 UNION ALL
--- One probe of transition_of_entity each: the writer asks this, too, and it never hashes.
 SELECT kind, id, 'it is ' || state || ', but its audit trail ends in ' || coalesce(last_state, 'nothing')
-  FROM (SELECT 'run' AS kind, id, state FROM run
-        UNION ALL SELECT 'task', id, state FROM task
-        UNION ALL SELECT 'worker', id, state FROM worker
-        UNION ALL SELECT 'breaker', id, state FROM breaker) AS entity
-  LEFT JOIN LATERAL (SELECT to_state AS last_state FROM transition
-                      WHERE entity_id = entity.id ORDER BY revision DESC LIMIT 1) AS trail ON true
+  FROM (SELECT kind, id, state, (SELECT to_state FROM transition
+                                  WHERE entity_id = entity.id ORDER BY revision DESC LIMIT 1) AS last_state
+          FROM (SELECT 'run' AS kind, id, state FROM run
+                UNION ALL SELECT 'task', id, state FROM task
+                UNION ALL SELECT 'worker', id, state FROM worker
+                UNION ALL SELECT 'breaker', id, state FROM breaker) AS entity) AS traced
  WHERE last_state IS DISTINCT FROM state
 
 -- name: list_stalled_runs
--- Under way, but nothing in it moves and nobody is asked for anything; one whose tasks are all done waits for its last checks.
+-- A run whose tasks have all succeeded is not stalled: it waits for its last checks.
 SELECT run.id, run.tenant
   FROM run
  WHERE run.phase = 'active'
@@ -67,29 +57,21 @@ SELECT run.id, run.tenant
                                         AND (outcome IS NULL OR outcome <> 'success'))
  ORDER BY run.id
 
--- name: list_failed_tasks
-SELECT task.*
-  FROM run JOIN task ON task.run_id = run.id
- WHERE task.phase = 'done' AND task.outcome = 'failure' AND (run.outcome IS NULL OR run.outcome = 'failure')
- ORDER BY task.id DESC LIMIT %(limit)s
-
--- name: list_tripped_breakers
-SELECT * FROM breaker WHERE phase <> 'queued' ORDER BY tenant, tool
-
--- name: recount_dependencies
-UPDATE task
-   SET open_dependencies = (SELECT count(*) FROM dependency JOIN task AS other ON other.id = dependency.depends_on_id
-                             WHERE dependency.task_id = task.id AND (other.outcome IS NULL OR other.outcome <> 'success'))
- WHERE id = ANY(%(ids)s) AND phase IN ('held', 'queued')
-
--- name: find_tool
--- One row, whether there is such a lane or not.
-SELECT (SELECT tool FROM lane WHERE id = %(id)s)
-
 -- name: list_unended_runs
--- All of its tasks have succeeded, and it goes on: because it waits for its last checks, or because nobody told it.
 SELECT run.id, run.machine_id, run.state
   FROM run
  WHERE run.phase <> 'done' AND run.missing_tasks = 0
    AND NOT EXISTS (SELECT 1 FROM task WHERE run_id = run.id AND (outcome IS NULL OR outcome <> 'success'))
  ORDER BY run.id
+
+-- name: list_failed_tasks
+SELECT {task}
+  FROM run JOIN task ON task.run_id = run.id
+ WHERE task.phase = 'done' AND task.outcome = 'failure' AND (run.outcome IS NULL OR run.outcome = 'failure')
+ ORDER BY task.id DESC LIMIT :limit
+
+-- name: recount_dependencies
+UPDATE task
+   SET open_dependencies = (SELECT count(*) FROM dependency JOIN task AS other ON other.id = dependency.depends_on_id
+                             WHERE dependency.task_id = task.id AND (other.outcome IS NULL OR other.outcome <> 'success'))
+ WHERE id IN :ids AND phase IN ('held', 'queued')

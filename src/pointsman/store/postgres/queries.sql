@@ -1,0 +1,139 @@
+-- Queries that PostgreSQL writes in its own way: several writers lock rows, and lists are arrays.
+
+-- name: lock_runs
+-- In the order of their ids, so that two transactions that lock several runs never wait for each other. Foreign keys may still
+-- refer to a locked run.
+SELECT {run} FROM run
+ WHERE id = ANY(ARRAY(SELECT unnest(:ids::text[]) UNION SELECT run_id FROM task WHERE task.id IN :task_ids))
+ ORDER BY id FOR NO KEY UPDATE
+
+-- name: lock_workers
+SELECT {worker} FROM worker WHERE id IN :ids ORDER BY id FOR NO KEY UPDATE
+
+-- name: lock_breakers
+SELECT {breaker} FROM breaker WHERE tenant = :tenant AND tool IN :tools ORDER BY id FOR NO KEY UPDATE
+
+-- name: select_claimable
+-- Takes the head of each lane in the order of task_claimable, sorts the heads alone, and locks their runs one by one until there
+-- are enough: LIMIT stops the locking. Runs that another transaction holds are skipped. A head has 200 tasks more than asked for, so
+-- that a long run that is locked does not hide the others; and not more, so that skipping it stays cheap.
+-- What this finds was true before the lock, so a second statement reads the tasks themselves (as for the next two queries).
+WITH head AS MATERIALIZED (
+    SELECT first.id, first.run_id, first.priority
+      FROM unnest(:lane_ids::integer[]) AS lane (id)
+     CROSS JOIN LATERAL (
+           SELECT task.id, task.run_id, task.priority FROM task
+            WHERE task.tenant = :tenant AND task.lane_id = lane.id
+              AND phase = 'queued' AND open_dependencies = 0 AND available_at IS NULL AND run_open AND NOT is_gate AND NOT allocated
+            ORDER BY task.priority DESC, task.id LIMIT :limit::bigint + 200) AS first
+     ORDER BY first.priority DESC, first.id
+)
+SELECT head.id FROM head JOIN run ON run.id = head.run_id
+ ORDER BY head.priority DESC, head.id LIMIT :limit
+   FOR NO KEY UPDATE OF run SKIP LOCKED
+
+-- name: select_claimable_keys
+-- The tasks that are still claimable now that their runs are locked.
+SELECT {task_key_to_claim} FROM task
+ WHERE id IN :ids
+   AND phase = 'queued' AND open_dependencies = 0 AND available_at IS NULL AND run_open AND NOT is_gate AND NOT allocated
+ ORDER BY task.priority DESC, task.id
+
+-- name: select_claimable_of_run
+-- Takes the head of each lane in the order of task_claimable_of_run, and sorts the heads alone. The run is locked, so this is final.
+SELECT first.*
+  FROM unnest(:lane_ids::integer[]) AS lane (id)
+ CROSS JOIN LATERAL (
+       SELECT {task_key_to_claim} FROM task
+        WHERE task.run_id = :run_id AND task.lane_id = lane.id
+          AND phase = 'queued' AND open_dependencies = 0 AND available_at IS NULL AND run_open AND NOT is_gate AND NOT allocated
+        ORDER BY task.priority DESC, task.id LIMIT :limit) AS first
+ ORDER BY first.priority DESC, first.id LIMIT :limit
+
+-- name: select_allocated
+WITH head AS MATERIALIZED (
+    SELECT first.id, first.priority
+      FROM unnest(:lane_ids::integer[]) AS lane (id)
+     CROSS JOIN LATERAL (
+           SELECT task.id, task.priority FROM task
+            WHERE task.run_id = :run_id AND task.lane_id = lane.id
+              AND phase = 'queued' AND open_dependencies = 0 AND available_at IS NULL AND run_open AND NOT is_gate AND allocated
+            ORDER BY task.priority DESC, task.id LIMIT :limit) AS first
+     ORDER BY first.priority DESC, first.id LIMIT :limit
+)
+SELECT head.id FROM head JOIN run ON run.id = :run_id
+ ORDER BY head.priority DESC, head.id
+   FOR NO KEY UPDATE OF run SKIP LOCKED
+
+-- name: select_reclaimable
+-- Few attempts are lost at a time, so sorting them is cheap.
+SELECT task.id FROM task JOIN run ON run.id = task.run_id
+ WHERE lease_expired AND task.tenant = :tenant AND lane_id IN :lane_ids AND run_open
+   AND (:run_id::text IS NULL OR task.run_id = :run_id)
+ ORDER BY task.priority DESC, task.id LIMIT :limit
+   FOR NO KEY UPDATE OF run SKIP LOCKED
+
+-- name: find_claimable_runs
+-- DISTINCT over all claimable tasks would read every one of them: the head of each lane shows which runs to wait for.
+SELECT DISTINCT first.run_id
+  FROM unnest(:lane_ids::integer[]) AS lane (id)
+ CROSS JOIN LATERAL (
+       SELECT task.run_id FROM task
+        WHERE task.tenant = :tenant AND task.lane_id = lane.id
+          AND phase = 'queued' AND open_dependencies = 0 AND available_at IS NULL AND run_open AND NOT is_gate AND NOT allocated
+        ORDER BY task.priority DESC, task.id LIMIT :limit::bigint + 200) AS first
+ LIMIT :limit
+
+-- name: release_dependents
+UPDATE task SET open_dependencies = open_dependencies - new.released
+  FROM json_to_recordset(:rows) AS new (id text, released integer)
+ WHERE task.id = new.id
+RETURNING task.id, task.open_dependencies
+
+-- name: count_at_work
+-- Reads all attempts under way, of all tools: no more than all workers have slots.
+SELECT count(*) FROM task
+ WHERE current_attempt IS NOT NULL AND NOT lease_expired
+   AND lane_id = ANY(ARRAY(SELECT id FROM lane WHERE tenant = :tenant AND tool = :tool))
+
+-- name: take_timers
+-- A second transaction waits for the first, and then finds nothing.
+DELETE FROM timer
+ USING json_to_recordset(:rows) AS new (entity_id text, purpose text, revision integer, due_at timestamptz)
+ WHERE timer.entity_id = new.entity_id AND timer.purpose = new.purpose AND timer.revision = new.revision AND timer.due_at = new.due_at
+RETURNING timer.entity_id, timer.purpose
+
+-- name: list_run_transitions
+-- The array makes PostgreSQL probe transition_of_entity instead of reading all transitions.
+SELECT {transition} FROM transition
+ WHERE entity_id = ANY(ARRAY(SELECT id FROM task WHERE run_id = :run_id UNION ALL SELECT :run_id))
+   AND transition.position > :after AND transition.position <= :end AND tenant = :tenant
+ ORDER BY transition.position LIMIT :limit
+
+-- name: purge_responses
+-- Chooses the rows once, before any is deleted, and never by a join; two transactions that purge do not wait for each other.
+DELETE FROM idempotency_key
+ WHERE ctid = ANY(ARRAY(SELECT ctid FROM idempotency_key WHERE expires_at <= :now ORDER BY expires_at LIMIT :limit
+                           FOR UPDATE SKIP LOCKED))
+RETURNING key
+
+-- name: find_silent_workers
+SELECT id FROM worker
+ WHERE phase <> 'done' AND NOT missing AND heartbeat_at + make_interval(secs => lease_seconds) < :now
+ ORDER BY heartbeat_at, id LIMIT :limit
+
+-- name: next_silence
+SELECT min(heartbeat_at + make_interval(secs => lease_seconds)) FROM worker WHERE phase <> 'done' AND NOT missing
+
+-- name: count_overstayed
+SELECT kind, entity.id, state, entered_at
+  FROM (SELECT 'run' AS kind, id, machine_id, state, entered_at FROM run WHERE phase <> 'done'
+        UNION ALL SELECT 'task', id, machine_id, state, entered_at FROM task WHERE outcome IS NULL
+        UNION ALL SELECT 'worker', id, machine_id, state, entered_at FROM worker WHERE phase <> 'done') AS entity
+  JOIN json_array_elements(:limits) AS allowed
+    ON entity.machine_id = (allowed.value ->> 0)::integer AND entity.state = allowed.value ->> 1
+ WHERE entered_at + make_interval(secs => (allowed.value ->> 2)::double precision) < :now
+ ORDER BY entered_at
+
+-- name: create_migrations
+CREATE TABLE migration (number integer PRIMARY KEY, name text NOT NULL, applied_at timestamptz NOT NULL)

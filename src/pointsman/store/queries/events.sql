@@ -1,0 +1,24 @@
+-- name: list_transitions
+-- Positions after `end` are not settled yet: a running transaction may still commit a smaller one.
+SELECT {transition} FROM transition
+ WHERE transition.position > :after AND transition.position <= :end AND tenant = :tenant
+ ORDER BY transition.position LIMIT :limit
+
+-- name: list_history
+SELECT {transition} FROM transition WHERE entity_id = :entity_id AND tenant = :tenant ORDER BY revision
+
+-- name: last_position
+SELECT CAST(max(position) AS TEXT) FROM transition WHERE position <= :end
+
+-- name: measure_transitions
+SELECT machine.name, from_state, to_state, count(*), coalesce(avg(seconds_in_state), 0.0)
+  FROM transition JOIN machine ON machine.id = transition.machine_id
+ WHERE tenant = :tenant
+ GROUP BY machine.name, from_state, to_state
+ ORDER BY machine.name, from_state NULLS FIRST, to_state
+
+-- name: insert_notices
+INSERT INTO {new notice}
+
+-- name: list_notices
+SELECT {notice} FROM notice WHERE tenant = :tenant ORDER BY notice.position DESC LIMIT :limit

@@ -1,0 +1,38 @@
+-- name: find_run
+SELECT {run} FROM run WHERE id = :id AND tenant = :tenant
+
+-- name: list_runs
+SELECT {run} FROM run
+ WHERE tenant = :tenant AND (CAST(:phase AS TEXT) IS NULL OR phase = CAST(:phase AS TEXT))
+   AND (CAST(:after AS TEXT) IS NULL OR id < CAST(:after AS TEXT))
+ ORDER BY id DESC LIMIT :limit
+
+-- name: insert_runs
+INSERT INTO {new run}
+
+-- name: list_allocatable_runs
+SELECT id FROM run
+ WHERE allocates AND phase IN ('queued', 'active')
+   AND (phase = 'queued' OR (SELECT count(*) FROM worker WHERE worker.run_id = run.id) < worker_count)
+ ORDER BY created_at, id LIMIT :limit
+
+-- name: assess_runs
+-- A few probes of task_unfinished for each run, however many tasks it has.
+SELECT run.id AS run_id,
+       (SELECT id FROM task WHERE run_id = run.id AND phase = 'done' AND critical
+           AND outcome <> 'success' AND (outcome IS NULL OR outcome <> 'success') LIMIT 1) AS failed_task,
+       (SELECT id FROM task WHERE run_id = run.id AND phase = 'done' AND (outcome IS NULL OR outcome <> 'success')
+           AND NOT EXISTS (SELECT 1 FROM task AS other WHERE other.run_id = run.id
+                              AND other.phase IN ('held', 'queued', 'active') AND (other.outcome IS NULL OR other.outcome <> 'success'))
+         LIMIT 1) AS last_failure,
+       EXISTS (SELECT 1 FROM task WHERE run_id = run.id AND (outcome IS NULL OR outcome <> 'success')) AS unfinished,
+       (EXISTS (SELECT 1 FROM task WHERE run_id = run.id AND phase = 'active' AND (outcome IS NULL OR outcome <> 'success'))
+        OR EXISTS (SELECT 1 FROM task WHERE run_id = run.id AND phase = 'queued' AND (outcome IS NULL OR outcome <> 'success')
+                      AND open_dependencies = 0)
+        OR EXISTS (SELECT 1 FROM task WHERE run_id = run.id AND phase = 'held' AND (outcome IS NULL OR outcome <> 'success')
+                      AND available_at IS NOT NULL)) AS moving
+  FROM run WHERE id IN :ids
+
+-- name: open_runs
+UPDATE task SET run_open = :is_open
+ WHERE run_id IN :ids AND (outcome IS NULL OR outcome <> 'success') AND run_open <> :is_open

@@ -1,0 +1,81 @@
+-- name: find_task
+SELECT {task} FROM task WHERE id = :id AND tenant = :tenant
+
+-- name: list_tasks
+SELECT {task} FROM task WHERE run_id = :run_id AND tenant = :tenant ORDER BY position, id
+
+-- name: count_tasks
+SELECT run_id, phase, outcome, count(*) FROM task
+ WHERE run_id IN :run_ids AND tenant = :tenant
+ GROUP BY run_id, phase, outcome
+
+-- name: select_tasks
+SELECT {task_in_brief} FROM task WHERE id IN :ids ORDER BY id
+
+-- name: select_run_tasks
+SELECT {task_in_brief} FROM task
+ WHERE run_id = :run_id AND phase IN :phases AND (outcome IS NULL OR outcome <> 'success')
+ ORDER BY id
+
+-- name: find_task_names
+SELECT name, id FROM task WHERE run_id = :run_id
+
+-- name: select_task_keys
+SELECT {task_key} FROM task WHERE id IN :ids ORDER BY id
+
+-- name: select_to_claim
+SELECT {task_to_claim} FROM task WHERE id IN :ids
+
+-- name: insert_tasks
+INSERT INTO {new task}
+
+-- name: insert_dependencies
+INSERT INTO {new dependency}
+
+-- name: count_dependents
+-- Most tasks have none: this finds out without a write.
+SELECT task_id, count(*) FROM dependency WHERE depends_on_id IN :ids GROUP BY task_id
+
+-- name: find_dependents
+SELECT DISTINCT task_id FROM dependency WHERE depends_on_id IN :ids
+
+-- name: find_doomed
+SELECT DISTINCT dependency.task_id
+  FROM dependency JOIN task ON task.id = dependency.depends_on_id
+ WHERE dependency.task_id IN :ids AND task.phase = 'done' AND task.outcome <> 'success'
+
+-- name: list_dependencies
+SELECT {dependency}
+  FROM dependency JOIN task ON task.id = dependency.task_id
+ WHERE task.run_id = :run_id AND task.tenant = :tenant
+ ORDER BY dependency.task_id, dependency.depends_on_id
+
+-- name: assess_subtasks
+-- Asks whether there is such a subtask, not how many: this runs whenever one of them ends.
+SELECT id AS parent_task_id,
+       EXISTS (SELECT 1 FROM task AS subtask WHERE subtask.parent_task_id = parent.id AND subtask.outcome IS NULL) AS open,
+       EXISTS (SELECT 1 FROM task AS subtask
+                WHERE subtask.parent_task_id = parent.id AND subtask.outcome IN ('failure', 'canceled') AND subtask.critical) AS failed
+  FROM task AS parent
+ WHERE id IN :ids AND has_subtasks
+
+-- name: list_results
+-- The unique index on run and name finds the tasks, task_of_parent their subtasks.
+SELECT name, NULL AS parent, position, phase, outcome, trigger, coalesce(actor = attempt_worker_id, false) AS by_worker, output
+  FROM task WHERE run_id = :run_id AND tenant = :tenant AND name IN :names
+UNION ALL
+SELECT subtask.name, parent.name, subtask.position, subtask.phase, subtask.outcome, subtask.trigger,
+       coalesce(subtask.actor = subtask.attempt_worker_id, false), subtask.output
+  FROM task AS parent JOIN task AS subtask ON subtask.parent_task_id = parent.id
+ WHERE parent.run_id = :run_id AND parent.tenant = :tenant AND parent.name IN :names
+ ORDER BY 3
+
+-- name: list_attempts
+-- The attempts that have ended, and the current one, which is told by its task.
+SELECT task_id, epoch, tenant, worker_id, started_at, ended_at, ended_by, error, exit_code, cost_usd, session_id, resumed, log_path
+  FROM attempt WHERE task_id = :task_id AND tenant = :tenant
+UNION ALL
+SELECT id, epoch, tenant, attempt_worker_id, attempt_started_at, NULL, NULL, attempt_error, attempt_exit_code, attempt_cost_usd, session_id,
+       attempt_resumed, attempt_log_path
+  FROM task WHERE id = :task_id AND tenant = :tenant AND current_attempt IS NOT NULL
+ ORDER BY 2

@@ -1,0 +1,15 @@
+-- name: set_timers
+INSERT INTO {new timer}
+    ON CONFLICT (entity_id, purpose) DO UPDATE SET revision = excluded.revision, due_at = excluded.due_at
+
+-- name: drop_timers
+DELETE FROM timer WHERE entity_id IN :ids
+
+-- name: find_due_timers
+SELECT {timer} FROM timer WHERE due_at <= :now ORDER BY due_at, entity_id, purpose LIMIT :limit
+
+-- name: next_due
+SELECT min(due_at) FROM timer
+
+-- name: list_timers
+SELECT {timer} FROM timer WHERE tenant = :tenant ORDER BY due_at, entity_id, purpose

@@ -1,0 +1,90 @@
+-- Queries that SQLite writes in its own way. The one writer holds the whole database, so nothing has to be locked.
+
+-- name: lock_runs
+SELECT {run} FROM run
+ WHERE id IN (SELECT value FROM json_each(:ids)
+              UNION SELECT run_id FROM task WHERE id IN :task_ids)
+ ORDER BY id
+
+-- name: lock_workers
+SELECT {worker} FROM worker WHERE id IN :ids ORDER BY id
+
+-- name: lock_breakers
+SELECT {breaker} FROM breaker WHERE tenant = :tenant AND tool IN :tools ORDER BY id
+
+-- name: select_claimable
+-- One lane at a time, in the order of task_claimable: no sorting, and no row is read that is not taken.
+SELECT {task_key_to_claim} FROM task
+ WHERE tenant = :tenant AND lane_id = :lane_id
+   AND phase = 'queued' AND open_dependencies = 0 AND available_at IS NULL AND run_open AND NOT is_gate AND NOT allocated
+ ORDER BY task.priority DESC, task.id LIMIT :limit
+
+-- name: select_claimable_of_run
+-- The same in the order of task_claimable_of_run.
+SELECT {task_key_to_claim} FROM task
+ WHERE run_id = :run_id AND lane_id = :lane_id
+   AND phase = 'queued' AND open_dependencies = 0 AND available_at IS NULL AND run_open AND NOT is_gate AND NOT allocated
+ ORDER BY task.priority DESC, task.id LIMIT :limit
+
+-- name: select_allocated
+SELECT {task_to_claim} FROM task
+ WHERE run_id = :run_id AND lane_id = :lane_id
+   AND phase = 'queued' AND open_dependencies = 0 AND available_at IS NULL AND run_open AND NOT is_gate AND allocated
+ ORDER BY priority DESC, id LIMIT :limit
+
+-- name: select_reclaimable
+SELECT {task_to_claim} FROM task
+ WHERE lease_expired AND tenant = :tenant AND lane_id IN :lane_ids AND run_open
+   AND (:run_id IS NULL OR run_id = :run_id)
+ ORDER BY priority DESC, id LIMIT :limit
+
+-- name: find_claimable_runs
+SELECT DISTINCT run_id FROM task
+ WHERE tenant = :tenant AND lane_id IN :lane_ids
+   AND phase = 'queued' AND open_dependencies = 0 AND available_at IS NULL AND run_open AND NOT is_gate AND NOT allocated
+ LIMIT :limit
+
+-- name: release_dependents
+UPDATE task SET open_dependencies = open_dependencies - :released WHERE id = :id RETURNING id, open_dependencies
+
+-- name: count_at_work
+-- Reads all attempts under way, of all tools: no more than all workers have slots.
+SELECT count(*) FROM task INDEXED BY task_held
+ WHERE current_attempt IS NOT NULL AND NOT lease_expired
+   AND lane_id IN (SELECT id FROM lane WHERE tenant = :tenant AND tool = :tool)
+
+-- name: take_timers
+DELETE FROM timer WHERE entity_id = :entity_id AND purpose = :purpose AND revision = :revision AND due_at = :due_at
+RETURNING entity_id, purpose
+
+-- name: list_run_transitions
+SELECT {transition} FROM transition
+ WHERE entity_id IN (SELECT id FROM task WHERE run_id = :run_id UNION ALL SELECT :run_id)
+   AND transition.position > :after AND transition.position <= :end AND tenant = :tenant
+ ORDER BY transition.position LIMIT :limit
+
+-- name: purge_responses
+DELETE FROM idempotency_key
+ WHERE (tenant, endpoint, key) IN (SELECT tenant, endpoint, key FROM idempotency_key WHERE expires_at <= :now LIMIT :limit)
+RETURNING key
+
+-- name: find_silent_workers
+SELECT id FROM worker
+ WHERE phase <> 'done' AND NOT missing AND heartbeat_at + lease_seconds * 1e6 < :now
+ ORDER BY heartbeat_at, id LIMIT :limit
+
+-- name: next_silence
+SELECT CAST(min(heartbeat_at + lease_seconds * 1e6) AS INTEGER) FROM worker WHERE phase <> 'done' AND NOT missing
+
+-- name: count_overstayed
+SELECT kind, entity.id, state, entered_at
+  FROM (SELECT 'run' AS kind, id, machine_id, state, entered_at FROM run WHERE phase <> 'done'
+        UNION ALL SELECT 'task', id, machine_id, state, entered_at FROM task WHERE outcome IS NULL
+        UNION ALL SELECT 'worker', id, machine_id, state, entered_at FROM worker WHERE phase <> 'done') AS entity
+  JOIN json_each(:limits) AS allowed
+    ON entity.machine_id = allowed.value ->> 0 AND entity.state = allowed.value ->> 1
+ WHERE entered_at + (allowed.value ->> 2) * 1e6 < :now
+ ORDER BY entered_at
+
+-- name: create_migrations
+CREATE TABLE migration (number INTEGER PRIMARY KEY, name TEXT NOT NULL, applied_at INTEGER NOT NULL) STRICT
