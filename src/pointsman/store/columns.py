@@ -36,7 +36,7 @@ def table_of(row_type: type[Struct]) -> str:
 
 @cache
 def types_of(row_type: type[Struct]) -> dict[str, type]:
-    """The fields of a row in their order, each with the type of its values, None aside."""
+    """The fields of a row in their order, each with the type of its values, without None."""
     hints = get_type_hints(row_type)
     return {
         name: next(candidate for candidate in (hints[name], *get_args(hints[name])) if isinstance(candidate, type))

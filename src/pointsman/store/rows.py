@@ -34,7 +34,9 @@ class Entity(Struct, kw_only=True):
         "started_at",
         "completed_at",
     )
-    """The columns that `move` and `update` may write. The others are fixed, or have queries of their own."""
+    """The columns that `move` and `update` may write: of a kind of entity, all but those in `FIXED`."""
+    FIXED: ClassVar[tuple[str, ...]] = ()
+    """The columns of a kind that stay as they were inserted, or have queries of their own."""
 
     id: str
     tenant: str
@@ -54,18 +56,22 @@ class Entity(Struct, kw_only=True):
     started_at: datetime | None = None
     completed_at: datetime | None = None
 
+    def __init_subclass__(cls) -> None:
+        cls.CHANGING = (*cls.CHANGING, *(name for name in cls.__annotations__ if name not in cls.FIXED))
+
 
 class Run(Entity, kw_only=True):
-    CHANGING = (
-        *Entity.CHANGING,
-        "missing_tasks",
-        "retry_count",
-        "budget_usd",
-        "spent_usd",
-        "promised_usd",
-        "reserved_usd",
-        "error",
-        "output",
+    FIXED = (
+        "name",
+        "lifecycle",
+        "parent_run_id",
+        "depth",
+        "worker_count",
+        "allocates",
+        "has_checks",
+        "max_retries",
+        "policy",
+        "payload",
     )
     name: str
     lifecycle: str
@@ -92,35 +98,26 @@ class Run(Entity, kw_only=True):
 
 
 class Task(Entity, kw_only=True):
-    CHANGING = (
-        *Entity.CHANGING,
-        "has_subtasks",
-        "available_at",
-        "epoch",
-        "current_attempt",
-        "worker_id",
-        "lease_expired",
-        "attempt_count",
-        "retry_count",
-        "reclaim_count",
-        "budget_usd",
-        "cost_usd",
-        "reserved_usd",
-        "session_id",
-        "keep_session",
-        "attempt_worker_id",
-        "attempt_started_at",
-        "attempt_resumed",
-        "attempt_cost_usd",
-        "attempt_error",
-        "attempt_exit_code",
-        "attempt_log_path",
-        "question",
-        "answer",
-        "comment",
-        "error",
-        "cancel_requested_at",
-        "output",
+    FIXED = (
+        "run_id",
+        "parent_task_id",
+        "depth",
+        "position",
+        "name",
+        "lane_id",
+        "priority",
+        "is_gate",
+        "critical",
+        "review_wanted",
+        "has_checks",
+        "allocated",
+        "run_open",
+        "open_dependencies",
+        "max_attempts",
+        "max_retries",
+        "max_reclaims",
+        "policy",
+        "payload",
     )
     run_id: str
     parent_task_id: str | None = None
@@ -227,17 +224,7 @@ class TaskKey(Struct, frozen=True, kw_only=True):
 
 
 class Worker(Entity, kw_only=True):
-    CHANGING = (
-        *Entity.CHANGING,
-        "capabilities",
-        "max_concurrent_tasks",
-        "heartbeat_at",
-        "missing",
-        "run_id",
-        "drain_wanted",
-        "pause_wanted",
-        "error",
-    )
+    FIXED = ("name", "lifecycle", "lease_seconds")
     name: str
     lifecycle: str
     capabilities: str = "[]"
@@ -255,20 +242,7 @@ class Worker(Entity, kw_only=True):
 
 
 class Breaker(Entity, kw_only=True):
-    CHANGING = (
-        *Entity.CHANGING,
-        "failure_count",
-        "failure_threshold",
-        "success_count",
-        "success_threshold",
-        "cooldown_seconds",
-        "retry_at",
-        "probe_task_id",
-        "max_concurrent",
-        "rate_count",
-        "rate_seconds",
-        "begun",
-    )
+    FIXED = ("tool",)
     tool: str
     failure_count: int = 0
     failure_threshold: int = 5

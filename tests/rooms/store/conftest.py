@@ -1,4 +1,4 @@
-"""A db for each test, or one for all tests of a module where isolation is not the point."""
+"""A database for each test, or one for a module whose tests need no isolation."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.rooms.store.store_fixture import StoreFixture, open_store_fixture
 
 @pytest.fixture(params=DATABASES)
 def fresh_db(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[StoreFixture]:
-    """With nothing in it but what a db comes with."""
+    """A database with nothing but the machines, one tenant and one lane."""
     url = sqlite_url(tmp_path) if request.param == "sqlite" else request.getfixturevalue("emptied_postgres_url")
     with open_store_fixture(url) as opened:
         yield opened
@@ -36,8 +36,8 @@ def db(fresh_db: StoreFixture) -> StoreFixture:
 
 
 @pytest.fixture
-def somebody(db: StoreFixture) -> Outsider:
-    return db.somebody
+def prompt(db: StoreFixture) -> Outsider:
+    return db.prompt
 
 
 @pytest.fixture(scope="session")
@@ -48,7 +48,7 @@ def standing_postgres_url() -> Iterator[str]:
 
 @pytest.fixture
 def emptied_postgres_url(standing_postgres_url: str) -> str:
-    """The same database each time, as it was when it was new: making another one takes ten times as long."""
+    """The same database each time, emptied: creating another one takes ten times as long."""
     with psycopg.connect(standing_postgres_url) as connection:
         found = connection.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'public' AND tablename <> 'migration'")
         tables = [name for (name,) in found]

@@ -1,4 +1,4 @@
-"""Somebody at an SQL prompt: a plain connection, with nothing of ours between them and the tables."""
+"""An SQL prompt: a plain connection to the database that bypasses the store."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _TABLE = re.compile(r"(?:UPDATE|INTO) (\w+)")
 
 
 class Refused(Exception):
-    """The database did not allow it."""
+    """The database refused a statement."""
 
     def __init__(self, message: str, check: str | None = None) -> None:
         super().__init__(message)
         self.check = check
-        """The constraint that was in the way, as `checks` calls it."""
+        """The constraint that refused it, by its name in `checks`."""
 
 
 class Outsider(Protocol):
@@ -36,15 +36,15 @@ class Outsider(Protocol):
         ...
 
     def suspend_law(self, table: str) -> None:
-        """Take the triggers of a table away, as only its owner can."""
+        """Remove the triggers of a table, as only its owner can."""
         ...
 
     def lawless(self, table: str) -> AbstractContextManager[None]:
-        """Take them away for a while."""
+        """Remove the triggers for a while."""
         ...
 
     def checks(self) -> set[str]:
-        """Every CHECK constraint that is declared, behind the name of its table."""
+        """Every CHECK constraint, after the name of its table."""
         ...
 
 
@@ -120,7 +120,7 @@ class PostgresOutsider:
 
 @contextmanager
 def outsider(url: str) -> Iterator[Outsider]:
-    """Whoever has the URL of a database and no idea of what it is for."""
+    """A connection with nothing but the URL of a database."""
     if url.startswith("sqlite"):
         file = sqlite3.connect(url.removeprefix("sqlite:///"), isolation_level=None)
         try:
@@ -136,17 +136,17 @@ def kind_of(row: Entity | Attempt | Transition) -> str:
     return type(row).__name__.lower()
 
 
-def type_columns(somebody: Outsider, row: Entity, **columns: Any) -> None:
-    """What people type: UPDATE … SET … WHERE id = …"""
+def type_columns(prompt: Outsider, row: Entity, **columns: Any) -> None:
+    """Run UPDATE … SET … WHERE id = …"""
     changes = ", ".join(f"{name} = :{name}" for name in columns)
-    somebody.ask(f"UPDATE {kind_of(row)} SET {changes} WHERE id = :known_id", known_id=row.id, **columns)
+    prompt.ask(f"UPDATE {kind_of(row)} SET {changes} WHERE id = :known_id", known_id=row.id, **columns)
 
 
-def type_row(somebody: Outsider, row: Entity | Attempt | Transition, insertion: str = "INSERT") -> None:
+def type_row(prompt: Outsider, row: Entity | Attempt | Transition, insertion: str = "INSERT") -> None:
     columns = asdict(row)
     names, values = ", ".join(columns), ", ".join(f":{name}" for name in columns)
-    numbered = "OVERRIDING SYSTEM VALUE " if somebody.dialect == "postgres" else ""
-    somebody.ask(f"{insertion} INTO {kind_of(row)} ({names}) {numbered}VALUES ({values})", **columns)
+    numbered = "OVERRIDING SYSTEM VALUE " if prompt.dialect == "postgres" else ""
+    prompt.ask(f"{insertion} INTO {kind_of(row)} ({names}) {numbered}VALUES ({values})", **columns)
 
 
 def _plain(value: Any) -> Any:
@@ -161,7 +161,7 @@ def _plain(value: Any) -> Any:
 
 
 def _parenthesized(text: str, opening: str) -> Iterator[str]:
-    """Whatever stands between `opening` and the parenthesis that closes it."""
+    """The text between each `opening` and its closing parenthesis."""
     for piece in text.split(opening)[1:]:
         depth, end = 1, 0
         while depth:

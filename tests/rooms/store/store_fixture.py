@@ -1,4 +1,4 @@
-"""A db to shunt rows about in: a store with every shipped machine, one tenant and one lane, and short ways to fill it."""
+"""A store for tests, with every shipped machine, one tenant and one lane, and methods to fill it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SECOND = timedelta(seconds=1)
 ACME = "acme"
 GLOBEX = "globex"
 HAND = "worker_of_the_fixture"
-"""Who does the work of ACME where a test does not care; comes into being with the first task that is claimed."""
+"""The worker of ACME where a test does not name one; the first claim creates it."""
 WORDS = 'Weichenwärter „Ω“ 転轍手 🚂\n\'; DROP TABLE run; --\t"%s" :id {} \\'
 JSON = '{"k": ["ü", 1.5, null, true]}'
 TEXTS = {"payload": "null", "output": None}
@@ -36,28 +36,28 @@ E = TypeVar("E", bound=Entity)
 
 @contextmanager
 def open_store_fixture(url: str) -> Iterator[StoreFixture]:
-    with closing(open_store(url)) as store, outsider(url) as somebody:
-        yield StoreFixture(url, store, somebody)
+    with closing(open_store(url)) as store, outsider(url) as prompt:
+        yield StoreFixture(url, store, prompt)
 
 
 @contextmanager
-def transaction(store: Store, news: Wakeup = Wakeup.NOTHING) -> Iterator[Transaction]:
-    """Committed when all goes well, rolled back when not."""
+def transaction(store: Store, wakeup: Wakeup = Wakeup.NOTHING) -> Iterator[Transaction]:
+    """Commit at the end, or roll back after an exception."""
     begun = store.begin()
     try:
         yield begun
     except BaseException:
         begun.rollback()
         raise
-    begun.commit(news)
+    begun.commit(wakeup)
 
 
 class StoreFixture:
-    def __init__(self, url: str, store: Store, somebody: Outsider) -> None:
+    def __init__(self, url: str, store: Store, prompt: Outsider) -> None:
         self.url = url
         self.store = store
-        self.somebody = somebody
-        """Who is in the same database, with a plain connection."""
+        self.prompt = prompt
+        """A plain connection to the same database."""
         self._numbers = count(1)
         with self.transaction() as begun:
             begun.ensure_tenant(ACME, AT)
@@ -67,11 +67,11 @@ class StoreFixture:
         self._machines = {row.id: MACHINES[row.name] for row in rows}
 
     @contextmanager
-    def transaction(self, news: Wakeup = Wakeup.NOTHING) -> Iterator[Transaction]:
-        with transaction(self.store, news) as begun:
+    def transaction(self, wakeup: Wakeup = Wakeup.NOTHING) -> Iterator[Transaction]:
+        with transaction(self.store, wakeup) as begun:
             yield begun
 
-    # Rows that nobody has stored yet.
+    # Rows that are not stored yet.
 
     def run(self, machine: str = "standard.run", **columns: Any) -> Run:
         return Run(**{**self._beginning(machine), "name": "nightly", "lifecycle": machine.partition(".")[0], **columns})
@@ -89,7 +89,7 @@ class StoreFixture:
         return Breaker(**{**begins, "tool": f"tool of {begins['id']}", **columns})
 
     def entity(self, machine: str) -> Entity:
-        """Whatever kind the machine is of; a task comes with its run."""
+        """A row of the kind of the machine; a task comes with its run."""
         match MACHINES[machine].kind:
             case "run":
                 return self.run(machine)
@@ -120,7 +120,7 @@ class StoreFixture:
         return row
 
     def put_task(self, run: Run | None = None, state: str | None = None, **columns: Any) -> Task:
-        """A task of `run`, or of a run of its own, brought to `state`."""
+        """A task of `run`, or of a new run, moved to `state`."""
         task = self.put(self.task(run or self.put(self.run()), **columns))
         return self.bring(task, state) if state else task
 
@@ -129,7 +129,7 @@ class StoreFixture:
             return self.move_in(begun, row, to_state, **columns)
 
     def bring(self, row: E, to_state: str, **columns: Any) -> E:
-        """Walk a row to a state along the shortest way that its machine has; `columns` come with the last move."""
+        """Move a row to a state along the shortest path in its machine; `columns` come with the last move."""
         with self.transaction() as begun:
             return self.bring_in(begun, row, to_state, **columns)
 
@@ -147,13 +147,13 @@ class StoreFixture:
         return after
 
     def hand_in(self, begun: Transaction, tenant: str = ACME) -> str:
-        """Who does the work of a tenant, there from now on."""
+        """The default worker of a tenant, created if necessary."""
         if not begun.lock_workers([hand_of(tenant)]):
             begun.insert_workers([self.worker(id=hand_of(tenant), tenant=tenant)])
         return hand_of(tenant)
 
     def moved(self, row: E, to_state: str, *, trigger: str | None = None, **columns: Any) -> E:
-        """The row as it would be after a move, with all that follows from the state; nothing is stored."""
+        """The row as it would be after a move, with everything that follows from the state; nothing is stored."""
         machine = self.machine_of(row)
         state, move = machine.state(to_state), _pick(machine.between(row.state, to_state), trigger)
         at = row.entered_at + SECOND
@@ -196,19 +196,19 @@ def insert(begun: Transaction, *rows: Entity) -> None:
 
 
 def move(begun: Transaction, *rows: Entity) -> None:
-    """Store all that is set of rows that have made one move."""
+    """Store all columns that are set of rows that have made one move."""
     for alike, columns in _sort(rows):
         begun.move(alike, columns)
 
 
 def update(begun: Transaction, *rows: Entity) -> None:
-    """Store all that is set of rows that stand where they stood."""
+    """Store all columns that are set of rows that have not moved."""
     for alike, columns in _sort(rows):
         begun.update(alike, columns)
 
 
 def _sort(rows: Iterable[Entity]) -> list[tuple[list[Entity], list[str]]]:
-    """Rows of one kind of which the same columns are set, and these columns."""
+    """Groups of rows of one kind with the same columns set, and these columns."""
     kinds: dict[tuple[type[Entity], tuple[str, ...]], list[Entity]] = {}
     for row in rows:
         columns = tuple(column for column in row.CHANGING if getattr(row, column) is not UNSET)
@@ -217,7 +217,7 @@ def _sort(rows: Iterable[Entity]) -> list[tuple[list[Entity], list[str]]]:
 
 
 def find(store: Store, row: E) -> E:
-    """The same row as it is stored now."""
+    """The row as it is stored now."""
     with store.read() as reader:
         found: Entity | None
         match row:
@@ -229,7 +229,7 @@ def find(store: Store, row: E) -> E:
                 found = reader.find_worker(row.tenant, row.id)
             case Breaker(tool=tool):
                 found = reader.find_breaker(row.tenant, tool)
-    assert isinstance(found, type(row)), f"{row.id} is not there"
+    assert isinstance(found, type(row)), f"{row.id} is not stored"
     return found
 
 
@@ -238,7 +238,7 @@ def hand_of(tenant: str) -> str:
 
 
 def attempt_of(task: Task, **columns: Any) -> Attempt:
-    """The attempt that holds a task, as the task itself tells of it."""
+    """The current attempt of a task, from the columns of the task."""
     assert task.current_attempt
     told: dict[str, Any] = {
         "task_id": task.id,
@@ -257,7 +257,7 @@ def attempt_of(task: Task, **columns: Any) -> Attempt:
 
 
 def route(machine: Machine, from_state: str, to_state: str) -> list[str]:
-    """The states on the shortest way from one to the other, both included."""
+    """The states on the shortest path from one to the other, both included."""
     ways = {from_state: [from_state]}
     for state in (frontier := [from_state]):
         for following in machine.allowed(state):
@@ -272,7 +272,7 @@ def _pick(moves: Sequence[Move], trigger: str | None) -> Move:
 
 
 def _follows_for_task(row: Task, state: State, at: datetime, worker_id: str | None) -> dict[str, Any]:
-    """Whose attempt it is, and who works on it; a new one begins where none was, or where one is taken over."""
+    """The columns of the attempt and the worker; a new attempt begins if there is none, or if one is taken over."""
     session = {"session_id": row.session_id or "session"} if "session" in state.needs else {}
     if state.phase != Phase.ACTIVE:
         waits = {"available_at": None if state.phase == Phase.DONE else row.available_at}

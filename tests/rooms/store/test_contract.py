@@ -1,4 +1,4 @@
-"""One contract, one suite: what every store does, whatever database is behind it. Here: the store as a whole."""
+"""One contract, one suite for every database. Here: the store as a whole."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_a_version_of_a_machine_is_stored_once(db: StoreFixture) -> None:
         begun.insert_machine(MACHINES["standard.run"], fingerprint="other", definition="other")
 
 
-def test_a_lane_is_made_once(db: StoreFixture) -> None:
+def test_a_lane_is_created_once(db: StoreFixture) -> None:
     db.tenant(GLOBEX)
     wanted: list[tuple[str, str | None, str, bool]] = [
         (ACME, "git", "[]", False),
@@ -97,8 +97,8 @@ def test_a_lane_is_made_once(db: StoreFixture) -> None:
         assert [begun.find_tool(lane.id) for lane in lanes] == [lane.tool for lane in lanes]
 
 
-def test_lanes_are_counted_as_they_come(db: StoreFixture) -> None:
-    """Of all tenants, and with those that the transaction itself has added; one that was known is no other."""
+def test_lanes_are_counted_when_they_are_created(db: StoreFixture) -> None:
+    """Of all tenants, with those that the transaction itself has added; a known lane is not counted again."""
     db.tenant(GLOBEX)
     begun = db.store.begin()
     assert begun.count_lanes() == 1
@@ -115,7 +115,7 @@ def test_lanes_are_counted_as_they_come(db: StoreFixture) -> None:
         assert begun.count_lanes() == 2
 
 
-def test_a_tenant_is_made_once_and_nothing_belongs_to_one_that_was_not(db: StoreFixture) -> None:
+def test_a_tenant_is_created_once_and_rows_need_an_existing_tenant(db: StoreFixture) -> None:
     stranger = db.run(tenant=GLOBEX)
     with pytest.raises(LawBroken):
         db.put(stranger)
@@ -125,29 +125,29 @@ def test_a_tenant_is_made_once_and_nothing_belongs_to_one_that_was_not(db: Store
     assert find(db.store, db.put(stranger)).tenant == GLOBEX
 
 
-# What is not there.
+# Unknown names and empty batches.
 
 
 def test_nothing_is_found_under_an_unknown_name(db: StoreFixture) -> None:
     with db.store.read() as reader:
-        assert reader.find_run(ACME, "nobody") is None
-        assert reader.find_task(ACME, "nobody") is None
-        assert reader.find_worker(ACME, "nobody") is None
-        assert reader.find_breaker(ACME, "nobody") is None
+        assert reader.find_run(ACME, "unknown") is None
+        assert reader.find_task(ACME, "unknown") is None
+        assert reader.find_worker(ACME, "unknown") is None
+        assert reader.find_breaker(ACME, "unknown") is None
         assert reader.find_tool(999_999) is None
-        assert nothing(reader.list_tasks(ACME, "nobody"), reader.list_attempts(ACME, "nobody"))
-        assert nothing(reader.list_dependencies(ACME, "nobody"), reader.list_history(ACME, "nobody"))
-        assert reader.list_runs("nobody", phase=None, after=None, limit=9) == []
+        assert nothing(reader.list_tasks(ACME, "unknown"), reader.list_attempts(ACME, "unknown"))
+        assert nothing(reader.list_dependencies(ACME, "unknown"), reader.list_history(ACME, "unknown"))
+        assert reader.list_runs("unknown", phase=None, after=None, limit=9) == []
         assert reader.next_due() is reader.next_silence() is None
     with db.transaction() as begun:
         assert begun.find_response(ACME, "nowhere", "nothing") is None
-        assert nothing(begun.lock_runs(["nobody"]), begun.lock_workers(["nobody"]), begun.lock_breakers(ACME, ["nobody"]))
-        assert nothing(begun.select_tasks(["nobody"]), begun.find_dependents(["nobody"]), begun.assess_subtasks(["nobody"]))
+        assert nothing(begun.lock_runs(["unknown"]), begun.lock_workers(["unknown"]), begun.lock_breakers(ACME, ["unknown"]))
+        assert nothing(begun.select_tasks(["unknown"]), begun.find_dependents(["unknown"]), begun.assess_subtasks(["unknown"]))
         assert nothing(
-            begun.release_dependents(["nobody"]), begun.find_run_workers(["nobody"]), begun.find_held_tasks(["nobody"])
+            begun.release_dependents(["unknown"]), begun.find_run_workers(["unknown"]), begun.find_held_tasks(["unknown"])
         )
-        assert nothing(begun.select_to_claim(["nobody"]), begun.find_task_names("nobody"), begun.count_held(["nobody"]))
-        assert nothing(begun.select_task_keys(["nobody"]), begun.lock_runs([], of_tasks=["nobody"]))
+        assert nothing(begun.select_to_claim(["unknown"]), begun.find_task_names("unknown"), begun.count_held(["unknown"]))
+        assert nothing(begun.select_task_keys(["unknown"]), begun.lock_runs([], of_tasks=["unknown"]))
 
 
 def test_an_empty_batch_does_nothing(db: StoreFixture) -> None:
@@ -222,7 +222,7 @@ def test_tenants_see_nothing_of_each_other(db: StoreFixture) -> None:
 # Transactions.
 
 
-def test_what_was_rolled_back_was_never_there(db: StoreFixture) -> None:
+def test_a_rollback_leaves_nothing_behind(db: StoreFixture) -> None:
     run = db.put(db.run())
     with db.store.read() as reader:
         position = reader.last_position()
@@ -248,7 +248,7 @@ def test_what_was_rolled_back_was_never_there(db: StoreFixture) -> None:
         assert len(begun.list_history(ACME, run.id)) == 1
 
 
-def test_nobody_sees_what_is_not_committed(db: StoreFixture) -> None:
+def test_uncommitted_changes_are_invisible(db: StoreFixture) -> None:
     run = db.run()
     begun = db.store.begin()
     begun.insert_runs([run])
@@ -261,7 +261,7 @@ def test_nobody_sees_what_is_not_committed(db: StoreFixture) -> None:
 
 
 def test_any_number_of_threads_may_read_while_one_writes(db: StoreFixture) -> None:
-    """Whatever they see is a whole commit."""
+    """Each of them sees whole commits only."""
     written = threading.Event()
 
     def read_until_all_is_written() -> set[int]:
@@ -284,7 +284,7 @@ def test_any_number_of_threads_may_read_while_one_writes(db: StoreFixture) -> No
         assert all(reader.result() <= {3} for reader in readers)
 
 
-def test_a_transaction_happens_at_one_instant_of_a_time_that_runs_forward(db: StoreFixture) -> None:
+def test_a_transaction_has_one_time_and_time_never_goes_back(db: StoreFixture) -> None:
     instants = []
     for _ in range(3):
         with db.transaction() as begun:
@@ -295,7 +295,7 @@ def test_a_transaction_happens_at_one_instant_of_a_time_that_runs_forward(db: St
     assert all(instant.utcoffset() == timedelta(0) for instant in instants)
 
 
-def test_what_was_committed_outlives_the_store(db: StoreFixture) -> None:
+def test_committed_rows_outlive_the_store(db: StoreFixture) -> None:
     run = db.put(db.run())
     url = db.store.url
     db.store.close()
@@ -308,14 +308,14 @@ def test_what_was_committed_outlives_the_store(db: StoreFixture) -> None:
     ("machine", "to_state"),
     [("standard.run", "RUNNING"), ("standard.task", "QUEUED"), ("standard.worker", "IDLE"), ("standard.breaker", "OPEN")],
 )
-def test_whoever_comes_second_is_told_so(db: StoreFixture, machine: str, to_state: str) -> None:
+def test_the_second_writer_of_a_row_gets_a_conflict(db: StoreFixture, machine: str, to_state: str) -> None:
     row, bystander = db.put(db.entity(machine)), db.put(db.entity(machine))
     after = db.moved(bystander, to_state)
     moved = db.move(row, to_state)
-    for stale in (db.moved(row, to_state), replace(moved, revision=9), replace(moved, id="nobody")):
+    for stale in (db.moved(row, to_state), replace(moved, revision=9), replace(moved, id="unknown")):
         with pytest.raises(Conflict), db.transaction() as begun:
             move(begun, after, stale)
-    for stale in (row, replace(moved, revision=9), replace(moved, id="nobody")):
+    for stale in (row, replace(moved, revision=9), replace(moved, id="unknown")):
         with pytest.raises(Conflict), db.transaction() as begun:
             update(begun, bystander, stale)
     assert find(db.store, row) == moved
@@ -323,7 +323,7 @@ def test_whoever_comes_second_is_told_so(db: StoreFixture, machine: str, to_stat
 
 
 def test_only_the_columns_that_are_named_are_stored(db: StoreFixture) -> None:
-    """So that a batch writes what has changed, and no more."""
+    """So a batch writes only what has changed."""
     run, bystander = db.put(db.run(error="old")), db.put(db.run())
     moved = db.moved(run, "CANCELED", reason="enough")
     columns = ["state", "phase", "outcome", "revision", "trigger", "completed_at"]
@@ -338,7 +338,7 @@ def test_only_the_columns_that_are_named_are_stored(db: StoreFixture) -> None:
 
 
 def test_rows_of_a_batch_may_differ_in_every_column(db: StoreFixture) -> None:
-    """What they have in common is said once on PostgreSQL, and what they have not, row by row."""
+    """PostgreSQL gets a value that all rows share once, and other values row by row."""
     runs = [db.put(db.run()) for _ in range(4)]
     texts = (None, "null", WORDS, "")
     moved = [
@@ -353,7 +353,7 @@ def test_rows_of_a_batch_may_differ_in_every_column(db: StoreFixture) -> None:
     assert [find(db.store, run) for run in runs] == changed
 
 
-def test_a_refused_change_leaves_the_store_in_order(db: StoreFixture) -> None:
+def test_the_store_works_after_a_refused_change(db: StoreFixture) -> None:
     run = db.put(db.run())
     with pytest.raises(LawBroken), db.transaction() as begun:
         begun.insert_runs([db.run(), replace(db.run(), state="SUCCEEDED", phase="done")])
@@ -362,7 +362,7 @@ def test_a_refused_change_leaves_the_store_in_order(db: StoreFixture) -> None:
         assert ids(reader.list_runs(ACME, phase=None, after=None, limit=9)) == [run.id]
 
 
-# Wakeup.
+# Wake-ups.
 
 
 def listening(store: Store) -> tuple[Queue[Wakeup], Callable[[], None]]:
@@ -370,24 +370,24 @@ def listening(store: Store) -> tuple[Queue[Wakeup], Callable[[], None]]:
     return heard, store.listen(heard.put)
 
 
-def test_everybody_who_listens_hears_of_a_commit(db: StoreFixture) -> None:
-    """Whoever commits without news, or not at all, is not heard."""
+def test_every_listener_hears_of_a_commit(db: StoreFixture) -> None:
+    """A commit without a wake-up and a rollback are not heard."""
     with closing(open_store(db.url)) as other:
         (there, _), (here, _) = listening(other), listening(db.store)
-        for news in (Wakeup.TASKS, Wakeup.TIMERS | Wakeup.EVENTS, Wakeup.TASKS | Wakeup.TIMERS | Wakeup.EVENTS):
+        for wakeup in (Wakeup.TASKS, Wakeup.TIMERS | Wakeup.EVENTS, Wakeup.TASKS | Wakeup.TIMERS | Wakeup.EVENTS):
             with db.transaction():
                 pass
             db.store.begin().rollback()
-            with db.transaction(news) as begun:
+            with db.transaction(wakeup) as begun:
                 insert(begun, db.run())
-            assert there.get(timeout=10) == news
-            assert here.get(timeout=10) == news
+            assert there.get(timeout=10) == wakeup
+            assert here.get(timeout=10) == wakeup
         with transaction(other, Wakeup.TIMERS):
             pass
         assert here.get(timeout=10) == Wakeup.TIMERS
 
 
-def test_news_are_true_when_they_are_heard(db: StoreFixture) -> None:
+def test_a_commit_is_visible_when_its_wakeup_is_heard(db: StoreFixture) -> None:
     with closing(open_store(db.url)) as other:
         there, _ = listening(other)
         run = db.run()
@@ -397,7 +397,7 @@ def test_news_are_true_when_they_are_heard(db: StoreFixture) -> None:
         assert find(other, run) == run
 
 
-def test_whoever_stops_listening_hears_no_more(db: StoreFixture) -> None:
+def test_a_listener_that_stops_hears_no_more(db: StoreFixture) -> None:
     with closing(open_store(db.url)) as other:
         (deaf, stop), (there, _) = listening(other), listening(other)
         stop()
@@ -409,7 +409,7 @@ def test_whoever_stops_listening_hears_no_more(db: StoreFixture) -> None:
             deaf.get_nowait()
 
 
-def test_a_store_that_was_closed_is_missed_by_nobody(db: StoreFixture) -> None:
+def test_a_closed_store_does_not_disturb_others(db: StoreFixture) -> None:
     other = open_store(db.url)
     listening(other)
     other.close()

@@ -1,4 +1,4 @@
-"""One contract, one suite: every column of every row comes back."""
+"""One contract, one suite: every column of every row is read back as it was stored."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ FORTUNE = Decimal("1234567.654321")
 
 
 def each_column_varies(*versions: msgspec.Struct, but: Iterable[str] = ()) -> bool:
-    """Whether the versions differ in every column, so that a forgotten one would be noticed."""
+    """Whether the versions differ in every column, so that a forgotten column would fail."""
     stuck = {name for name in versions[0].__struct_fields__ if len({repr(getattr(row, name)) for row in versions}) == 1}
     return stuck == set(but)
 
@@ -252,8 +252,8 @@ def test_a_breaker_comes_back_as_it_was_stored(db: StoreFixture) -> None:
     assert each_column_varies(plain, full, opened, probed, updated, but=["outcome", "completed_at"])
 
 
-def test_an_attempt_comes_back_as_its_task_has_told_it(db: StoreFixture) -> None:
-    """From its task while it goes on, and as the law has written it down when it is over."""
+def test_an_attempt_has_what_its_task_knew_about_it(db: StoreFixture) -> None:
+    """From the columns of the task while it is current, and from the row that the law wrote when it has ended."""
     db.tenant(GLOBEX)
     worker, another = db.put(db.worker()), db.put(db.worker(tenant=GLOBEX))
     full: dict[str, Any] = {
@@ -283,7 +283,7 @@ def attempts_of(db: StoreFixture, task: Task) -> list[Attempt]:
         return reader.list_attempts(task.tenant, task.id)
 
 
-def test_an_event_says_all_that_the_move_said(db: StoreFixture) -> None:
+def test_an_event_has_every_column_of_the_move(db: StoreFixture) -> None:
     db.tenant(GLOBEX)
     run = db.put(db.run(tenant=GLOBEX, reason="because", actor="eve", metadata='{"n": 1}'))
     task = db.put_task(run, tenant=GLOBEX, state="RUNNING")

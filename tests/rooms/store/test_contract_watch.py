@@ -1,4 +1,4 @@
-"""One contract, one suite: whoever works, whatever is due, and what can be told of all that happened."""
+"""One contract, one suite: workers, breakers, timers, idempotency, the event stream and the doctor."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ def test_workers_are_listed_and_locked_in_the_order_of_their_ids(db: StoreFixtur
     with db.transaction() as begun:
         assert begun.list_workers(ACME) == order
         assert begun.lock_workers(["worker_c", "worker_a", "worker_b"]) == order
-        assert begun.lock_workers({"worker_b", "nobody"}) == [workers[0]]
+        assert begun.lock_workers({"worker_b", "unknown"}) == [workers[0]]
 
 
 def test_workers_hold_the_tasks_that_they_execute(db: StoreFixture) -> None:
-    """A task is held while its checks run, whether its state needs a worker or not; one that was lost is held no more."""
+    """A worker holds a task while its checks run, whether its state needs a worker or not, but not after the lease is lost."""
     anna, bert, idle = (db.put(db.worker()) for _ in range(3))
     first = db.bring(db.put_task(), "RUNNING", worker_id=anna.id)
     second = db.bring(db.put_task(), "RUNNING", worker_id=anna.id)
@@ -52,18 +52,18 @@ def test_workers_hold_the_tasks_that_they_execute(db: StoreFixture) -> None:
     checked = db.move(db.bring(db.put_task(machine="orchestrated.task"), "running", worker_id=bert.id), "validating")
     other = db.bring(db.put_task(), "RUNNING", worker_id=bert.id)
     lost = db.bring(db.put_task(machine="approval.step"), "RUNNING", worker_id=bert.id)
-    everybody = [anna.id, bert.id, idle.id, "nobody"]
+    all_ids = [anna.id, bert.id, idle.id, "unknown"]
     assert not find(db.store, over).worker_id
     with db.transaction() as begun:
         update(begun, replace(lost, lease_expired=True))
-        assert begun.count_held(everybody) == {anna.id: 2, bert.id: 2}
+        assert begun.count_held(all_ids) == {anna.id: 2, bert.id: 2}
         assert begun.count_held([bert.id]) == {bert.id: 2}
         holders = [(first, anna), (second, anna), (checked, bert), (other, bert), (lost, bert)]
-        assert begun.find_held_tasks(everybody) == [(worker.id, task.id, task.run_id) for task, worker in holders]
+        assert begun.find_held_tasks(all_ids) == [(worker.id, task.id, task.run_id) for task, worker in holders]
         assert begun.find_held_tasks([anna.id]) == [(anna.id, task.id, task.run_id) for task in (first, second)]
 
 
-def test_workers_are_silent_once_their_lease_is_over(db: StoreFixture) -> None:
+def test_workers_are_silent_once_their_lease_has_expired(db: StoreFixture) -> None:
     late = db.put(db.worker(lease_seconds=2.5, heartbeat_at=AT))
     later = db.put(db.worker(lease_seconds=0.5, heartbeat_at=AT + SECOND))
     patient = db.put(db.worker(lease_seconds=60, heartbeat_at=AT - SECOND))
@@ -80,7 +80,7 @@ def test_workers_are_silent_once_their_lease_is_over(db: StoreFixture) -> None:
         assert begun.next_silence() == AT + timedelta(seconds=2.5)
 
 
-def test_workers_are_free_when_they_may_claim_hold_nothing_and_belong_to_no_run(db: StoreFixture) -> None:
+def test_workers_are_free_when_they_may_claim_hold_nothing_and_are_not_allocated(db: StoreFixture) -> None:
     idle, busy, holder = (db.bring(db.put(db.worker()), state) for state in ("IDLE", "BUSY", "BUSY"))
     db.bring(db.put_task(), "RUNNING", worker_id=holder.id)
     checks = db.bring(db.put(db.worker()), "BUSY")
@@ -119,7 +119,7 @@ def test_breakers_are_listed_by_tool_and_locked_by_id(db: StoreFixture) -> None:
     breakers = [db.put(db.breaker(tool=tool)) for tool in ("git", "apple", "Zip", "éclair")]
     with db.transaction() as begun:
         assert [row.tool for row in begun.list_breakers(ACME)] == ["Zip", "apple", "git", "éclair"], "by code point everywhere"
-        assert begun.lock_breakers(ACME, ["Zip", "nobody", "apple", "git"]) == breakers[:3]
+        assert begun.lock_breakers(ACME, ["Zip", "unknown", "apple", "git"]) == breakers[:3]
 
 
 def test_tools_are_tripped_unless_their_breaker_is_closed(db: StoreFixture) -> None:
@@ -213,7 +213,7 @@ def test_each_timer_is_taken_once(db: StoreFixture) -> None:
 def test_the_timers_of_an_entity_are_dropped_together(db: StoreFixture) -> None:
     with db.transaction() as begun:
         begun.set_timers([timer("a"), timer("a", "delay"), timer("b"), timer("c")])
-        begun.drop_timers(["a", "c", "nobody"])
+        begun.drop_timers(["a", "c", "unknown"])
         assert begun.list_timers(ACME) == [timer("b")]
 
 
@@ -235,7 +235,7 @@ def test_the_first_answer_to_a_key_stays(db: StoreFixture) -> None:
             assert begun.find_response(stored.tenant, stored.endpoint, stored.key) == stored
 
 
-def test_an_answer_that_has_expired_gives_way(db: StoreFixture) -> None:
+def test_an_expired_answer_is_replaced(db: StoreFixture) -> None:
     first = response()
     new = response(request_hash="new", status=202, body="new", created_at=AT + SECOND, expires_at=AT + 2 * SECOND)
     with db.transaction() as begun:
@@ -261,7 +261,7 @@ def test_expired_answers_are_purged_a_few_at_a_time(db: StoreFixture) -> None:
 
 
 def some_history(db: StoreFixture) -> tuple[Run, Task]:
-    """Two runs, their tasks and an allocated worker that have moved in turns, over several commits."""
+    """Two runs, their tasks and an allocated worker that have moved by turns in several commits."""
     run, other = db.put(db.run()), db.put(db.run())
     task, _ = db.put_task(run), db.put_task(other, run_open=True)
     worker = db.put(db.worker(run_id=run.id))
@@ -276,7 +276,7 @@ def some_history(db: StoreFixture) -> tuple[Run, Task]:
 
 
 def read_on(db: StoreFixture, limit: int, run_id: str | None = None, after: str | None = None) -> list[Event]:
-    """The whole stream, page by page, as somebody reads it who comes back with the last position."""
+    """The whole stream, page by page, each from the last position of the page before."""
     stream: list[Event] = []
     may_go_on = True
     while True:
@@ -302,7 +302,7 @@ def test_the_stream_is_read_once_in_one_order_whatever_the_size_of_the_pages(db:
     for limit in (1, 2, 5):
         assert read_on(db, limit) == whole
     with db.store.read() as reader:
-        assert not reader.is_held_back(), "nobody is writing"
+        assert not reader.is_held_back(), "no writer is active"
 
 
 def test_the_stream_of_a_run_is_its_own_moves_and_those_of_its_tasks(db: StoreFixture) -> None:
@@ -315,7 +315,7 @@ def test_the_stream_of_a_run_is_its_own_moves_and_those_of_its_tasks(db: StoreFi
         assert reader.list_history(ACME, task.id) == [event for event in own if event.entity_id == task.id]
 
 
-def test_reading_on_from_the_end_shows_only_what_is_new(db: StoreFixture) -> None:
+def test_reading_from_the_end_shows_only_new_moves(db: StoreFixture) -> None:
     some_history(db)
     with db.store.read() as reader:
         end = reader.last_position()
@@ -324,7 +324,7 @@ def test_reading_on_from_the_end_shows_only_what_is_new(db: StoreFixture) -> Non
     assert [event.entity_id for event in read_on(db, 9, after=end)] == [run.id]
 
 
-def test_an_empty_stream_can_be_read_on_from_its_end(db: StoreFixture) -> None:
+def test_an_empty_stream_can_be_read_from_its_end(db: StoreFixture) -> None:
     with db.store.read() as reader:
         assert reader.list_transitions(ACME, after=reader.last_position(), limit=9, run_id=None) == []
 
@@ -360,7 +360,7 @@ def test_the_tasks_of_runs_are_counted_by_phase_and_outcome(db: StoreFixture) ->
         assert reader.count_tasks(ACME, []) == []
 
 
-def test_whatever_stays_too_long_in_a_state_is_found(db: StoreFixture) -> None:
+def test_entities_that_stay_too_long_in_a_state_are_found(db: StoreFixture) -> None:
     run = db.put(db.run(entered_at=AT - SECOND))
     worker, task = db.put(db.worker()), db.put_task(run, entered_at=AT + SECOND)
     ended = (
@@ -400,7 +400,7 @@ def test_notices_are_listed_newest_first(db: StoreFixture) -> None:
 # The doctor.
 
 
-def test_a_healthy_store_disagrees_with_itself_in_nothing(db: StoreFixture) -> None:
+def test_a_healthy_store_has_no_disagreements(db: StoreFixture) -> None:
     some_history(db)
     run = db.put(db.run(promised_usd=Decimal(2)))
     done, waits = db.put_task(run, state="SUCCEEDED"), db.put_task(run, run_open=True)
@@ -416,7 +416,7 @@ def test_a_healthy_store_disagrees_with_itself_in_nothing(db: StoreFixture) -> N
 
 
 Spoilt = tuple[Entity, str]
-"""A row with which something is wrong, and a word about it."""
+"""A row that is wrong, and a word from its description."""
 
 
 def a_miscounted_task(db: StoreFixture) -> Spoilt:
@@ -481,9 +481,9 @@ def a_forged_breaker(db: StoreFixture) -> Spoilt:
 
 
 def forge(db: StoreFixture, row: Entity) -> Spoilt:
-    """Only whoever owns the tables can do that."""
-    db.somebody.suspend_law(kind_of(row))
-    type_columns(db.somebody, row, state="FORGED")
+    """Only the owner of the tables can do this."""
+    db.prompt.suspend_law(kind_of(row))
+    type_columns(db.prompt, row, state="FORGED")
     return row, f"it is FORGED, but its audit trail ends in {row.state}"
 
 
@@ -514,7 +514,7 @@ def test_a_stored_value_that_a_recount_does_not_confirm_is_named(
     assert word in what
 
 
-def test_runs_that_have_nothing_left_to_do_and_go_on_are_listed(db: StoreFixture) -> None:
+def test_runs_that_have_not_ended_although_all_tasks_have_succeeded_are_listed(db: StoreFixture) -> None:
     def run(state: str, *task_states: str, **columns: Any) -> Run:
         row = db.bring(db.put(db.run(**columns)), state)
         for task_state in task_states:
@@ -531,7 +531,7 @@ def test_runs_that_have_nothing_left_to_do_and_go_on_are_listed(db: StoreFixture
         assert reader.list_unended_runs() == [(row.id, row.machine_id, row.state) for row in unended]
 
 
-def test_runs_are_stalled_when_nothing_moves_and_nobody_is_asked(db: StoreFixture) -> None:
+def test_runs_are_stalled_when_nothing_moves_and_no_person_is_asked(db: StoreFixture) -> None:
     db.tenant(GLOBEX)
 
     def running(*states: str, tenant: str = ACME, run_state: str = "RUNNING", **columns: Any) -> Run:
@@ -563,7 +563,7 @@ def test_tasks_that_failed_for_good_are_listed_latest_first(db: StoreFixture) ->
         assert reader.list_failed_tasks(1) == [second]
 
 
-def test_dependencies_are_counted_anew_for_those_who_still_wait(db: StoreFixture) -> None:
+def test_dependencies_are_recounted_for_tasks_that_still_wait(db: StoreFixture) -> None:
     run = db.put(db.run())
     over, pending = db.put_task(run, state="SUCCEEDED"), db.put_task(run)
     columns: dict[str, Any] = {"open_dependencies": 7}
@@ -577,13 +577,13 @@ def test_dependencies_are_counted_anew_for_those_who_still_wait(db: StoreFixture
         assert [task.open_dependencies for task in begun.select_tasks(ids(waiting))] == [1, 1, 7, 7, 0]
 
 
-def test_results_are_those_of_the_named_tasks_and_of_their_parts(db: StoreFixture) -> None:
+def test_results_are_those_of_the_named_tasks_and_their_subtasks(db: StoreFixture) -> None:
     run = db.put(db.run())
     whole = db.put_task(run, name="whole")
     part = db.put_task(run, name="whole[0]", parent_task_id=whole.id, depth=1)
     db.put_task(run, name="other")
     with db.store.read() as reader:
-        results = reader.list_results(ACME, run.id, ["whole", "nobody"])
+        results = reader.list_results(ACME, run.id, ["whole", "unknown"])
         assert [(result.name, result.parent, result.by_worker) for result in results] == [
             ("whole", None, False),
             (part.name, "whole", False),

@@ -1,4 +1,4 @@
-"""One contract, one suite: runs, tasks, what they wait for, and attempts at them."""
+"""One contract, one suite: runs, tasks, claims, dependencies, subtasks and attempts."""
 
 from __future__ import annotations
 
@@ -52,21 +52,21 @@ def test_runs_are_locked_in_the_order_of_their_ids(db: StoreFixture) -> None:
     runs = [db.put(db.run()) for _ in range(3)]
     with db.transaction() as begun:
         assert begun.lock_runs(ids(runs)[::-1]) == runs
-        assert begun.lock_runs({runs[1].id, "nobody"}) == [runs[1]]
+        assert begun.lock_runs({runs[1].id, "unknown"}) == [runs[1]]
 
 
 def test_runs_are_locked_by_their_tasks_too(db: StoreFixture) -> None:
-    """Each once, in the order of their ids, whether it is named, one of its tasks is, or both."""
+    """Each once, in the order of their ids, whether the run, one of its tasks or both are named."""
     runs = [db.put(db.run()) for _ in range(4)]
     tasks = [db.put_task(run) for run in runs]
     sister = db.put_task(runs[0])
     with db.transaction() as begun:
-        assert begun.lock_runs([], of_tasks=[tasks[2].id, sister.id, tasks[0].id, "nobody"]) == [runs[0], runs[2]]
+        assert begun.lock_runs([], of_tasks=[tasks[2].id, sister.id, tasks[0].id, "unknown"]) == [runs[0], runs[2]]
         assert begun.lock_runs([runs[3].id, runs[0].id], of_tasks={tasks[1].id, tasks[0].id}) == [runs[0], runs[1], runs[3]]
-        assert begun.lock_runs([runs[1].id], of_tasks=["nobody"]) == [runs[1]]
+        assert begun.lock_runs([runs[1].id], of_tasks=["unknown"]) == [runs[1]]
 
 
-def test_runs_that_wait_for_workers_of_their_own_are_allocated_oldest_first(db: StoreFixture) -> None:
+def test_runs_that_wait_for_allocated_workers_are_listed_oldest_first(db: StoreFixture) -> None:
     young = db.put(db.run(allocates=True, created_at=AT))
     old = db.put(db.run(allocates=True, created_at=AT - SECOND))
     db.put(db.run(allocates=False, created_at=AT - 2 * SECOND))
@@ -77,7 +77,7 @@ def test_runs_that_wait_for_workers_of_their_own_are_allocated_oldest_first(db: 
         assert begun.list_allocatable_runs(1) == [old.id]
 
 
-def test_a_run_that_has_lost_some_of_its_workers_gets_others(db: StoreFixture) -> None:
+def test_a_run_that_has_lost_allocated_workers_is_listed_again(db: StoreFixture) -> None:
     robbed, complete = (db.bring(db.put(db.run(allocates=True, worker_count=2)), "RUNNING") for _ in range(2))
     shared = db.bring(db.put(db.run(worker_count=2)), "RUNNING")
     for run in (robbed, complete, complete, shared):
@@ -87,11 +87,11 @@ def test_a_run_that_has_lost_some_of_its_workers_gets_others(db: StoreFixture) -
 
 
 class Like(NamedTuple):
-    """What a task is like."""
+    """One kind of task."""
 
     state: str
     goes_on: bool = False
-    """Without a person."""
+    """It goes on without a person."""
     critical: bool = True
     open_dependencies: int = 0
     available_at: datetime | None = None
@@ -129,8 +129,8 @@ LIKE_THIS = (
 ALONE_AND_IN_PAIRS = [*((each,) for each in LIKE_THIS), *combinations_with_replacement(LIKE_THIS, 2)]
 
 
-def test_the_situation_of_a_run_is_what_its_tasks_are_in_together(db: StoreFixture) -> None:
-    """Runs without a task, with one, and with each pair of tasks that can be."""
+def test_the_situation_of_a_run_follows_from_all_of_its_tasks(db: StoreFixture) -> None:
+    """Runs without a task, with one, and with each possible pair of tasks."""
     with db.transaction() as begun:
         runs = [(db.put_in(begun, db.run()), likes) for likes in [(), *ALONE_AND_IN_PAIRS]]
         tasks = {run.id: {like.put(db, begun, run): like for like in likes} for run, likes in runs}
@@ -149,7 +149,7 @@ def one_of(found: str | None, expected: list[str]) -> bool:
     return found in expected if expected else found is None
 
 
-def test_a_run_lets_its_tasks_begin_or_keeps_them_from_it(db: StoreFixture) -> None:
+def test_a_run_opens_and_closes_its_tasks(db: StoreFixture) -> None:
     shut, wide, other = (db.put(db.run()) for _ in range(3))
     rows = {run.id: [db.put_task(run, run_open=run is not shut) for _ in range(2)] for run in (shut, wide, other)}
     for is_open in (True, False):
@@ -163,7 +163,7 @@ def test_a_run_lets_its_tasks_begin_or_keeps_them_from_it(db: StoreFixture) -> N
 # Tasks.
 
 
-def test_tasks_are_listed_as_their_run_has_them(db: StoreFixture) -> None:
+def test_tasks_are_listed_in_the_order_of_their_run(db: StoreFixture) -> None:
     run = db.put(db.run())
     last, first, tie = (db.put_task(run, position=position, payload=WORDS) for position in (7, -1, 7))
     db.put_task()
@@ -171,14 +171,14 @@ def test_tasks_are_listed_as_their_run_has_them(db: StoreFixture) -> None:
         assert reader.list_tasks(ACME, run.id) == [first, last, tie]
 
 
-def test_tasks_are_selected_without_what_can_be_large(db: StoreFixture) -> None:
+def test_tasks_are_selected_without_payload_and_output(db: StoreFixture) -> None:
     run = db.put(db.run())
     one, two, three = (db.put_task(run, payload=f'"{number}"') for number in range(3))
     with db.transaction() as begun:
-        assert begun.select_tasks([three.id, "nobody", one.id]) == [
+        assert begun.select_tasks([three.id, "unknown", one.id]) == [
             replace(row, payload=UNSET, output=UNSET) for row in (one, three)
         ]
-        to_claim = begun.select_to_claim([two.id, one.id, "nobody"])
+        to_claim = begun.select_to_claim([two.id, one.id, "unknown"])
         assert sorted(to_claim, key=lambda row: row.id) == [replace(row, output=UNSET) for row in (one, two)]
         assert {row.id: row.payload for row in to_claim} == {one.id: '"0"', two.id: '"1"'}
 
@@ -194,7 +194,7 @@ def test_an_output_stays_until_another_is_stored(db: StoreFixture) -> None:
     assert find(db.store, db.move(replace(unread, output=None), "SUCCEEDED")).output is None
 
 
-def test_a_move_leaves_alone_what_is_counted_elsewhere(db: StoreFixture) -> None:
+def test_a_move_does_not_write_columns_with_queries_of_their_own(db: StoreFixture) -> None:
     task = db.put_task(open_dependencies=2, run_open=False)
     with db.transaction() as begun:
         begun.open_runs([task.run_id], is_open=True)
@@ -251,15 +251,15 @@ NOT_READY: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def put_unready(db: StoreFixture, what: str, run: Run, **columns: Any) -> Task:
-    """A task that lacks nothing but what is told of it; what it waits for comes with its last move."""
+    """A claimable task but for these columns; what it waits for comes with its last move."""
     state, lack = NOT_READY[what]
     waits = {"available_at": lack.get("available_at")}
     return db.bring(db.put_task(run, **{"run_open": True, **columns, **lack, "available_at": None}), state, **waits)
 
 
 @pytest.mark.parametrize("what", NOT_READY)
-def test_what_is_not_ready_is_not_claimed(db: StoreFixture, what: str) -> None:
-    """Neither by anybody, nor by whoever asks for its run, nor by the workers that its run was given."""
+def test_a_task_that_is_not_ready_is_not_claimed(db: StoreFixture, what: str) -> None:
+    """Neither by any worker, nor for its run, nor by the workers that are allocated to its run."""
     ready = db.put_task(state="QUEUED", run_open=True)
     put_unready(db, what, db.put(db.run()))
     put_unready(db, what, find(db.store, replace(db.run(), id=ready.run_id)))
@@ -273,7 +273,7 @@ def test_what_is_not_ready_is_not_claimed(db: StoreFixture, what: str) -> None:
         assert ids(begun.select_allocated(run.id, [db.lane_id], 99)) == [kept.id]
 
 
-def test_nobody_claims_what_is_meant_for_others(db: StoreFixture) -> None:
+def test_claims_return_only_tasks_of_their_tenant_lanes_and_allocation(db: StoreFixture) -> None:
     db.tenant(GLOBEX)
     other_lane = db.lane("gpu")
     mine = db.put_task(state="QUEUED", run_open=True)
@@ -313,7 +313,7 @@ def test_the_tasks_of_one_run_are_claimed_in_the_same_order(db: StoreFixture) ->
                 assert found == [task for task in order if task.lane_id in asked][:limit]
 
 
-def test_the_workers_of_a_run_claim_what_is_kept_for_them(db: StoreFixture) -> None:
+def test_the_allocated_workers_of_a_run_claim_its_allocated_tasks(db: StoreFixture) -> None:
     run, other = db.put(db.run()), db.put(db.run())
     lanes = [db.lane_id, db.lane("gpu")]
     kept = [
@@ -350,37 +350,37 @@ def test_lost_tasks_are_taken_over_by_priority_then_by_age(db: StoreFixture) -> 
         assert begun.select_reclaimable(ACME, lanes, 99) == [urgent, late]
 
 
-# Tasks at a key.
+# Task keys.
 
 
-FOR_WHOEVER_DOES_IT = ("priority", "name", "payload")
+FOR_THE_WORKER = ("priority", "name", "payload")
 
 
 def task_key_of(task: Task, *, plain: bool = True) -> TaskKey:
-    left_out = ("started", "plain", *FOR_WHOEVER_DOES_IT)
+    left_out = ("started", "plain", *FOR_THE_WORKER)
     told: dict[str, Any] = {name: getattr(task, name) for name in TaskKey.__struct_fields__ if name not in left_out}
     return TaskKey(**told, started=task.started_at is not None, plain=plain)
 
 
 def offer(task: Task, *, plain: bool = True) -> TaskKey:
-    """The same with what whoever is to do it has to know."""
-    return replace(task_key_of(task, plain=plain), **{name: getattr(task, name) for name in FOR_WHOEVER_DOES_IT})
+    """The same with the columns for the worker."""
+    return replace(task_key_of(task, plain=plain), **{name: getattr(task, name) for name in FOR_THE_WORKER})
 
 
 @pytest.mark.parametrize("machine", [name for name, machine in MACHINES.items() if machine.kind == Kind.TASK])
-def test_a_task_that_has_only_gone_on_is_plain_wherever_it_is(db: StoreFixture, machine: str) -> None:
-    """Until it ends; a session is all that a state itself can add."""
+def test_a_task_that_has_only_moved_is_plain_in_every_state(db: StoreFixture, machine: str) -> None:
+    """Until it ends or gets a session, which is all that a state itself can add."""
     run = db.put(db.run())
     columns: dict[str, Any] = {"payload": WORDS, "policy": JSON, "priority": 3, "max_retries": 2, "max_reclaims": 7}
     tasks = [db.put_task(run, machine=machine, state=state.name, **columns) for state in MACHINES[machine].states]
     expected = [task_key_of(task, plain=task.phase != "done" and task.session_id is None) for task in tasks]
     assert sum(key.plain for key in expected) > 2
     with db.transaction() as begun:
-        assert begun.select_task_keys([*ids(tasks)[::-1], "nobody"]) == expected
+        assert begun.select_task_keys([*ids(tasks)[::-1], "unknown"]) == expected
 
 
 NOT_PLAIN: dict[str, tuple[str, dict[str, Any]]] = {
-    # what makes a task special: the state in which it can have it, and what somebody types to give it that
+    # the column that is not plain: a state in which it can be so, and the columns to type
     "is_gate": ("QUEUED", {"is_gate": True}),
     "review_wanted": ("QUEUED", {"review_wanted": True}),
     "has_checks": ("QUEUED", {"has_checks": True}),
@@ -411,10 +411,10 @@ NOT_PLAIN: dict[str, tuple[str, dict[str, Any]]] = {
     "cancel_requested_at": ("RUNNING", {"cancel_requested_at": AT}),
     "outcome": ("RUNNING", {"state": "FAILED"}),
 }
-TOLD_ELSEWHERE = {"phase": "state", "completed_at": "outcome", "depth": "parent_task_id", "started_at": "started"}
-TOLD_ELSEWHERE |= {"worker_id": "attempt_worker_id", "attempt_started_at": "entered_at"}
-OF_NO_ACCOUNT = {"trigger", "actor", "metadata", "created_at", "position", "critical", "run_open", "output"}
-"""Written anew by whatever moves next, or asked for only by what plain tasks do not do."""
+FOLLOWS_FROM = {"phase": "state", "completed_at": "outcome", "depth": "parent_task_id", "started_at": "started"}
+FOLLOWS_FROM |= {"worker_id": "attempt_worker_id", "attempt_started_at": "entered_at"}
+IRRELEVANT = {"trigger", "actor", "metadata", "created_at", "position", "critical", "run_open", "output"}
+"""Every move writes these again, or plain tasks never use them."""
 
 
 @pytest.mark.parametrize("column", NOT_PLAIN)
@@ -425,7 +425,7 @@ def test_a_task_is_not_plain_with(db: StoreFixture, column: str) -> None:
     special, plain = (db.put_task(run, state=state, run_open=True, max_retries=2) for _ in range(2))
     with db.transaction() as begun:
         assert begun.select_task_keys([special.id, plain.id]) == [task_key_of(special), task_key_of(plain)]
-    type_columns(db.somebody, special, **typed)
+    type_columns(db.prompt, special, **typed)
     special = find(db.store, special)
     assert getattr(special, column) is not None
     with db.transaction() as begun:
@@ -435,14 +435,14 @@ def test_a_task_is_not_plain_with(db: StoreFixture, column: str) -> None:
         assert claimable.get(plain.id) == (offer(plain) if state == "QUEUED" else None)
 
 
-def test_every_column_of_a_task_is_told_at_a_glance_or_makes_it_special() -> None:
-    """So that a new one is thought of here."""
+def test_every_column_of_a_task_is_in_its_key_or_plain_or_irrelevant() -> None:
+    """A new column is compared until it is listed here."""
     told = set(TaskKey.__struct_fields__)
-    assert {*NOT_PLAIN, *TOLD_ELSEWHERE, *OF_NO_ACCOUNT} == set(Task.__struct_fields__) - told
-    assert set(TOLD_ELSEWHERE.values()) <= {*told, *NOT_PLAIN}
+    assert {*NOT_PLAIN, *FOLLOWS_FROM, *IRRELEVANT} == set(Task.__struct_fields__) - told
+    assert set(FOLLOWS_FROM.values()) <= {*told, *NOT_PLAIN}
 
 
-# Tasks that are alike.
+# Moves in bulk.
 
 
 def put_alike(db: StoreFixture, number: int, state: str = "RUNNING", **columns: Any) -> list[Task]:
@@ -450,8 +450,8 @@ def put_alike(db: StoreFixture, number: int, state: str = "RUNNING", **columns: 
     return [db.put_task(run, state=state, **columns) for _ in range(number)]
 
 
-def test_tasks_that_are_alike_make_the_same_move(db: StoreFixture) -> None:
-    """Each with a line of its own in the audit trail, and an attempt of its own."""
+def test_tasks_move_in_bulk(db: StoreFixture) -> None:
+    """Each has its own line in the audit trail, and its own attempt."""
     tasks = put_alike(db, 5)
     bystander = db.put_task(replace(db.run(), id=tasks[0].run_id), state="RUNNING")
     last: dict[str, Any] = {"attempt_exit_code": 3, "attempt_log_path": WORDS, "output": JSON, "reason": WORDS}
@@ -472,7 +472,7 @@ def test_tasks_that_are_alike_make_the_same_move(db: StoreFixture) -> None:
     assert find(db.store, bystander) == bystander
 
 
-def test_tasks_that_are_alike_begin_their_attempts_together(db: StoreFixture) -> None:
+def test_attempts_begin_in_bulk(db: StoreFixture) -> None:
     tasks = put_alike(db, 3, "QUEUED", run_open=True)
     worker = db.put(db.worker())
     taken = [db.moved(task, "RUNNING", worker_id=worker.id) for task in tasks]
@@ -484,7 +484,7 @@ def test_tasks_that_are_alike_begin_their_attempts_together(db: StoreFixture) ->
         assert [reader.list_attempts(ACME, task.id) for task in tasks] == [[attempt_of(task)] for task in taken]
 
 
-def test_only_the_columns_that_are_named_are_stored_in_those_that_are_alike(db: StoreFixture) -> None:
+def test_only_the_named_columns_are_stored_in_bulk(db: StoreFixture) -> None:
     tasks = put_alike(db, 3, "QUEUED")
     leader = db.moved(tasks[0], "SKIPPED", comment="only mine", name="mine", priority=9)
     columns = ["state", "phase", "outcome", "revision", "trigger", "entered_at", "completed_at"]
@@ -494,7 +494,7 @@ def test_only_the_columns_that_are_named_are_stored_in_those_that_are_alike(db: 
         assert find(db.store, task) == replace(task, **{column: getattr(leader, column) for column in columns})
 
 
-def test_many_that_are_alike_move_together(db: StoreFixture) -> None:
+def test_many_tasks_move_in_bulk(db: StoreFixture) -> None:
     run = db.put(db.run())
     with db.transaction() as begun:
         tasks = [db.task(run, run_open=True) for _ in range(1000)]
@@ -508,14 +508,14 @@ REFUSED_TOGETHER: dict[str, dict[str, Any]] = {
     "no rule": {"trigger": "whim"},
     "another phase": {"phase": "held"},
     "no worker": {"worker_id": None},
-    "nobody's attempt": {"worker_id": "nobody", "attempt_worker_id": "nobody"},
-    "the attempt of somebody of another tenant": {"worker_id": "worker_globex", "attempt_worker_id": "worker_globex"},
+    "an attempt of an unknown worker": {"worker_id": "unknown", "attempt_worker_id": "unknown"},
+    "the attempt of a worker of another tenant": {"worker_id": "worker_globex", "attempt_worker_id": "worker_globex"},
     "another epoch": {"epoch": 2, "current_attempt": 2},
 }
 
 
 @pytest.mark.parametrize("what", REFUSED_TOGETHER)
-def test_the_law_refuses_a_move_of_many_for_all_of_them(db: StoreFixture, what: str) -> None:
+def test_the_law_refuses_a_bulk_move_as_a_whole(db: StoreFixture, what: str) -> None:
     db.put(db.worker(id="worker_globex", tenant=db.tenant(GLOBEX)))
     tasks = put_alike(db, 4, "QUEUED")
     with db.transaction() as begun:
@@ -529,8 +529,8 @@ def test_the_law_refuses_a_move_of_many_for_all_of_them(db: StoreFixture, what: 
         assert [len(begun.list_history(ACME, task.id)) for task in tasks] == [3] * 4, "nothing else was wrong with it"
 
 
-def test_one_that_the_law_refuses_keeps_the_others_from_moving(db: StoreFixture) -> None:
-    """Of the same revision and not alike at all: the database judges each by what it is itself."""
+def test_one_illegal_row_stops_the_whole_bulk_move(db: StoreFixture) -> None:
+    """It has the same revision and is otherwise different: the database checks each row by its own columns."""
     tasks = put_alike(db, 3, "QUEUED")
     skipped = db.move(db.put_task(replace(db.run(), id=tasks[0].run_id)), "SKIPPED")
     assert skipped.revision == tasks[0].revision
@@ -542,13 +542,13 @@ def test_one_that_the_law_refuses_keeps_the_others_from_moving(db: StoreFixture)
     assert [find(db.store, task) for task in (*tasks, skipped)] == [*tasks, skipped]
 
 
-def test_whoever_comes_second_with_many_is_told_so(db: StoreFixture) -> None:
+def test_the_second_writer_of_a_bulk_gets_a_conflict(db: StoreFixture) -> None:
     tasks = put_alike(db, 4)
     leader = db.moved(tasks[0], "SUCCEEDED")
     ended = db.move(tasks[2], "FAILED")
     retried = db.move(db.move(tasks[3], "QUEUED"), "RUNNING")
     now = [*tasks[:2], ended, retried]
-    for others in ([ended.id], [retried.id], ["nobody"], [tasks[1].id, ended.id]):
+    for others in ([ended.id], [retried.id], ["unknown"], [tasks[1].id, ended.id]):
         with pytest.raises(Conflict), db.transaction() as begun:
             begun.move_in_bulk(leader, [tasks[0].id, *others], Task.CHANGING)
         assert [find(db.store, task) for task in tasks] == now
@@ -559,7 +559,7 @@ def test_whoever_comes_second_with_many_is_told_so(db: StoreFixture) -> None:
     assert find(db.store, tasks[1]).state == "SUCCEEDED"
 
 
-def test_runs_with_something_to_claim_are_found_once_each(db: StoreFixture) -> None:
+def test_runs_with_claimable_tasks_are_found_once_each(db: StoreFixture) -> None:
     lanes = [db.lane_id, db.lane("gpu")]
     runs = [db.put(db.run()) for _ in range(3)]
     for run in runs:
@@ -570,10 +570,10 @@ def test_runs_with_something_to_claim_are_found_once_each(db: StoreFixture) -> N
         assert len(set(begun.find_claimable_runs(ACME, lanes, 2))) == 2
 
 
-# Dependencies and subtasks_of.
+# Dependencies and subtasks.
 
 
-def test_dependents_are_released_when_nothing_is_left_to_wait_for(db: StoreFixture) -> None:
+def test_dependents_are_released_with_their_last_dependency(db: StoreFixture) -> None:
     run = db.put(db.run())
     root = db.put_task(run)
     left, right = db.put_task(run, open_dependencies=1), db.put_task(run, open_dependencies=1)
@@ -604,7 +604,7 @@ def test_one_release_is_not_enough_for_two_dependencies(db: StoreFixture) -> Non
         assert begun.release_dependents([second.id]) == [end.id]
 
 
-def test_tasks_behind_something_that_failed_are_doomed(db: StoreFixture) -> None:
+def test_tasks_that_depend_on_a_failed_task_are_doomed(db: StoreFixture) -> None:
     run = db.put(db.run())
     ends = {
         state: db.put_task(run, state=state) for state in ("FAILED", "CANCELED", "SUCCEEDED", "SKIPPED", "RUNNING", "PENDING")
@@ -615,13 +615,13 @@ def test_tasks_behind_something_that_failed_are_doomed(db: StoreFixture) -> None
         begun.insert_dependencies([Dependency(behind[state].id, ends[state].id) for state in ends])
         begun.insert_dependencies([Dependency(twice.id, ends[state].id) for state in ends])
         begun.insert_dependencies([Dependency(unasked.id, ends["FAILED"].id)])
-        doomed = begun.find_doomed([*ids(behind.values()), twice.id, *ids(ends.values()), "nobody"])
+        doomed = begun.find_doomed([*ids(behind.values()), twice.id, *ids(ends.values()), "unknown"])
         assert sorted(doomed) == [behind["FAILED"].id, behind["CANCELED"].id, twice.id]
         assert begun.find_doomed([]) == []
 
 
-def test_a_family_is_what_its_children_are_in_together(db: StoreFixture) -> None:
-    """Parents with one child and with each pair; those that failed without being critical are not waited for."""
+def test_the_state_of_subtasks_follows_from_all_of_them(db: StoreFixture) -> None:
+    """Parents with one subtask and with each pair; a failed subtask that is not critical does not count."""
     expected: list[Subtasks] = []
     with db.transaction() as begun:
         run = db.put_in(begun, db.run())
@@ -644,7 +644,7 @@ def open_dependencies(begun: Transaction, run: Run) -> list[int]:
 # Attempts.
 
 
-def test_an_attempt_keeps_what_is_noted_until_it_ends(db: StoreFixture) -> None:
+def test_an_attempt_keeps_what_was_reported_until_it_ends(db: StoreFixture) -> None:
     task, bystander = db.put_task(state="RUNNING"), db.put_task(state="RUNNING")
     tiny = Decimal("0.000001")
     noted = replace(task, attempt_cost_usd=tiny, session_id="s", attempt_log_path="l")
@@ -666,7 +666,7 @@ def test_an_attempt_keeps_what_is_noted_until_it_ends(db: StoreFixture) -> None:
         assert begun.list_attempts(ACME, bystander.id) == [attempt_of(bystander)]
 
 
-def test_the_last_words_of_an_attempt_are_kept_with_it(db: StoreFixture) -> None:
+def test_the_last_report_of_an_attempt_is_kept_with_it(db: StoreFixture) -> None:
     task = db.put_task(state="RUNNING")
     last: dict[str, Any] = {"session_id": "s", "attempt_log_path": "l", "attempt_exit_code": 0}
     ended = db.move(task, "SUCCEEDED", **last)
@@ -676,7 +676,7 @@ def test_the_last_words_of_an_attempt_are_kept_with_it(db: StoreFixture) -> None
         ]
 
 
-def test_attempts_of_a_batch_end_each_for_itself(db: StoreFixture) -> None:
+def test_attempts_of_a_batch_end_independently(db: StoreFixture) -> None:
     tasks = [db.put_task(state="RUNNING") for _ in range(3)]
     first, second, third = tasks
     with db.transaction() as begun:
@@ -694,7 +694,7 @@ def test_attempts_of_a_batch_end_each_for_itself(db: StoreFixture) -> None:
 
 
 def test_an_attempt_that_is_taken_over_in_place_ends_as_it_was(db: StoreFixture) -> None:
-    """What the move says is said of the next one."""
+    """The columns of the move are about the next attempt."""
     told: dict[str, Any] = {"session_id": "s", "attempt_cost_usd": Decimal(1), "attempt_log_path": "l", "attempt_resumed": True}
     lost = db.bring(db.put_task(machine="approval.step"), "RUNNING", lease_expired=True, **told)
     other = db.put(db.worker())

@@ -32,100 +32,100 @@ def db(shared_db: StoreFixture) -> StoreFixture:
 
 
 def made(db: StoreFixture, machine: str, state: str, **columns: Any) -> Entity:
-    """A row in a state; one that is not at the top gets a parent."""
+    """A row in a state; one below the top level gets a parent."""
     row = replace(db.entity(machine), **columns)
     if isinstance(row, (Run, Task)) and row.depth:
         row = replace(row, **{f"parent_{kind_of(row)}_id": db.put(db.entity(machine)).id})
     return db.bring(db.put(row), state)
 
 
-# What holds for each row by itself.
+# Constraints on a single row.
 
 
 RATE: dict[str, Any] = {"rate_count": 1, "rate_seconds": 1.0}
 UNTHINKABLE: dict[str, tuple[str, str, dict[str, Any], dict[str, Any]]] = {
-    # what is told of whom: its machine, its state, what it was made with, and the columns that nobody can make so
-    "a run in a phase that is none": ("standard.run", "PENDING", {}, {"phase": "walking"}),
-    "a run that ended in glory": ("standard.run", "CANCELED", {}, {"outcome": "glory"}),
-    "a run that is over without an outcome": ("standard.run", "CANCELED", {}, {"outcome": None}),
-    "a run that is over and was never completed": ("standard.run", "CANCELED", {}, {"completed_at": None}),
-    "a run that is completed and goes on": ("standard.run", "RUNNING", {}, {"completed_at": AT + 9 * SECOND}),
+    # description: machine, state, columns at creation, and the columns that the database must refuse
+    "a run in an unknown phase": ("standard.run", "PENDING", {}, {"phase": "walking"}),
+    "a run with an unknown outcome": ("standard.run", "CANCELED", {}, {"outcome": "glory"}),
+    "a run that is done without an outcome": ("standard.run", "CANCELED", {}, {"outcome": None}),
+    "a run that is done without a time of completion": ("standard.run", "CANCELED", {}, {"completed_at": None}),
+    "a run that is completed but not done": ("standard.run", "RUNNING", {}, {"completed_at": AT + 9 * SECOND}),
     "a run that started before it was created": ("standard.run", "PENDING", {}, {"started_at": BEFORE}),
     "a run that was completed before it started": ("standard.run", "FAILED", {}, {"completed_at": AT}),
     "a run that was completed before it was created": ("standard.run", "CANCELED", {}, {"completed_at": BEFORE}),
     "a run six levels deep": ("standard.run", "PENDING", {"depth": 5}, {"depth": 6}),
-    "a run above all": ("standard.run", "PENDING", {"depth": 1}, {"depth": -1}),
-    "a run below nothing": ("standard.run", "PENDING", {}, {"depth": 1}),
-    "a run on top that has a parent": ("standard.run", "PENDING", {"depth": 1}, {"depth": 0}),
-    "a run of no worker": ("standard.run", "PENDING", {}, {"worker_count": 0}),
-    "a run of eleven workers": ("standard.run", "PENDING", {"worker_count": 10}, {"worker_count": 11}),
-    "a run with too many tasks": ("standard.run", "PENDING", {}, {"missing_tasks": -1}),
-    "a run with a retry too many": ("standard.run", "PENDING", {"max_retries": 2, "retry_count": 2}, {"retry_count": 3}),
-    "a run with a retry too few": ("standard.run", "PENDING", {}, {"retry_count": -1}),
+    "a run with a negative depth": ("standard.run", "PENDING", {"depth": 1}, {"depth": -1}),
+    "a run below the top level without a parent": ("standard.run", "PENDING", {}, {"depth": 1}),
+    "a run on the top level with a parent": ("standard.run", "PENDING", {"depth": 1}, {"depth": 0}),
+    "a run with zero workers": ("standard.run", "PENDING", {}, {"worker_count": 0}),
+    "a run with eleven workers": ("standard.run", "PENDING", {"worker_count": 10}, {"worker_count": 11}),
+    "a run with a negative number of missing tasks": ("standard.run", "PENDING", {}, {"missing_tasks": -1}),
+    "a run with too many retries": ("standard.run", "PENDING", {"max_retries": 2, "retry_count": 2}, {"retry_count": 3}),
+    "a run with a negative number of retries": ("standard.run", "PENDING", {}, {"retry_count": -1}),
     "a run with fewer retries than it has had": (
         "standard.run",
         "PENDING",
         {"max_retries": 2, "retry_count": 2},
         {"max_retries": 1},
     ),
-    "a run whose policy is no JSON": ("standard.run", "PENDING", {}, {"policy": "be nice"}),
+    "a run whose policy is not JSON": ("standard.run", "PENDING", {}, {"policy": "be nice"}),
     "a run with a negative budget": ("standard.run", "PENDING", {}, {"budget_usd": -ONE}),
-    "a run that earned money": ("standard.run", "PENDING", {}, {"spent_usd": -ONE}),
-    "a run that promises less than nothing": ("standard.run", "PENDING", {}, {"promised_usd": -ONE}),
-    "a run that reserves less than nothing": ("standard.run", "PENDING", {"budget_usd": ONE}, {"reserved_usd": -ONE}),
-    "a run that reserves more than is left": (
+    "a run with a negative cost": ("standard.run", "PENDING", {}, {"spent_usd": -ONE}),
+    "a run with a negative promise": ("standard.run", "PENDING", {}, {"promised_usd": -ONE}),
+    "a run with a negative reservation": ("standard.run", "PENDING", {"budget_usd": ONE}, {"reserved_usd": -ONE}),
+    "a run that reserves more than its budget has left": (
         "standard.run",
         "PENDING",
         {"budget_usd": Decimal(5), "spent_usd": Decimal(3), "reserved_usd": Decimal(2)},
         {"reserved_usd": Decimal("2.000001")},
     ),
-    "a task in a phase that is none": ("standard.task", "PENDING", {}, {"phase": "walking"}),
-    "a task that ended in glory": ("standard.task", "SKIPPED", {}, {"outcome": "glory"}),
-    "a task that is over without an outcome": ("standard.task", "SKIPPED", {}, {"outcome": None}),
-    "a task that is over and was never completed": ("standard.task", "SKIPPED", {}, {"completed_at": None}),
-    "a task that is completed and goes on": ("standard.task", "QUEUED", {}, {"completed_at": AT + 9 * SECOND}),
+    "a task in an unknown phase": ("standard.task", "PENDING", {}, {"phase": "walking"}),
+    "a task with an unknown outcome": ("standard.task", "SKIPPED", {}, {"outcome": "glory"}),
+    "a task that is done without an outcome": ("standard.task", "SKIPPED", {}, {"outcome": None}),
+    "a task that is done without a time of completion": ("standard.task", "SKIPPED", {}, {"completed_at": None}),
+    "a task that is completed but not done": ("standard.task", "QUEUED", {}, {"completed_at": AT + 9 * SECOND}),
     "a task that started before it was created": ("standard.task", "PENDING", {}, {"started_at": BEFORE}),
     "a task that was completed before it started": ("standard.task", "TIMED_OUT", {}, {"completed_at": AT}),
     "a task that was completed before it was created": ("standard.task", "SKIPPED", {}, {"completed_at": BEFORE}),
     "a task six levels deep": ("standard.task", "PENDING", {"depth": 5}, {"depth": 6}),
-    "a task below nothing": ("standard.task", "PENDING", {}, {"depth": 1}),
-    "a task that waits for fewer than none": ("standard.task", "PENDING", {}, {"open_dependencies": -1}),
-    "a task that ran less than never": ("standard.task", "PENDING", {}, {"attempt_count": -1}),
-    "a task with an attempt too many": (
+    "a task below the top level without a parent": ("standard.task", "PENDING", {}, {"depth": 1}),
+    "a task with a negative number of dependencies": ("standard.task", "PENDING", {}, {"open_dependencies": -1}),
+    "a task with a negative number of attempts": ("standard.task", "PENDING", {}, {"attempt_count": -1}),
+    "a task with too many attempts": (
         "standard.task",
         "PENDING",
         {"max_attempts": 2, "attempt_count": 2},
         {"attempt_count": 3},
     ),
-    "a task with a retry too many": ("standard.task", "PENDING", {"max_retries": 2, "retry_count": 2}, {"retry_count": 3}),
-    "a task with a retry too few": ("standard.task", "PENDING", {}, {"retry_count": -1}),
-    "a task reclaimed once too often": (
+    "a task with too many retries": ("standard.task", "PENDING", {"max_retries": 2, "retry_count": 2}, {"retry_count": 3}),
+    "a task with a negative number of retries": ("standard.task", "PENDING", {}, {"retry_count": -1}),
+    "a task with too many reclaims": (
         "standard.task",
         "PENDING",
         {"max_reclaims": 2, "reclaim_count": 2},
         {"reclaim_count": 3},
     ),
-    "a task whose policy is no JSON": ("standard.task", "PENDING", {}, {"policy": "be nice"}),
+    "a task whose policy is not JSON": ("standard.task", "PENDING", {}, {"policy": "be nice"}),
     "a task with a negative budget": ("standard.task", "PENDING", {}, {"budget_usd": -ONE}),
-    "a task that earned money": ("standard.task", "PENDING", {}, {"cost_usd": -ONE}),
-    "a task that reserves less than nothing": ("standard.task", "RUNNING", {}, {"reserved_usd": -ONE}),
-    "a task that reserves and does not run": ("standard.task", "QUEUED", {}, {"reserved_usd": ONE}),
-    "a task that is held by an attempt and does not run": ("standard.task", "QUEUED", {}, {"current_attempt": 0}),
+    "a task with a negative cost": ("standard.task", "PENDING", {}, {"cost_usd": -ONE}),
+    "a task with a negative reservation": ("standard.task", "RUNNING", {}, {"reserved_usd": -ONE}),
+    "a task with a reservation that does not run": ("standard.task", "QUEUED", {}, {"reserved_usd": ONE}),
+    "a task with an attempt that does not run": ("standard.task", "QUEUED", {}, {"current_attempt": 0}),
     "a task that runs without an attempt": ("standard.task", "RUNNING", {}, {"current_attempt": None, "worker_id": None}),
     "a task that runs in an attempt of another epoch": ("standard.task", "RUNNING", {}, {"current_attempt": 9}),
-    "a task that runs in an attempt of nobody": ("standard.task", "RUNNING", {}, {"attempt_worker_id": None}),
+    "a task that runs in an attempt without a worker": ("standard.task", "RUNNING", {}, {"attempt_worker_id": None}),
     "a task with a worker that does not run": ("standard.task", "QUEUED", {}, {"worker_id": "any"}),
     "a task that runs in an attempt that never began": ("standard.task", "RUNNING", {}, {"attempt_started_at": None}),
-    "a task whose attempt earned money": ("standard.task", "RUNNING", {}, {"attempt_cost_usd": -ONE}),
-    "a task that was lost and does not run": ("standard.task", "QUEUED", {}, {"lease_expired": True}),
+    "a task whose attempt has a negative cost": ("standard.task", "RUNNING", {}, {"attempt_cost_usd": -ONE}),
+    "a task with an expired lease that does not run": ("standard.task", "QUEUED", {}, {"lease_expired": True}),
     "a task that waits for an instant and runs": ("standard.task", "RUNNING", {}, {"available_at": AT}),
-    "a task that waits for an instant and is over": ("standard.task", "SKIPPED", {}, {"available_at": AT}),
+    "a task that waits for an instant and is done": ("standard.task", "SKIPPED", {}, {"available_at": AT}),
     "a task that waits for others and runs": ("standard.task", "RUNNING", {}, {"open_dependencies": 1}),
     "a gate that runs": ("standard.task", "RUNNING", {}, {"is_gate": True}),
-    "a worker in a phase that is none": ("standard.worker", "INITIALIZING", {}, {"phase": "walking"}),
-    "a worker that ended in glory": ("standard.worker", "SHUTDOWN", {}, {"outcome": "glory"}),
-    "a worker that is over without an outcome": ("standard.worker", "SHUTDOWN", {}, {"outcome": None}),
-    "a worker that is over and was never completed": ("standard.worker", "SHUTDOWN", {}, {"completed_at": None}),
+    "a worker in an unknown phase": ("standard.worker", "INITIALIZING", {}, {"phase": "walking"}),
+    "a worker with an unknown outcome": ("standard.worker", "SHUTDOWN", {}, {"outcome": "glory"}),
+    "a worker that is done without an outcome": ("standard.worker", "SHUTDOWN", {}, {"outcome": None}),
+    "a worker that is done without a time of completion": ("standard.worker", "SHUTDOWN", {}, {"completed_at": None}),
     "a worker that started before it was created": ("standard.worker", "IDLE", {}, {"started_at": BEFORE}),
     "a worker that was completed before it was created": ("standard.worker", "SHUTDOWN", {}, {"completed_at": BEFORE}),
     "a worker that was completed before it started": (
@@ -134,41 +134,41 @@ UNTHINKABLE: dict[str, tuple[str, str, dict[str, Any], dict[str, Any]]] = {
         {"started_at": AT},
         {"completed_at": BEFORE},
     ),
-    "a worker that can do what is no JSON": ("standard.worker", "IDLE", {}, {"capabilities": "juggling"}),
-    "a worker without hands": ("standard.worker", "IDLE", {}, {"max_concurrent_tasks": 0}),
-    "a worker with no time to live": ("standard.worker", "IDLE", {}, {"lease_seconds": 0}),
-    "a worker that ended and still belongs to a run": ("standard.worker", "SHUTDOWN", {}, {"run_id": "any"}),
-    "a breaker in a phase that is none": ("standard.breaker", "CLOSED", {}, {"phase": "walking"}),
-    "a breaker that ended in glory": ("standard.breaker", "CLOSED", {}, {"outcome": "glory"}),
-    "a breaker that failed less than never": ("standard.breaker", "CLOSED", {}, {"failure_count": -1}),
+    "a worker whose capabilities are not JSON": ("standard.worker", "IDLE", {}, {"capabilities": "juggling"}),
+    "a worker without slots": ("standard.worker", "IDLE", {}, {"max_concurrent_tasks": 0}),
+    "a worker without a lease": ("standard.worker", "IDLE", {}, {"lease_seconds": 0}),
+    "a worker that has ended and is allocated to a run": ("standard.worker", "SHUTDOWN", {}, {"run_id": "any"}),
+    "a breaker in an unknown phase": ("standard.breaker", "CLOSED", {}, {"phase": "walking"}),
+    "a breaker with an unknown outcome": ("standard.breaker", "CLOSED", {}, {"outcome": "glory"}),
+    "a breaker with a negative number of failures": ("standard.breaker", "CLOSED", {}, {"failure_count": -1}),
     "a breaker that opens without a failure": ("standard.breaker", "CLOSED", {}, {"failure_threshold": 0}),
-    "a breaker that succeeded less than never": ("standard.breaker", "CLOSED", {}, {"success_count": -1}),
+    "a breaker with a negative number of successes": ("standard.breaker", "CLOSED", {}, {"success_count": -1}),
     "a breaker that closes without a success": ("standard.breaker", "CLOSED", {}, {"success_threshold": 0}),
-    "a breaker that cools down backwards": ("standard.breaker", "CLOSED", {}, {"cooldown_seconds": -0.5}),
-    "a tool that bears nothing": ("standard.breaker", "CLOSED", {}, {"max_concurrent": 0}),
-    "a tool that begins with nothing": ("standard.breaker", "CLOSED", RATE, {"rate_count": 0}),
-    "a rate without a time": ("standard.breaker", "CLOSED", {}, {"rate_count": 1}),
-    "a rate of no time": ("standard.breaker", "CLOSED", RATE, {"rate_seconds": 0.0}),
-    "beginnings that are no JSON": ("standard.breaker", "CLOSED", {}, {"begun": "once"}),
+    "a breaker with a negative cooldown": ("standard.breaker", "CLOSED", {}, {"cooldown_seconds": -0.5}),
+    "a tool that allows no attempt": ("standard.breaker", "CLOSED", {}, {"max_concurrent": 0}),
+    "a rate of zero attempts": ("standard.breaker", "CLOSED", RATE, {"rate_count": 0}),
+    "a rate without a duration": ("standard.breaker", "CLOSED", {}, {"rate_count": 1}),
+    "a rate of zero seconds": ("standard.breaker", "CLOSED", RATE, {"rate_seconds": 0.0}),
+    "starts that are not JSON": ("standard.breaker", "CLOSED", {}, {"begun": "once"}),
     "a closed breaker with a probe": ("standard.breaker", "CLOSED", {}, {"probe_task_id": "any"}),
     "an open breaker with a probe": ("standard.breaker", "OPEN", {}, {"probe_task_id": "any"}),
 }
 NEW_AND_UNTHINKABLE: dict[str, tuple[str, dict[str, Any]]] = {
-    "a task of an epoch before the first": ("standard.task", {"epoch": -1}),
+    "a task with a negative epoch": ("standard.task", {"epoch": -1}),
 }
 WITHOUT_THE_LAW = (
     # which would refuse them first
-    "a task that is held by an attempt and does not run",
+    "a task with an attempt that does not run",
     "a task that runs without an attempt",
     "a task that runs in an attempt of another epoch",
-    "a task that runs in an attempt of nobody",
+    "a task that runs in an attempt without a worker",
     "a task with a worker that does not run",
 )
 BY_THE_LAW = {
     # what PostgreSQL has a constraint for, and SQLite the law alone: no row has another phase or outcome than its state
     what
     for what in UNTHINKABLE
-    if what.endswith((" in a phase that is none", " that ended in glory"))
+    if what.endswith((" in an unknown phase", " with an unknown outcome"))
 }
 _MACHINE = (
     "INSERT INTO machine (id, name, version, kind, fingerprint, lifecycle, definition) "
@@ -179,24 +179,24 @@ _STATE = (
 )
 UNSPEAKABLE: dict[str, str] = {
     "a task that waits for itself": "INSERT INTO dependency (task_id, depends_on_id) VALUES ('any', 'any')",
-    "a machine before its first version": _MACHINE.format(version=0, kind="run"),
-    "a machine of a kind that is none": _MACHINE.format(version=1, kind="cow"),
-    "a state in a phase that is none": _STATE.format(phase="walking", outcome="NULL"),
-    "a state of glory": _STATE.format(phase="done", outcome="'glory'"),
+    "a machine of version 0": _MACHINE.format(version=0, kind="run"),
+    "a machine of an unknown kind": _MACHINE.format(version=1, kind="cow"),
+    "a state in an unknown phase": _STATE.format(phase="walking", outcome="NULL"),
+    "a state with an unknown outcome": _STATE.format(phase="done", outcome="'glory'"),
     "a last state without an outcome": _STATE.format(phase="done", outcome="NULL"),
     "a state with an outcome that is not the last": _STATE.format(phase="held", outcome="'success'"),
-    "a rule that is reported too loudly": "INSERT INTO rule (machine_id, from_state, to_state, trigger, severity, to_phase, "
+    "a rule with an unknown severity": "INSERT INTO rule (machine_id, from_state, to_state, trigger, severity, to_phase, "
     "needs_worker, needs_session, needs_dependencies) VALUES (5000, 'A', 'B', 'go', 'deafening', 'held', :no, :no, :no)",
-    "a timer of a kind that is none": "INSERT INTO timer (entity_id, purpose, kind, tenant, revision, due_at) "
+    "a timer of an unknown kind": "INSERT INTO timer (entity_id, purpose, kind, tenant, revision, due_at) "
     "VALUES ('any', 'any', 'cow', 'acme', 0, :at)",
     "an answer that expires at once": "INSERT INTO idempotency_key (tenant, endpoint, key, request_hash, status, body, "
     "created_at, expires_at) VALUES ('acme', 'any', 'any', 'h', 200, '', :at, :at)",
 }
 LAWLESS: dict[str, dict[str, Any]] = {
     # attempts that even the law cannot write
-    "an attempt before the first": {"epoch": 0},
-    "an attempt that earned money": {"cost_usd": -ONE},
-    "an attempt that ended before it began": {"ended_at": BEFORE},
+    "an attempt of epoch 0": {"epoch": 0},
+    "an attempt with a negative cost": {"cost_usd": -ONE},
+    "an attempt that ended before it started": {"ended_at": BEFORE},
 }
 OVER: dict[str, Any] = {"task_id": "any", "epoch": 1, "tenant": ACME, "worker_id": "any", "started_at": AT}
 OVER |= {"ended_at": AT, "ended_by": "fail"}
@@ -205,60 +205,60 @@ EVERYTHING = [*UNTHINKABLE, *NEW_AND_UNTHINKABLE, *UNSPEAKABLE, *LAWLESS]
 
 def attempt_unthinkable(db: StoreFixture, what: str) -> None:
     if what in LAWLESS:
-        with db.somebody.lawless("attempt"):
-            type_row(db.somebody, Attempt(**OVER | LAWLESS[what]))
+        with db.prompt.lawless("attempt"):
+            type_row(db.prompt, Attempt(**OVER | LAWLESS[what]))
     elif what in UNTHINKABLE:
         machine, state, columns, wrong = UNTHINKABLE[what]
         row = made(db, machine, state, **columns)
-        with db.somebody.lawless(kind_of(row)) if what in WITHOUT_THE_LAW else nullcontext():
-            type_columns(db.somebody, row, **wrong)
+        with db.prompt.lawless(kind_of(row)) if what in WITHOUT_THE_LAW else nullcontext():
+            type_columns(db.prompt, row, **wrong)
     elif what in NEW_AND_UNTHINKABLE:
         machine, wrong = NEW_AND_UNTHINKABLE[what]
-        type_row(db.somebody, replace(db.entity(machine), **wrong))
+        type_row(db.prompt, replace(db.entity(machine), **wrong))
     else:
         values = {":at": ("at", AT), ":no": ("no", False)}
         statement = UNSPEAKABLE[what]
-        db.somebody.ask(statement, **dict(pair for name, pair in values.items() if name in statement))
+        db.prompt.ask(statement, **dict(pair for name, pair in values.items() if name in statement))
 
 
 @pytest.mark.parametrize("what", EVERYTHING)
-def test_nobody_can_store(db: StoreFixture, what: str) -> None:
+def test_the_constraints_refuse(db: StoreFixture, what: str) -> None:
     with pytest.raises(Refused) as refused:
         attempt_unthinkable(db, what)
-    if what in BY_THE_LAW and db.somebody.dialect == "sqlite":
+    if what in BY_THE_LAW and db.prompt.dialect == "sqlite":
         assert str(refused.value).startswith("pointsman: "), "the law is in the way"
     else:
         assert refused.value.check, "a constraint is in the way, not a trigger"
 
 
 @pytest.mark.parametrize("what", WITHOUT_THE_LAW)
-def test_the_law_is_in_the_way_of(db: StoreFixture, what: str) -> None:
+def test_the_law_refuses(db: StoreFixture, what: str) -> None:
     machine, state, columns, wrong = UNTHINKABLE[what]
     row = made(db, machine, state, **columns)
     with pytest.raises(Refused):
-        type_columns(db.somebody, row, **wrong)
+        type_columns(db.prompt, row, **wrong)
     with pytest.raises(LawBroken), db.transaction() as begun:
         update(begun, replace(row, **wrong))
     assert find(db.store, row) == row
 
 
-def test_every_constraint_of_the_schema_was_tried(db: StoreFixture, somebody: Outsider) -> None:
-    """But for those by which SQLite keeps truth to 0 and 1."""
+def test_every_constraint_of_the_schema_was_tried(db: StoreFixture, prompt: Outsider) -> None:
+    """Without those by which SQLite limits booleans to 0 and 1."""
     tried = set()
     for what in EVERYTHING:
         with pytest.raises(Refused) as refused:
             attempt_unthinkable(db, what)
         tried.add(refused.value.check)
-    assert {check for check in somebody.checks() if not check.endswith("IN (0, 1)")} - tried == set()
+    assert {check for check in prompt.checks() if not check.endswith("IN (0, 1)")} - tried == set()
 
 
-def test_what_just_fits_is_stored(db: StoreFixture, somebody: Outsider) -> None:
+def test_what_just_fits_is_stored(db: StoreFixture, prompt: Outsider) -> None:
     budget: dict[str, Any] = {"budget_usd": Decimal(5), "spent_usd": Decimal(3), "reserved_usd": Decimal(2)}
     run = db.put(db.run(worker_count=10, max_retries=2, retry_count=2, started_at=AT, **budget))
-    type_columns(somebody, run, reserved_usd=0, spent_usd=Decimal(9))
+    type_columns(prompt, run, reserved_usd=0, spent_usd=Decimal(9))
     assert find(db.store, run).spent_usd == 9, "what was really spent is a fact, whatever the limit said"
     task = db.put(db.task(run, max_attempts=2, attempt_count=2, max_reclaims=0, started_at=AT))
-    type_columns(somebody, task, max_attempts=None, attempt_count=99)
+    type_columns(prompt, task, max_attempts=None, attempt_count=99)
     assert find(db.store, task).attempt_count == 99, "without a limit there is none"
     at_once = db.moved(db.put(db.worker(started_at=AT)), "SHUTDOWN", entered_at=AT, completed_at=AT)
     with db.transaction() as begun:
@@ -266,47 +266,47 @@ def test_what_just_fits_is_stored(db: StoreFixture, somebody: Outsider) -> None:
     assert find(db.store, at_once) == at_once
 
 
-def test_truth_is_nothing_but_true_or_false(db: StoreFixture, somebody: Outsider) -> None:
+def test_booleans_are_true_or_false(db: StoreFixture, prompt: Outsider) -> None:
     """PostgreSQL has a type for it, SQLite a constraint."""
     db.move(db.put_task(state="RUNNING"), "FAILED")
-    truths = [check.removesuffix(" IN (0, 1)").split(": ") for check in somebody.checks() if check.endswith("IN (0, 1)")]
-    assert bool(truths) == (somebody.dialect == "sqlite")
+    truths = [check.removesuffix(" IN (0, 1)").split(": ") for check in prompt.checks() if check.endswith("IN (0, 1)")]
+    assert bool(truths) == (prompt.dialect == "sqlite")
     for table, column in truths:
         if table not in ("state", "rule"):
-            with pytest.raises(Refused, match="CHECK"), somebody.lawless(table) if table == "attempt" else nullcontext():
-                somebody.ask(f"UPDATE {table} SET {column} = 2")
+            with pytest.raises(Refused, match="CHECK"), prompt.lawless(table) if table == "attempt" else nullcontext():
+                prompt.ask(f"UPDATE {table} SET {column} = 2")
 
 
-# What holds among rows.
+# Constraints between rows.
 
 
-def test_the_name_of_a_task_is_its_own_within_its_run(db: StoreFixture) -> None:
+def test_the_name_of_a_task_is_unique_in_its_run(db: StoreFixture) -> None:
     task = db.put_task(name="build")
     with pytest.raises(LawBroken):
         db.put(replace(task, id="task_twin"))
     assert db.put_task(name="build").run_id != task.run_id
 
 
-def test_a_tool_has_one_breaker_a_tenant(db: StoreFixture) -> None:
+def test_a_tool_has_one_breaker_in_each_tenant(db: StoreFixture) -> None:
     breaker = db.put(db.breaker(tool="one of its kind"))
-    # Where two may declare it at once, the second one is told to look again, and finds it.
+    # When two processes declare a tool at once, the second gets a conflict, looks again and finds it.
     refusal = Conflict if db.url.startswith("postgresql") else LawBroken
     with pytest.raises(refusal):
         db.put(replace(breaker, id="breaker_twin"))
     with pytest.raises(Refused):
-        db.somebody.ask("UPDATE breaker SET tool = 'one of its kind' WHERE id = :id", id=db.put(db.breaker()).id)
+        db.prompt.ask("UPDATE breaker SET tool = 'one of its kind' WHERE id = :id", id=db.put(db.breaker()).id)
     db.put(replace(breaker, id="breaker_of_globex", tenant=db.tenant("globex")))
 
 
-def test_a_lane_is_there_once(somebody: Outsider) -> None:
+def test_a_lane_exists_once(prompt: Outsider) -> None:
     for tool in ("NULL", "'git'"):
         lane = f"INSERT INTO lane (tenant, tool, capabilities, fails_fast) VALUES ('acme', {tool}, '[\"once\"]', :no)"
-        somebody.ask(lane, no=False)
+        prompt.ask(lane, no=False)
         with pytest.raises(Refused):
-            somebody.ask(lane, no=False)
+            prompt.ask(lane, no=False)
 
 
-def test_a_dependency_is_there_once(db: StoreFixture) -> None:
+def test_a_dependency_exists_once(db: StoreFixture) -> None:
     edge = Dependency(db.put_task().id, db.put_task().id)
     with db.transaction() as begun:
         begun.insert_dependencies([edge])
@@ -316,38 +316,38 @@ def test_a_dependency_is_there_once(db: StoreFixture) -> None:
         begun.insert_dependencies([Dependency(edge.depends_on_id, edge.task_id)])
 
 
-def test_an_epoch_has_one_attempt(db: StoreFixture, somebody: Outsider) -> None:
-    """Even where nobody keeps the law."""
+def test_an_epoch_has_one_attempt(db: StoreFixture, prompt: Outsider) -> None:
+    """Also without the triggers of the law."""
     task = db.put_task(state="RUNNING")
     ended = db.move(task, "FAILED")
-    with somebody.lawless("attempt"), pytest.raises(Refused):
-        type_row(somebody, attempt_of(task, ended_at=ended.entered_at, ended_by="twin"))
+    with prompt.lawless("attempt"), pytest.raises(Refused):
+        type_row(prompt, attempt_of(task, ended_at=ended.entered_at, ended_by="twin"))
 
 
 @pytest.mark.parametrize("column", ["ended_at", "ended_by", "started_at", "worker_id", "tenant"])
-def test_an_attempt_that_is_written_down_is_over_and_was_somebodys(somebody: Outsider, column: str) -> None:
-    """One that goes on is a matter of its task."""
-    with somebody.lawless("attempt"), pytest.raises(Refused):
-        type_row(somebody, Attempt(**OVER | {column: None}))
+def test_a_stored_attempt_has_an_end_and_a_worker(prompt: Outsider, column: str) -> None:
+    """The current attempt is in the columns of its task."""
+    with prompt.lawless("attempt"), pytest.raises(Refused):
+        type_row(prompt, Attempt(**OVER | {column: None}))
 
 
 REFERENCES: dict[str, Callable[[StoreFixture, Transaction], None]] = {
-    "a run of no tenant": lambda db, begun: begun.insert_runs([db.run(tenant="nobody")]),
+    "a run of no tenant": lambda db, begun: begun.insert_runs([db.run(tenant="unknown")]),
     "a run of no machine": lambda db, begun: begun.insert_runs([db.run(machine_id=999)]),
-    "a run below no run": lambda db, begun: begun.insert_runs([db.run(parent_run_id="nobody", depth=1)]),
+    "a run with an unknown parent": lambda db, begun: begun.insert_runs([db.run(parent_run_id="unknown", depth=1)]),
     "a task of no run": lambda db, begun: begun.insert_tasks([db.task(db.run())]),
     "a task of no lane": lambda db, begun: begun.insert_tasks([db.task(db.put_in(begun, db.run()), lane_id=999)]),
-    "a task below no task": lambda db, begun: begun.insert_tasks(
-        [db.task(db.put_in(begun, db.run()), parent_task_id="nobody", depth=1)]
+    "a task with an unknown parent": lambda db, begun: begun.insert_tasks(
+        [db.task(db.put_in(begun, db.run()), parent_task_id="unknown", depth=1)]
     ),
-    "a worker of no run": lambda db, begun: begun.insert_workers([db.worker(run_id="nobody")]),
-    "a worker of no tenant": lambda db, begun: begun.insert_workers([db.worker(tenant="nobody")]),
-    "a breaker of no tenant": lambda db, begun: begun.insert_breakers([db.breaker(tenant="nobody")]),
-    "a lane of no tenant": lambda _, begun: void(begun.insert_lane("nobody", None, "[]", fails_fast=False)),
-    "an answer to nobody": lambda _, begun: void(
+    "a worker of no run": lambda db, begun: begun.insert_workers([db.worker(run_id="unknown")]),
+    "a worker of no tenant": lambda db, begun: begun.insert_workers([db.worker(tenant="unknown")]),
+    "a breaker of no tenant": lambda db, begun: begun.insert_breakers([db.breaker(tenant="unknown")]),
+    "a lane of no tenant": lambda _, begun: void(begun.insert_lane("unknown", None, "[]", fails_fast=False)),
+    "an answer of no tenant": lambda _, begun: void(
         begun.insert_response(
             StoredResponse(
-                tenant="nobody",
+                tenant="unknown",
                 endpoint="e",
                 key="k",
                 request_hash="h",
@@ -358,14 +358,14 @@ REFERENCES: dict[str, Callable[[StoreFixture, Transaction], None]] = {
             )
         )
     ),
-    "a task in the hands of nobody": lambda db, begun: void(
-        db.bring_in(begun, db.put_in(begun, db.task(db.put_in(begun, db.run()))), "RUNNING", worker_id="nobody")
+    "a task of an unknown worker": lambda db, begun: void(
+        db.bring_in(begun, db.put_in(begun, db.task(db.put_in(begun, db.run()))), "RUNNING", worker_id="unknown")
     ),
-    "a dependency on nothing": lambda db, begun: begun.insert_dependencies(
-        [Dependency(db.put_in(begun, db.task(db.put_in(begun, db.run()))).id, "nobody")]
+    "a dependency on an unknown task": lambda db, begun: begun.insert_dependencies(
+        [Dependency(db.put_in(begun, db.task(db.put_in(begun, db.run()))).id, "unknown")]
     ),
-    "a dependency of nothing": lambda db, begun: begun.insert_dependencies(
-        [Dependency("nobody", db.put_in(begun, db.task(db.put_in(begun, db.run()))).id)]
+    "a dependency of an unknown task": lambda db, begun: begun.insert_dependencies(
+        [Dependency("unknown", db.put_in(begun, db.task(db.put_in(begun, db.run()))).id)]
     ),
 }
 
@@ -374,7 +374,7 @@ def void(_: object) -> None: ...
 
 
 @pytest.mark.parametrize("what", REFERENCES)
-def test_nothing_refers_to_what_is_not_there(db: StoreFixture, what: str) -> None:
+def test_nothing_refers_to_a_missing_row(db: StoreFixture, what: str) -> None:
     with pytest.raises(LawBroken), db.transaction() as begun:
         REFERENCES[what](db, begun)
 
@@ -382,29 +382,29 @@ def test_nothing_refers_to_what_is_not_there(db: StoreFixture, what: str) -> Non
 # The invariants of document 002: tasks.
 
 
-def test_a_task_is_in_exactly_one_state(db: StoreFixture, somebody: Outsider) -> None:
+def test_a_task_is_in_exactly_one_state(db: StoreFixture, prompt: Outsider) -> None:
     task = db.put_task(machine="orchestrated.task")
     for state in (None, "", "running, completed"):
         with pytest.raises(Refused):
-            type_columns(somebody, task, state=state)
+            type_columns(prompt, task, state=state)
     assert find(db.store, task) == task
 
 
 @pytest.mark.parametrize("name", ["orchestrated.task", "orchestrated.workstream", "orchestrated.worker"])
-def test_nothing_leads_back_from_an_end(db: StoreFixture, somebody: Outsider, name: str) -> None:
+def test_nothing_leads_back_from_an_end(db: StoreFixture, prompt: Outsider, name: str) -> None:
     machine = MACHINES[name]
     for end in (state for state in machine.states if state.terminal):
         row = made(db, name, end.name)
         for state in machine.states:
             if state != end:
                 with pytest.raises(Refused, match="pointsman"):
-                    type_columns(somebody, row, state=state.name)
+                    type_columns(prompt, row, state=state.name)
         assert find(db.store, row) == row
 
 
 @pytest.mark.parametrize("state", [state.name for state in MACHINES["orchestrated.task"].states])
-def test_only_running_tasks_have_a_worker(db: StoreFixture, somebody: Outsider, state: str) -> None:
-    """While it is validated, the attempt that has run still holds it; whose that is, is told beside."""
+def test_only_running_tasks_have_a_worker(db: StoreFixture, prompt: Outsider, state: str) -> None:
+    """While its checks run, the attempt still holds the task; its worker is in attempt_worker_id."""
     task = made(db, "orchestrated.task", state)
     assert isinstance(task, Task)
     assert (task.worker_id is not None) == (state == "running")
@@ -413,7 +413,7 @@ def test_only_running_tasks_have_a_worker(db: StoreFixture, somebody: Outsider, 
     other = db.put(db.worker())
     for worker_id in {other.id, None} - {task.worker_id}:
         with pytest.raises(Refused):
-            type_columns(somebody, task, worker_id=worker_id)
+            type_columns(prompt, task, worker_id=worker_id)
         with pytest.raises(LawBroken), db.transaction() as begun:
             update(begun, replace(task, worker_id=worker_id))
     for following in MACHINES["orchestrated.task"].allowed(state):
@@ -445,14 +445,14 @@ def test_nothing_starts_before_it_is_created_or_ends_before_it_starts(db: StoreF
     assert find(db.store, row) == row
 
 
-def test_queued_tasks_have_all_dependencies_behind_them(db: StoreFixture, somebody: Outsider) -> None:
+def test_queued_tasks_have_no_open_dependency(db: StoreFixture, prompt: Outsider) -> None:
     first, second = db.put_task(), db.put_task(machine="orchestrated.task", open_dependencies=1)
     with db.transaction() as begun:
         begun.insert_dependencies([Dependency(second.id, first.id)])
     with pytest.raises(LawBroken):
         db.move(second, "queued")
     with pytest.raises(Refused, match="pointsman"):
-        type_columns(somebody, second, state="queued")
+        type_columns(prompt, second, state="queued")
     with db.transaction() as begun:
         assert begun.release_dependents([first.id]) == [second.id]
     assert db.move(replace(second, open_dependencies=0), "queued").phase == "queued"
@@ -462,7 +462,7 @@ def test_queued_tasks_have_all_dependencies_behind_them(db: StoreFixture, somebo
 
 
 def test_a_workstream_that_disagrees_with_its_tasks_is_found(db: StoreFixture) -> None:
-    """Task State Consistency is the engine's, which settles a workstream with its tasks; the doctor looks after it."""
+    """The engine keeps Task State Consistency: it moves a workstream with its tasks. The doctor checks it."""
     workstream = db.bring(db.put(db.run("orchestrated.workstream")), "completed")
     db.bring(db.put_task(workstream, machine="orchestrated.task", name="latecomer"), "running")
     with db.store.read() as reader:
@@ -471,19 +471,19 @@ def test_a_workstream_that_disagrees_with_its_tasks_is_found(db: StoreFixture) -
 
 
 @pytest.mark.parametrize("state", [state.name for state in MACHINES["orchestrated.task"].states if state.name != "completed"])
-def test_a_workstream_is_completed_only_with_all_of_its_tasks(db: StoreFixture, somebody: Outsider, state: str) -> None:
+def test_a_workstream_is_completed_only_with_all_of_its_tasks(db: StoreFixture, prompt: Outsider, state: str) -> None:
     workstream = db.bring(db.put(db.run("orchestrated.workstream")), "validating")
     db.bring(db.put_task(workstream, machine="orchestrated.task"), "completed")
     db.bring(db.put_task(workstream, machine="orchestrated.task", critical=False), state)
     with pytest.raises(LawBroken):
         db.move(workstream, "completed")
     with pytest.raises(Refused, match="pointsman"):
-        type_columns(somebody, workstream, state="completed")
+        type_columns(prompt, workstream, state="completed")
     assert find(db.store, workstream) == workstream
 
 
-def test_a_critical_failure_is_told_to_whoever_decides_about_the_workstream(db: StoreFixture) -> None:
-    """Failure Propagation is the engine's, and so is Archive Preservation, which is about files."""
+def test_the_situation_of_a_workstream_names_a_critical_failure(db: StoreFixture) -> None:
+    """The engine keeps Failure Propagation, and Archive Preservation, which is about files."""
     workstream = db.bring(db.put(db.run("orchestrated.workstream")), "executing")
     db.bring(db.put_task(workstream, machine="orchestrated.task", critical=False), "failed")
     with db.transaction() as begun:
@@ -496,8 +496,8 @@ def test_a_critical_failure_is_told_to_whoever_decides_about_the_workstream(db: 
 # The invariants of document 002: workers.
 
 
-def test_what_a_worker_holds_is_told_to_whoever_gives_it_more_or_lets_it_go(db: StoreFixture) -> None:
-    """Capacity Limit and Graceful Shutdown are the engine's: to count at each claim would cost the hot path too much."""
+def test_the_tasks_that_a_worker_holds_are_counted_and_found(db: StoreFixture) -> None:
+    """The engine keeps Capacity Limit and Graceful Shutdown: a count in the database at each claim would cost too much."""
     worker = db.bring(db.put(db.worker("orchestrated.worker", max_concurrent_tasks=2)), "busy")
     tasks = [db.bring(db.put_task(machine="orchestrated.task"), "running", worker_id=worker.id) for _ in range(2)]
     with db.transaction() as begun:
@@ -509,8 +509,8 @@ def test_what_a_worker_holds_is_told_to_whoever_gives_it_more_or_lets_it_go(db: 
         assert begun.count_held([worker.id]) == {}
 
 
-def test_only_workers_that_are_expected_to_are_missed_when_they_send_no_heartbeat(db: StoreFixture) -> None:
-    """Health Monitoring is the engine's, because a heartbeat is an event in time."""
+def test_only_workers_that_should_send_heartbeats_are_found_silent(db: StoreFixture) -> None:
+    """The engine keeps Health Monitoring, because a heartbeat is an event in time."""
     workers = {
         state: db.bring(db.put(db.worker("orchestrated.worker", lease_seconds=0.5, missing=state == "unresponsive")), state)
         for state in ("idle", "busy", "unresponsive", "shutdown")
@@ -520,14 +520,14 @@ def test_only_workers_that_are_expected_to_are_missed_when_they_send_no_heartbea
     assert {state for state, worker in workers.items() if worker.id in silent} == {"idle", "busy"}
 
 
-def test_a_worker_that_ended_belongs_to_no_run_any_more(db: StoreFixture, somebody: Outsider) -> None:
-    """Resource Cleanup is the engine's where tasks are concerned: it is told which attempts were under way."""
+def test_a_worker_that_has_ended_is_allocated_to_no_run(db: StoreFixture, prompt: Outsider) -> None:
+    """The engine keeps Resource Cleanup for tasks: it finds the attempts that were under way."""
     run = db.put(db.run())
     worker = db.bring(db.put(db.worker("orchestrated.worker", run_id=run.id)), "busy")
     task = db.bring(db.put_task(run), "RUNNING", worker_id=worker.id)
     with pytest.raises(LawBroken):
         db.move(worker, "shutdown")
-    type_columns(somebody, worker, state="shutdown")
+    type_columns(prompt, worker, state="shutdown")
     assert find(db.store, worker).run_id is None
     with db.transaction() as begun:
         assert begun.find_held_tasks([worker.id]) == [(worker.id, task.id, run.id)]

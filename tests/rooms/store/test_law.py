@@ -1,4 +1,4 @@
-"""The database keeps the law: whoever changes a state, by whatever means, moves along a declared transition and is audited."""
+"""The database keeps the law: every change of a state follows a declared transition and is audited, whoever makes it."""
 
 from __future__ import annotations
 
@@ -55,11 +55,11 @@ def attempts_of(db: StoreFixture, row: Entity) -> list[Attempt]:
         return reader.list_attempts(row.tenant, row.id)
 
 
-# Every move that can be typed.
+# Every move that can be typed at a prompt.
 
 
 def stand_everywhere(db: StoreFixture, machine: Machine) -> dict[tuple[str, str], Entity]:
-    """For each pair of states an entity that stands in the first; tasks have a session, in case the second needs one."""
+    """For each pair of states an entity in the first; tasks have a session, in case the second state needs one."""
     placed: dict[tuple[str, str], Entity] = {}
     with db.transaction() as begun:
         for before in machine.states:
@@ -77,24 +77,24 @@ def new_entity(db: StoreFixture, begun: Transaction, machine: Machine) -> Entity
 
 
 def may_be_typed(machine: Machine, before: str, after: str) -> bool:
-    """Nobody can type an attempt into being, so no task becomes active by hand."""
+    """An UPDATE cannot create an attempt, so no task becomes active by hand."""
     starts_work = machine.kind == Kind.TASK and machine.state(after).phase == Phase.ACTIVE
     return machine.may(before, after) and not starts_work
 
 
 @pytest.mark.parametrize("name", MACHINES)
 def test_a_typed_state_is_audited_where_a_rule_allows_it_and_refused_everywhere_else(
-    db: StoreFixture, somebody: Outsider, name: str
+    db: StoreFixture, prompt: Outsider, name: str
 ) -> None:
     machine = MACHINES[name]
     placed = stand_everywhere(db, machine)
     began = datetime.now(UTC)
     for (before, after), row in placed.items():
         if before == after or may_be_typed(machine, before, after):
-            type_columns(somebody, row, state=after)
+            type_columns(prompt, row, state=after)
         else:
             with pytest.raises(Refused, match="." if machine.may(before, after) else "pointsman: no rule"):
-                type_columns(somebody, row, state=after)
+                type_columns(prompt, row, state=after)
     ended = datetime.now(UTC)
     for (before, after), row in placed.items():
         *_, last = history = history_of(db, row)
@@ -136,7 +136,7 @@ def assert_audited(machine: Machine, row: Entity, last: Transition) -> None:
 
 
 def typed(machine: Machine, row: Entity, last: Transition) -> Entity:
-    """What a row is after somebody typed its state: all that follows from the state has followed."""
+    """The row after its state was typed by hand, with everything that follows from the state."""
     state = machine.state(last.to_state)
     freed = {"current_attempt": None, "worker_id": None} if isinstance(row, Task) else {}
     return replace(
@@ -162,7 +162,7 @@ def assert_attempt_ended(db: StoreFixture, row: Entity, last: Transition) -> Non
 
 
 def assert_fold(machine: Machine, history: list[Transition], row: Entity) -> None:
-    """Each move begins where the one before ended, the first where the machine begins; the last has led to where the row is."""
+    """Each move starts where the one before ended, the first in the initial state; the last one leads to the row as it is."""
     states = [None, *(event.to_state for event in history)]
     assert [event.from_state for event in history] == states[:-1]
     assert states[1] == machine.initial.name
@@ -172,8 +172,8 @@ def assert_fold(machine: Machine, history: list[Transition], row: Entity) -> Non
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_whatever_anybody_tries_the_audit_trail_explains_every_state(db: StoreFixture, somebody: Outsider, seed: int) -> None:
-    """The engine and somebody at a prompt move the same rows in turns, to wherever chance sends them."""
+def test_the_audit_trail_explains_every_state_after_random_changes(db: StoreFixture, prompt: Outsider, seed: int) -> None:
+    """The engine and a person at a prompt take turns to move the same rows at random."""
     chance = Random(seed)
     rows = [db.put(db.entity(name)) for name in MACHINES]
     for _ in range(150):
@@ -182,7 +182,7 @@ def test_whatever_anybody_tries_the_audit_trail_explains_every_state(db: StoreFi
         to_state = chance.choice([*machine.states, *(machine.state(name) for name in machine.allowed(row.state) * 3)]).name
         with suppress(Refused):
             if chance.random() < 0.5:
-                type_columns(somebody, row, state=to_state)
+                type_columns(prompt, row, state=to_state)
             elif machine.may(row.state, to_state):
                 db.move(row, to_state)
     for row in rows:
@@ -195,38 +195,38 @@ def test_whatever_anybody_tries_the_audit_trail_explains_every_state(db: StoreFi
 
 
 @pytest.mark.parametrize("name", OF_EACH_KIND)
-def test_a_state_that_the_machine_does_not_have_is_refused(db: StoreFixture, somebody: Outsider, name: str) -> None:
+def test_a_state_that_the_machine_does_not_have_is_refused(db: StoreFixture, prompt: Outsider, name: str) -> None:
     row = db.put(db.entity(name))
     for state in ("DANCING", "", row.state.lower()):
         with pytest.raises(Refused, match="pointsman"):
-            type_columns(somebody, row, state=state)
+            type_columns(prompt, row, state=state)
     assert find(db.store, row) == row
 
 
-# Typing, in detail.
+# Changes by hand, in detail.
 
 
-def test_a_reason_that_is_typed_with_the_state_is_kept(db: StoreFixture, somebody: Outsider) -> None:
+def test_a_reason_that_is_typed_with_the_state_is_kept(db: StoreFixture, prompt: Outsider) -> None:
     run = db.bring(db.put(db.run()), "RUNNING", reason="old news", metadata='{"old": 1}')
-    type_columns(somebody, run, state="PAUSED", reason="the mayor visits: 転轍手")
-    type_columns(somebody, run, state="RUNNING")
+    type_columns(prompt, run, state="PAUSED", reason="the mayor visits: 転轍手")
+    type_columns(prompt, run, state="RUNNING")
     paused, resumed = history_of(db, run)[-2:]
     assert (paused.reason, paused.metadata) == ("the mayor visits: 転轍手", None)
     assert (resumed.reason, resumed.metadata) == (None, None)
 
 
-def test_other_columns_may_be_typed_together_with_the_state(db: StoreFixture, somebody: Outsider) -> None:
+def test_other_columns_may_be_typed_together_with_the_state(db: StoreFixture, prompt: Outsider) -> None:
     task = db.put_task(state="QUEUED")
-    type_columns(somebody, task, state="SKIPPED", comment="not today", priority=9)
+    type_columns(prompt, task, state="SKIPPED", comment="not today", priority=9)
     found = find(db.store, task)
     assert (found.outcome, found.comment, found.priority) == ("success", "not today", 9)
 
 
-def test_a_typed_batch_is_audited_row_by_row(db: StoreFixture, somebody: Outsider) -> None:
+def test_a_typed_batch_is_audited_row_by_row(db: StoreFixture, prompt: Outsider) -> None:
     run = db.put(db.run())
     tasks = [db.put_task(run, state=state) for state in ("PENDING", "QUEUED", "RUNNING", "VALIDATING", "READY")]
     bystander = db.put_task(state="QUEUED")
-    somebody.ask("UPDATE task SET state = 'CANCELED' WHERE run_id = :id", id=run.id)
+    prompt.ask("UPDATE task SET state = 'CANCELED' WHERE run_id = :id", id=run.id)
     for task in tasks:
         last = history_of(db, task)[-1]
         assert (last.from_state, last.to_state, last.actor) == (task.state, "CANCELED", "sql")
@@ -235,87 +235,87 @@ def test_a_typed_batch_is_audited_row_by_row(db: StoreFixture, somebody: Outside
     assert find(db.store, bystander) == bystander
 
 
-def test_a_typed_batch_with_one_illegal_move_changes_nothing(db: StoreFixture, somebody: Outsider) -> None:
+def test_a_typed_batch_with_one_illegal_move_changes_nothing(db: StoreFixture, prompt: Outsider) -> None:
     run = db.put(db.run())
     tasks = [db.put_task(run, state=state) for state in ("PENDING", "SUCCEEDED", "QUEUED")]
     with pytest.raises(Refused, match="pointsman"):
-        somebody.ask("UPDATE task SET state = 'CANCELED' WHERE run_id = :id", id=run.id)
+        prompt.ask("UPDATE task SET state = 'CANCELED' WHERE run_id = :id", id=run.id)
     assert [find(db.store, task) for task in tasks] == tasks
     assert [history_of(db, task)[-1].actor for task in tasks] == [None, "engine", "engine"]
 
 
-def test_time_does_not_run_backwards_for_a_typed_move(db: StoreFixture, somebody: Outsider) -> None:
-    """The clocks of two machines may disagree; what follows is never earlier than what it follows."""
+def test_time_does_not_run_backwards_for_a_typed_move(db: StoreFixture, prompt: Outsider) -> None:
+    """The clocks of two machines may disagree, but no move is earlier than the one before."""
     ahead = datetime.now(UTC) + HOUR
     run = db.put(db.run(entered_at=ahead, created_at=ahead))
-    type_columns(somebody, run, state="RUNNING")
+    type_columns(prompt, run, state="RUNNING")
     last = history_of(db, run)[-1]
     assert (last.at, last.seconds_in_state) == (ahead, 0)
     assert find(db.store, run).started_at == ahead
 
 
-def test_a_typed_move_is_noticed_by_whoever_had_read_the_row_before(db: StoreFixture, somebody: Outsider) -> None:
-    """Else a timer that was set for the state before would still fire, and a stale row would be stored over the new one."""
+def test_a_writer_that_read_a_row_before_a_typed_move_gets_a_conflict(db: StoreFixture, prompt: Outsider) -> None:
+    """Otherwise a timer of the old state would still fire, and a stale row would overwrite the new one."""
     for name, state in zip(OF_EACH_KIND, ("RUNNING", "QUEUED", "IDLE", "OPEN"), strict=True):
         row = db.put(db.entity(name))
-        type_columns(somebody, row, state=state)
+        type_columns(prompt, row, state=state)
         with pytest.raises(Conflict), db.transaction() as begun:
             move(begun, db.moved(row, state))
         assert find(db.store, row).revision == row.revision + 1
 
 
-def test_the_engine_goes_on_from_where_somebody_typed(db: StoreFixture, somebody: Outsider) -> None:
+def test_the_engine_continues_after_a_typed_move(db: StoreFixture, prompt: Outsider) -> None:
     task = db.put_task()
-    type_columns(somebody, task, state="QUEUED")
+    type_columns(prompt, task, state="QUEUED")
     task = db.bring(find(db.store, task), "SUCCEEDED", entered_at=datetime.now(UTC) + HOUR)
     assert find(db.store, task) == task
     assert [event.actor for event in history_of(db, task)] == [None, "sql", "engine", "engine"]
 
 
-def test_what_a_state_cannot_have_is_taken_away_with_it(db: StoreFixture, somebody: Outsider) -> None:
+def test_a_typed_move_clears_the_columns_that_its_state_cannot_have(db: StoreFixture, prompt: Outsider) -> None:
     run = db.put(db.run())
     task = db.bring(db.put_task(run), "RUNNING", reserved_usd=Decimal(1))
     waiting = db.put_task(run, state="QUEUED", available_at=AT)
     worker = db.bring(db.put(db.worker(run_id=run.id)), "IDLE")
     breaker = db.bring(db.put(db.breaker()), "HALF_OPEN", probe_task_id=task.id)
     for row, state in ((task, "FAILED"), (waiting, "SKIPPED"), (worker, "PAUSED"), (breaker, "OPEN")):
-        type_columns(somebody, row, state=state)
+        type_columns(prompt, row, state=state)
     found = find(db.store, task)
     assert (found.current_attempt, found.worker_id, found.lease_expired, found.reserved_usd) == (None, None, False, ZERO_USD)
     assert find(db.store, waiting).available_at is None
     assert find(db.store, breaker).probe_task_id is None
     assert find(db.store, worker).run_id == run.id, "a paused worker still belongs to its run"
-    type_columns(somebody, worker, state="TERMINATED")
+    type_columns(prompt, worker, state="TERMINATED")
     assert find(db.store, worker).run_id is None
 
 
 def test_a_task_that_waits_for_others_is_not_queued_by_hand_where_its_machine_forbids_it(
-    db: StoreFixture, somebody: Outsider
+    db: StoreFixture, prompt: Outsider
 ) -> None:
     waiting = db.put_task(machine="orchestrated.task", open_dependencies=1)
     with pytest.raises(Refused, match="pointsman"):
-        type_columns(somebody, waiting, state="queued")
+        type_columns(prompt, waiting, state="queued")
     free = db.put_task(machine="orchestrated.task")
-    type_columns(somebody, free, state="queued")
+    type_columns(prompt, free, state="queued")
     assert (find(db.store, waiting).state, find(db.store, free).state) == ("pending", "queued")
 
 
 def test_a_task_without_a_session_is_not_blocked_by_hand_where_its_machine_wants_one(
-    db: StoreFixture, somebody: Outsider
+    db: StoreFixture, prompt: Outsider
 ) -> None:
     task = db.put_task(machine="agent.task", state="RUNNING")
     with pytest.raises(Refused, match="pointsman"):
-        type_columns(somebody, task, state="BLOCKED")
+        type_columns(prompt, task, state="BLOCKED")
     assert find(db.store, task) == task
-    type_columns(somebody, task, session_id="s")
-    type_columns(somebody, task, state="BLOCKED")
+    type_columns(prompt, task, session_id="s")
+    type_columns(prompt, task, state="BLOCKED")
 
 
-# Beginning.
+# Creation.
 
 
 @pytest.mark.parametrize("name", MACHINES)
-def test_everything_begins_in_the_initial_state_of_a_machine_of_its_kind(db: StoreFixture, name: str) -> None:
+def test_every_entity_is_created_in_the_initial_state_of_a_machine_of_its_kind(db: StoreFixture, name: str) -> None:
     machine = MACHINES[name]
     with db.transaction() as begun:
         hand = db.hand_in(begun)
@@ -343,51 +343,51 @@ def test_everything_begins_in_the_initial_state_of_a_machine_of_its_kind(db: Sto
     assert_fold(machine, history_of(db, row), row)
 
 
-def test_nothing_begins_twice(db: StoreFixture, somebody: Outsider) -> None:
-    """SQLite knows a statement that deletes a row on the way to inserting it."""
+def test_nothing_is_created_twice(db: StoreFixture, prompt: Outsider) -> None:
+    """REPLACE in SQLite deletes a row before it inserts another."""
     for row in (db.put(db.run()), db.bring(db.put(db.run()), "SUCCEEDED")):
         again = replace(row, state="PENDING", phase="queued", outcome=None, revision=0, completed_at=None)
-        for insertion in ("INSERT", "INSERT OR REPLACE") if somebody.dialect == "sqlite" else ("INSERT",):
+        for insertion in ("INSERT", "INSERT OR REPLACE") if prompt.dialect == "sqlite" else ("INSERT",):
             with pytest.raises(Refused):
-                type_row(somebody, again, insertion)
+                type_row(prompt, again, insertion)
         assert find(db.store, row) == row
 
 
-# What stays.
+# What cannot be changed.
 
 
 @pytest.mark.parametrize("name", OF_EACH_KIND)
-def test_an_entity_keeps_its_id_its_machine_and_its_tenant(db: StoreFixture, somebody: Outsider, name: str) -> None:
+def test_an_entity_keeps_its_id_its_machine_and_its_tenant(db: StoreFixture, prompt: Outsider, name: str) -> None:
     row = db.put(db.entity(name))
     db.tenant("globex")
     with db.transaction() as begun:
         newer = begun.insert_machine(with_fields(MACHINES[name], version=99), fingerprint="2", definition="2")
     for columns in ({"id": "other"}, {"machine_id": newer.id}, {"tenant": "globex"}):
         with pytest.raises(Refused, match="pointsman"):
-            type_columns(somebody, row, **columns)
+            type_columns(prompt, row, **columns)
     assert find(db.store, row) == row
 
 
 @pytest.mark.parametrize("name", OF_EACH_KIND)
-def test_a_phase_follows_from_its_state_and_changes_with_nothing_else(db: StoreFixture, somebody: Outsider, name: str) -> None:
+def test_a_phase_follows_from_its_state_and_changes_with_nothing_else(db: StoreFixture, prompt: Outsider, name: str) -> None:
     row = db.put(db.entity(name))
     other = "queued" if row.phase == "held" else "held"
     over = {"phase": "done", "outcome": "success", "completed_at": row.created_at}
     for columns in ({"phase": other}, over, {**over, "revision": 1}, {"phase": other, "revision": 1, "actor": "sql"}):
         with pytest.raises(Refused):
-            type_columns(somebody, row, **columns)
+            type_columns(prompt, row, **columns)
     assert find(db.store, row) == row
 
 
 @pytest.mark.parametrize("name", OF_EACH_KIND)
-def test_a_revision_counts_moves(db: StoreFixture, somebody: Outsider, name: str) -> None:
+def test_a_revision_counts_moves(db: StoreFixture, prompt: Outsider, name: str) -> None:
     row = db.put(db.entity(name))
     for revision in (-1, 1, 2):
         for actor in ("sql", "mallory", None):
             with pytest.raises(Refused, match="pointsman"):
-                type_columns(somebody, row, revision=revision, actor=actor)
+                type_columns(prompt, row, revision=revision, actor=actor)
         with pytest.raises(Refused, match="pointsman"):
-            type_columns(somebody, row, revision=revision)
+            type_columns(prompt, row, revision=revision)
     moved = db.bring(row, {"run": "RUNNING", "task": "RUNNING", "worker": "IDLE"}.get(kind_of(row), "OPEN"))
     history = history_of(db, row)
     for columns in (
@@ -396,29 +396,29 @@ def test_a_revision_counts_moves(db: StoreFixture, somebody: Outsider, name: str
         "revision = revision - 1, actor = 'sql'",
     ):
         with pytest.raises(Refused, match="pointsman"):
-            somebody.ask(f"UPDATE {kind_of(row)} SET {columns} WHERE id = :id", id=row.id)
+            prompt.ask(f"UPDATE {kind_of(row)} SET {columns} WHERE id = :id", id=row.id)
     assert find(db.store, row) == moved
     assert history_of(db, row) == history
 
 
-def test_the_audit_trail_is_written_once(db: StoreFixture, somebody: Outsider) -> None:
+def test_the_audit_trail_cannot_be_changed(db: StoreFixture, prompt: Outsider) -> None:
     run = db.bring(db.put(db.run()), "SUCCEEDED")
     history = history_of(db, run)
     for statement in (
-        "UPDATE transition SET actor = 'nobody'",
+        "UPDATE transition SET actor = 'unknown'",
         "UPDATE transition SET to_state = 'FAILED' WHERE to_state = 'SUCCEEDED'",
         "DELETE FROM transition",
         "DELETE FROM transition WHERE to_state = 'SUCCEEDED'",
-        *(["TRUNCATE transition"] if somebody.dialect == "postgres" else []),
+        *(["TRUNCATE transition"] if prompt.dialect == "postgres" else []),
     ):
         with pytest.raises(Refused, match="pointsman"):
-            somebody.ask(statement)
+            prompt.ask(statement)
     assert history_of(db, run) == history
 
 
-def insertions(somebody: Outsider) -> tuple[str, ...]:
-    """SQLite knows a statement that deletes a row on the way to inserting it."""
-    return ("INSERT", "INSERT OR REPLACE", "REPLACE") if somebody.dialect == "sqlite" else ("INSERT",)
+def insertions(prompt: Outsider) -> tuple[str, ...]:
+    """REPLACE in SQLite deletes a row before it inserts another."""
+    return ("INSERT", "INSERT OR REPLACE", "REPLACE") if prompt.dialect == "sqlite" else ("INSERT",)
 
 
 FORGERIES: dict[str, Callable[[Transition], dict[str, Any]]] = {
@@ -428,8 +428,8 @@ FORGERIES: dict[str, Callable[[Transition], dict[str, Any]]] = {
     "of the first revision": lambda _: {"position": FAR, "revision": 0},
     "of the next revision": lambda line: {"position": FAR, "revision": line.revision + 1, "from_state": line.to_state},
     "of a revision before the first": lambda _: {"position": FAR, "revision": -1},
-    "of nobody": lambda _: {"position": FAR, "entity_id": "nobody", "revision": 0},
-    "of nobody, at a position that is taken": lambda _: {"entity_id": "nobody", "revision": 0},
+    "of an unknown entity": lambda _: {"position": FAR, "entity_id": "unknown", "revision": 0},
+    "of an unknown entity, at a position that is taken": lambda _: {"entity_id": "unknown", "revision": 0},
     "of another kind": lambda _: {"position": FAR, "kind": "cow"},
 }
 FAR = 1_000_000_000
@@ -437,32 +437,30 @@ FAR = 1_000_000_000
 
 @pytest.mark.parametrize("name", OF_EACH_KIND)
 @pytest.mark.parametrize("forgery", FORGERIES)
-def test_nobody_but_the_law_writes_a_line_of_the_audit_trail(
-    db: StoreFixture, somebody: Outsider, name: str, forgery: str
-) -> None:
+def test_only_the_law_writes_the_audit_trail(db: StoreFixture, prompt: Outsider, name: str, forgery: str) -> None:
     row = db.put(db.entity(name))
     row = db.bring(row, db.machine_of(row).allowed(row.state)[0])
     history = history_of(db, row)
-    whole = somebody.ask("SELECT count(*), max(position) FROM transition")
+    whole = prompt.ask("SELECT count(*), max(position) FROM transition")
     line = history[-1]
     forged = replace(line, actor="mallory", **FORGERIES[forgery](line))
-    for insertion in insertions(somebody):
+    for insertion in insertions(prompt):
         with pytest.raises(Refused, match="pointsman"):
-            type_row(somebody, forged, insertion)
+            type_row(prompt, forged, insertion)
     assert history_of(db, row) == history
-    assert somebody.ask("SELECT count(*), max(position) FROM transition") == whole
+    assert prompt.ask("SELECT count(*), max(position) FROM transition") == whole
 
 
-def test_nobody_copies_the_audit_trail_into_itself(db: StoreFixture, somebody: Outsider) -> None:
+def test_the_audit_trail_cannot_be_copied_into_itself(db: StoreFixture, prompt: Outsider) -> None:
     run = db.bring(db.put(db.run()), "SUCCEEDED")
     history = history_of(db, run)
     columns = (
         "tenant, kind, entity_id, revision, run_id, machine_id, from_state, to_state, trigger, severity, reason, metadata, at"
     )
-    for insertion in insertions(somebody):
-        for line in (columns, f"position, {columns}") if somebody.dialect == "sqlite" else (columns,):
+    for insertion in insertions(prompt):
+        for line in (columns, f"position, {columns}") if prompt.dialect == "sqlite" else (columns,):
             with pytest.raises(Refused, match="pointsman"):
-                somebody.ask(
+                prompt.ask(
                     f"{insertion} INTO transition ({line}, actor) SELECT {line}, 'mallory' FROM transition "
                     "WHERE entity_id = :id",
                     id=run.id,
@@ -471,25 +469,25 @@ def test_nobody_copies_the_audit_trail_into_itself(db: StoreFixture, somebody: O
 
 
 @pytest.mark.parametrize("table", ["run", "task", "worker", "breaker", "attempt"])
-def test_what_is_is_not_deleted(db: StoreFixture, somebody: Outsider, table: str) -> None:
+def test_rows_under_the_law_cannot_be_deleted(db: StoreFixture, prompt: Outsider, table: str) -> None:
     task, ended = db.put_task(state="RUNNING"), db.move(db.put_task(state="RUNNING"), "FAILED")
     db.put(db.breaker())
     attempts = attempts_of(db, ended)
-    for statement in (f"DELETE FROM {table}", *([f"TRUNCATE {table} CASCADE"] if somebody.dialect == "postgres" else [])):
+    for statement in (f"DELETE FROM {table}", *([f"TRUNCATE {table} CASCADE"] if prompt.dialect == "postgres" else [])):
         with pytest.raises(Refused, match="pointsman"):
-            somebody.ask(statement)
+            prompt.ask(statement)
     assert find(db.store, task) == task
     assert attempts_of(db, ended) == attempts != []
 
 
 LOOPHOLES = {
     "a rule is changed": "UPDATE rule SET to_state = 'PENDING' WHERE to_state = 'FAILED'",
-    "a rule needs less": "UPDATE rule SET trigger = 'whenever'",
+    "a rule gets another trigger": "UPDATE rule SET trigger = 'whenever'",
     "a rule is deleted": "DELETE FROM rule WHERE to_state = 'CANCELED'",
     "a rule is added": "INSERT INTO rule SELECT machine_id, to_state, from_state, 'undo', severity, to_phase, to_outcome, "
     "needs_worker, needs_session, needs_dependencies FROM rule WHERE from_state = 'PENDING' AND to_state = 'RUNNING'",
     "a state is changed": "UPDATE state SET phase = 'queued' WHERE phase = 'held'",
-    "a state begins, too": "UPDATE state SET initial = initial",
+    "a state is written again": "UPDATE state SET initial = initial",
     "a state is deleted": "DELETE FROM state WHERE name = 'CANCELED'",
     "a state is added": "INSERT INTO state SELECT machine_id, 'LIMBO', phase, outcome, initial, kind FROM state "
     "WHERE name = 'PAUSED'",
@@ -499,37 +497,37 @@ LOOPHOLES = {
 
 
 @pytest.mark.parametrize("loophole", LOOPHOLES)
-def test_the_rules_of_a_machine_that_stands_are_not_bent(fresh_db: StoreFixture, loophole: str) -> None:
-    somebody = fresh_db.somebody
+def test_the_rules_of_a_loaded_machine_cannot_be_changed(fresh_db: StoreFixture, loophole: str) -> None:
+    prompt = fresh_db.prompt
     written = [f"SELECT * FROM {table} ORDER BY 1, 2, 3, 4" for table in ("machine", "state", "rule")]
-    before = [somebody.ask(each) for each in written]
+    before = [prompt.ask(each) for each in written]
     with pytest.raises(Refused):
-        somebody.ask(LOOPHOLES[loophole])
-    assert [somebody.ask(each) for each in written] == before
+        prompt.ask(LOOPHOLES[loophole])
+    assert [prompt.ask(each) for each in written] == before
     run = fresh_db.put(fresh_db.run())
     with pytest.raises(Refused):
-        type_columns(somebody, run, state="SUCCEEDED")
+        type_columns(prompt, run, state="SUCCEEDED")
 
 
 def test_a_machine_is_not_replaced(fresh_db: StoreFixture) -> None:
-    somebody = fresh_db.somebody
-    replacing = "INSERT OR REPLACE" if somebody.dialect == "sqlite" else "INSERT"
-    before = somebody.ask("SELECT * FROM machine ORDER BY id")
+    prompt = fresh_db.prompt
+    replacing = "INSERT OR REPLACE" if prompt.dialect == "sqlite" else "INSERT"
+    before = prompt.ask("SELECT * FROM machine ORDER BY id")
     for changed in ("id, name, version, 'worker'", "id + 1000, name, version, 'worker'", "id, 'x', version, 'worker'"):
         with pytest.raises(Refused):
-            somebody.ask(
+            prompt.ask(
                 f"{replacing} INTO machine (id, name, version, kind, fingerprint, lifecycle, definition) "
                 f"SELECT {changed}, fingerprint, lifecycle, definition FROM machine WHERE id = :id",
                 id=fresh_db.machine_ids["standard.run"],
             )
-    assert somebody.ask("SELECT * FROM machine ORDER BY id") == before
+    assert prompt.ask("SELECT * FROM machine ORDER BY id") == before
 
 
 # Attempts.
 
 
-def test_an_epoch_is_spent_once(db: StoreFixture, somebody: Outsider) -> None:
-    """By the move that begins an attempt, and by nothing else; so every epoch before the last one has its attempt."""
+def test_an_epoch_is_used_once(db: StoreFixture, prompt: Outsider) -> None:
+    """Only the move that begins an attempt uses an epoch, so every epoch before the last has its attempt."""
     waiting = db.move(db.put_task(state="RUNNING"), "QUEUED")
     running = db.put_task(state="RUNNING")
     for task in (waiting, running):
@@ -537,7 +535,7 @@ def test_an_epoch_is_spent_once(db: StoreFixture, somebody: Outsider) -> None:
             held = {"current_attempt": epoch} if task.current_attempt else {}
             for columns in ({}, {"state": "CANCELED"}):
                 with pytest.raises(Refused, match="pointsman"):
-                    type_columns(somebody, task, epoch=epoch, **held, **columns)
+                    type_columns(prompt, task, epoch=epoch, **held, **columns)
             with pytest.raises(LawBroken), db.transaction() as begun:
                 update(begun, replace(task, epoch=epoch, **held))
         assert find(db.store, task) == task
@@ -557,8 +555,8 @@ def test_every_attempt_has_an_epoch_of_its_own(db: StoreFixture) -> None:
     assert [attempt.epoch for attempt in attempts_of(db, db.move(waiting, "RUNNING"))] == [1, 2]
 
 
-def test_a_typed_move_ends_the_attempt_that_held_the_task(db: StoreFixture, somebody: Outsider) -> None:
-    """With all that the task could tell of it."""
+def test_a_typed_move_ends_the_attempt_that_held_the_task(db: StoreFixture, prompt: Outsider) -> None:
+    """The row of the attempt has everything that the task knew about it."""
     told: dict[str, Any] = {
         "session_id": "s",
         "attempt_resumed": True,
@@ -568,20 +566,20 @@ def test_a_typed_move_ends_the_attempt_that_held_the_task(db: StoreFixture, some
         "attempt_log_path": "l",
     }
     task = db.bring(db.put_task(), "RUNNING", **told)
-    type_columns(somebody, task, state="CANCELED", reason="enough")
+    type_columns(prompt, task, state="CANCELED", reason="enough")
     last = history_of(db, task)[-1]
     assert attempts_of(db, task) == [attempt_of(task, ended_at=last.at, ended_by="cancel")]
 
 
-def test_a_refused_move_ends_no_attempt(db: StoreFixture, somebody: Outsider) -> None:
+def test_a_refused_move_ends_no_attempt(db: StoreFixture, prompt: Outsider) -> None:
     task = db.put_task(state="RUNNING")
     with pytest.raises(Refused):
-        type_columns(somebody, task, state="PENDING")
+        type_columns(prompt, task, state="PENDING")
     assert attempts_of(db, task) == [attempt_of(task)]
 
 
-def test_whoever_takes_a_task_over_in_place_ends_the_attempt_before(db: StoreFixture, somebody: Outsider) -> None:
-    """Also at a prompt, for those who know the law: the attempt that ends is what the task told of it until now."""
+def test_taking_over_a_task_in_place_ends_the_attempt_before(db: StoreFixture, prompt: Outsider) -> None:
+    """Also at a prompt, for a writer that knows the law: the row of the attempt is what the task knew about it before."""
     told: dict[str, Any] = {
         "session_id": "s",
         "attempt_cost_usd": Decimal(2),
@@ -595,44 +593,44 @@ def test_whoever_takes_a_task_over_in_place_ends_the_attempt_before(db: StoreFix
     following: dict[str, Any] = {"epoch": 2, "current_attempt": 2, "worker_id": other.id, "attempt_worker_id": other.id}
     following["attempt_started_at"] = at
     fresh: dict[str, Any] = {"session_id": "t", "attempt_cost_usd": ZERO_USD, "attempt_error": None, "attempt_log_path": None}
-    type_columns(somebody, task, **knowing, **following, **fresh)
+    type_columns(prompt, task, **knowing, **following, **fresh)
     taken = replace(task, **knowing, **following, **fresh)
     assert find(db.store, task) == taken
     assert attempts_of(db, task) == [attempt_of(task, ended_at=at, ended_by="reclaim"), attempt_of(taken)]
 
 
-def test_an_attempt_that_has_ended_stays_as_it_is(db: StoreFixture, somebody: Outsider) -> None:
+def test_an_attempt_that_has_ended_cannot_be_changed(db: StoreFixture, prompt: Outsider) -> None:
     task = db.move(db.put_task(state="RUNNING"), "FAILED", trigger="fail")
     before = attempts_of(db, task)
     changes = ("ended_at = started_at", "cost_usd = 5", "error = 'none of mine'", "worker_id = worker_id", "epoch = 2")
     for columns in (*changes, "task_id = 'another'", "tenant = 'globex'"):
         with pytest.raises(Refused, match="pointsman"):
-            somebody.ask(f"UPDATE attempt SET {columns} WHERE task_id = :id", id=task.id)
+            prompt.ask(f"UPDATE attempt SET {columns} WHERE task_id = :id", id=task.id)
     with pytest.raises(Refused, match="pointsman"):
-        somebody.ask("DELETE FROM attempt WHERE task_id = :id", id=task.id)
+        prompt.ask("DELETE FROM attempt WHERE task_id = :id", id=task.id)
     assert attempts_of(db, task) == before
 
 
 @pytest.mark.parametrize("epoch", [0, 1, 2, 3])
 @pytest.mark.parametrize("state", ["PENDING", "QUEUED", "RUNNING", "VALIDATING", "RETRYING", "FAILED"])
-def test_nobody_but_the_law_writes_an_attempt(db: StoreFixture, somebody: Outsider, state: str, epoch: int) -> None:
-    """Neither one that is over, nor the one that goes on, nor the next."""
+def test_only_the_law_writes_attempts(db: StoreFixture, prompt: Outsider, state: str, epoch: int) -> None:
+    """Neither one that has ended, nor the current one, nor the next."""
     task = db.put_task(state=state)
     before = attempts_of(db, task)
     forged = Attempt(
         task_id=task.id, epoch=epoch, tenant=ACME, worker_id=HAND, started_at=AT, ended_at=AT + SECOND, ended_by="mallory"
     )
-    for insertion in insertions(somebody):
+    for insertion in insertions(prompt):
         for twin in (forged, *(replace(each, ended_at=task.entered_at, ended_by="mallory") for each in before)):
             with pytest.raises(Refused, match="pointsman" if twin.epoch else "pointsman|epoch > 0"):
-                type_row(somebody, twin, insertion)
+                type_row(prompt, twin, insertion)
     with pytest.raises(Refused, match="pointsman"):
-        type_row(somebody, replace(forged, task_id="nobody"))
+        type_row(prompt, replace(forged, task_id="unknown"))
     assert attempts_of(db, task) == before
 
 
 @pytest.mark.parametrize("state", ["QUEUED", "RUNNING", "VALIDATING", "RETRYING", "FAILED", "validating", "retrying"])
-def test_a_worker_and_an_attempt_come_with_a_move_and_go_with_one(db: StoreFixture, somebody: Outsider, state: str) -> None:
+def test_only_a_move_gives_or_takes_a_worker_and_an_attempt(db: StoreFixture, prompt: Outsider, state: str) -> None:
     other = db.put(db.worker())
     task = db.put_task(machine="orchestrated.task" if state.islower() else "standard.task", state=state)
     assert task.worker_id in (None, task.attempt_worker_id)
@@ -645,40 +643,40 @@ def test_a_worker_and_an_attempt_come_with_a_move_and_go_with_one(db: StoreFixtu
     wrong += [{"current_attempt": 2, "epoch": 2}, {"worker_id": other.id, "attempt_worker_id": other.id, "current_attempt": 2}]
     for columns in wrong:
         with pytest.raises(Refused):
-            type_columns(somebody, task, **columns)
+            type_columns(prompt, task, **columns)
         with pytest.raises(LawBroken), db.transaction() as begun:
             update(begun, replace(task, **columns))
     assert find(db.store, task) == task
     assert attempts_of(db, task) == ([attempt_of(task)] if task.current_attempt else attempts_of(db, task))
 
 
-def test_nobody_types_a_worker_together_with_a_state(db: StoreFixture, somebody: Outsider) -> None:
-    """What the law takes away itself may be typed, too."""
+def test_a_worker_cannot_be_typed_together_with_a_state(db: StoreFixture, prompt: Outsider) -> None:
+    """Columns that the law clears anyway may be typed."""
     task, other = db.put_task(state="RUNNING"), db.put(db.worker())
     for columns in ({"worker_id": other.id}, {"attempt_worker_id": other.id}, {"attempt_worker_id": None}):
         with suppress(Refused):
-            type_columns(somebody, task, state="FAILED", **columns)
+            type_columns(prompt, task, state="FAILED", **columns)
         found = find(db.store, task)
         assert (found.worker_id, found.attempt_worker_id) in ((HAND, HAND), (None, HAND))
     another = db.put_task(state="RUNNING")
-    type_columns(somebody, another, state="FAILED", worker_id=None)
+    type_columns(prompt, another, state="FAILED", worker_id=None)
     last = history_of(db, another)[-1]
     assert (last.to_state, last.actor) == ("FAILED", "sql")
     assert attempts_of(db, another) == [attempt_of(another, ended_at=last.at, ended_by=last.trigger)]
 
 
 @pytest.mark.parametrize("machine", ["standard.task", "approval.step", "orchestrated.task"])
-def test_a_task_is_given_only_to_a_worker_of_its_tenant(db: StoreFixture, somebody: Outsider, machine: str) -> None:
+def test_a_task_is_given_only_to_a_worker_of_its_tenant(db: StoreFixture, prompt: Outsider, machine: str) -> None:
     db.tenant("globex")
     theirs, mine = db.put(db.worker(tenant="globex")), db.put(db.worker())
     task, another = (db.put_task(machine=machine) for _ in range(2))
     to_state = "running" if machine == "orchestrated.task" else "RUNNING"
     way = route(MACHINES[machine], task.state, to_state)
     task, another = (db.bring(row, way[-2]) for row in (task, another))
-    for worker_id in ("nobody", "", theirs.id):
+    for worker_id in ("unknown", "", theirs.id):
         taken = db.moved(task, to_state, worker_id=worker_id)
         with pytest.raises(Refused, match="pointsman"):
-            type_columns(somebody, task, **{column: getattr(taken, column) for column in Task.CHANGING})
+            type_columns(prompt, task, **{column: getattr(taken, column) for column in Task.CHANGING})
         with pytest.raises(LawBroken):
             db.move(task, to_state, worker_id=worker_id)
         with pytest.raises(LawBroken), db.transaction() as begun:
@@ -688,34 +686,34 @@ def test_a_task_is_given_only_to_a_worker_of_its_tenant(db: StoreFixture, somebo
     for following in MACHINES[machine].allowed(to_state):
         moved = db.moved(held, following)
         if moved.current_attempt:
-            for wrong in ({"worker_id": "nobody"}, {"attempt_worker_id": "nobody"}, {"attempt_worker_id": theirs.id}):
+            for wrong in ({"worker_id": "unknown"}, {"attempt_worker_id": "unknown"}, {"attempt_worker_id": theirs.id}):
                 with pytest.raises(LawBroken), db.transaction() as begun:
                     move(begun, replace(moved, **wrong))
     assert find(db.store, held) == held
 
 
-# Moves of those who know the law.
+# Moves of writers that know the law.
 
 
 ILLEGAL_MOVES: dict[str, tuple[str, str, str, dict[str, Any]]] = {
-    # the machine, where the row stands, where it is moved to, and what is wrong with that
+    # the machine, the state of the row, the state it is moved to, and what is wrong with that
     "an unknown trigger": ("standard.run", "PENDING", "RUNNING", {"trigger": "whim"}),
     "the trigger of another rule": ("standard.run", "PENDING", "RUNNING", {"trigger": "proceed"}),
     "another phase": ("standard.run", "PENDING", "RUNNING", {"phase": "held"}),
     "another outcome": ("standard.run", "PENDING", "CANCELED", {"outcome": "failure"}),
     "an unknown state": ("standard.run", "PENDING", "RUNNING", {"state": "DANCING"}),
-    "a worker where nothing runs": ("standard.task", "QUEUED", "SKIPPED", {"worker_id": HAND}),
+    "a worker for a task that does not run": ("standard.task", "QUEUED", "SKIPPED", {"worker_id": HAND}),
     "no worker for a state that needs one": ("standard.task", "QUEUED", "RUNNING", {"worker_id": None}),
     "a worker for a state that needs none": ("orchestrated.task", "running", "validating", {"worker_id": HAND}),
-    "a worker whose attempt it is not": ("standard.task", "QUEUED", "RUNNING", {"worker_id": "worker_other"}),
-    "an attempt of nobody": ("standard.task", "QUEUED", "RUNNING", {"attempt_worker_id": None}),
-    "an attempt that is nobody's any more": ("orchestrated.task", "running", "validating", {"attempt_worker_id": None}),
-    "an attempt that ends as nobody's": ("standard.task", "RUNNING", "FAILED", {"attempt_worker_id": None}),
-    "an attempt that never began": ("standard.task", "QUEUED", "RUNNING", {"attempt_started_at": None}),
+    "a worker of another attempt": ("standard.task", "QUEUED", "RUNNING", {"worker_id": "worker_other"}),
+    "an attempt without a worker": ("standard.task", "QUEUED", "RUNNING", {"attempt_worker_id": None}),
+    "an attempt that loses its worker": ("orchestrated.task", "running", "validating", {"attempt_worker_id": None}),
+    "an attempt that ends without a worker": ("standard.task", "RUNNING", "FAILED", {"attempt_worker_id": None}),
+    "an attempt without a start": ("standard.task", "QUEUED", "RUNNING", {"attempt_started_at": None}),
     "no session for a state that needs one": ("agent.task", "RUNNING", "BLOCKED", {"session_id": None}),
-    "no attempt for a state in which something runs": ("standard.task", "QUEUED", "RUNNING", {"current_attempt": None}),
+    "no attempt for an active state": ("standard.task", "QUEUED", "RUNNING", {"current_attempt": None}),
     "the attempt of another epoch": ("standard.task", "QUEUED", "RUNNING", {"epoch": 3}),
-    "an attempt that nothing holds": ("standard.task", "QUEUED", "SKIPPED", {"current_attempt": 0}),
+    "an attempt for a state that is not active": ("standard.task", "QUEUED", "SKIPPED", {"current_attempt": 0}),
 }
 
 
@@ -741,8 +739,8 @@ def test_a_task_is_not_queued_before_its_dependencies_where_its_machine_forbids_
     assert find(db.store, task) == task
 
 
-def test_a_row_is_moved_once_a_revision(db: StoreFixture) -> None:
-    """Two moves in one are not on any track, even when each of them is."""
+def test_a_row_makes_one_move_for_each_revision(db: StoreFixture) -> None:
+    """Two legal moves in one are not a legal move."""
     run = db.put(db.run())
     skipping = replace(db.moved(run, "RUNNING"), state="PAUSED", phase="held", trigger="pause", revision=2)
     with pytest.raises((LawBroken, Conflict)), db.transaction() as begun:
@@ -754,7 +752,7 @@ def test_a_row_is_moved_once_a_revision(db: StoreFixture) -> None:
 
 
 @pytest.mark.parametrize("state", ["PENDING", "QUEUED", "RUNNING", "FAILED", "CANCELED", "BLOCKED"])
-def test_a_run_succeeds_only_with_all_of_its_tasks(db: StoreFixture, somebody: Outsider, state: str) -> None:
+def test_a_run_succeeds_only_with_all_of_its_tasks(db: StoreFixture, prompt: Outsider, state: str) -> None:
     run = db.bring(db.put(db.run()), "RUNNING")
     db.put_task(run, state="SUCCEEDED")
     db.put_task(run, state="SKIPPED")
@@ -762,7 +760,7 @@ def test_a_run_succeeds_only_with_all_of_its_tasks(db: StoreFixture, somebody: O
     with pytest.raises(LawBroken):
         db.move(run, "SUCCEEDED")
     with pytest.raises(Refused, match="pointsman"):
-        type_columns(somebody, run, state="SUCCEEDED")
+        type_columns(prompt, run, state="SUCCEEDED")
     assert find(db.store, run) == run
     assert db.move(run, "FAILED").outcome == "failure", "it may fail with unfinished tasks"
     assert find(db.store, task) == task
@@ -776,11 +774,11 @@ def test_a_run_succeeds_when_all_of_its_tasks_have(db: StoreFixture) -> None:
     assert find(db.store, db.move(run, "SUCCEEDED")).outcome == "success"
 
 
-# With the tools that people have.
+# With the shells of the databases.
 
 
 def shell(url: str, statement: str) -> subprocess.CompletedProcess[str]:
-    """`sqlite3` or `psql`, as somebody would call it."""
+    """Run a statement with `sqlite3` or `psql`."""
     command = ["sqlite3", url.removeprefix("sqlite:///")] if url.startswith("sqlite") else ["psql", url, "-qAt", "-c"]
     if not shutil.which(command[0]):
         pytest.skip(f"{command[0]} is not installed")
@@ -804,7 +802,7 @@ def test_a_legal_move_that_is_typed_into_a_shell_works_and_is_audited(db: StoreF
     assert audit.stdout.strip() == "PAUSED"
 
 
-def test_an_illegal_move_that_is_typed_into_a_shell_is_refused_aloud(db: StoreFixture) -> None:
+def test_an_illegal_move_that_is_typed_into_a_shell_is_refused_with_a_message(db: StoreFixture) -> None:
     run = db.put(db.run())
     result = shell(db.url, f"UPDATE run SET state = 'SUCCEEDED' WHERE id = '{run.id}'")
     assert result.returncode != 0

@@ -1,4 +1,4 @@
-"""What claims rely on: what they look for is found by an index, however many tasks there are, there or elsewhere."""
+"""Query plans of claims: an index finds the rows, however many tasks there are."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_claims_of_a_run_sort_nothing_but_the_heads_of_lanes(database_url: str) 
             assert "lane_id = lane.id" in below.split("Filter:")[0]
 
 
-def test_attempts_of_a_tool_are_counted_among_those_that_go_on(database_url: str) -> None:
+def test_attempts_of_a_tool_are_counted_among_the_current_ones(database_url: str) -> None:
     open_store(database_url).close()
     plan = explain(database_url, "count_at_work", {"tenant": "acme", "tool": "git"})
     assert "task_held" in plan, plan

@@ -1,4 +1,4 @@
-"""What only PostgreSQL does: several writers at once, notifications, connections that get lost, and a schema among others."""
+"""What only PostgreSQL has: concurrent writers, notifications, lost connections, and a schema beside others."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from pointsman.world import RandomIds
 AT = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
 PATIENCE_SECONDS = 20
 MOVED = Entity.CHANGING
-"""What any move may change."""
+"""The columns that any move may change."""
 
 
 def open_store(url: str) -> PostgresStore:
@@ -44,7 +44,7 @@ def open_store(url: str) -> PostgresStore:
 
 @contextmanager
 def connect(url: str) -> Iterator[psycopg.Connection[Any]]:
-    """Somebody with a prompt."""
+    """A plain connection."""
     with psycopg.connect(url, autocommit=True) as connection:
         yield connection
 
@@ -57,24 +57,24 @@ def store(postgres_url: str) -> Iterator[PostgresStore]:
 
 @pytest.fixture
 def other(postgres_url: str) -> Iterator[PostgresStore]:
-    """Another process, as far as the database can tell."""
+    """A second store, which is another process to the database."""
     with closing(open_store(postgres_url)) as store:
         yield store
 
 
 @contextmanager
-def transaction(store: PostgresStore, news: Wakeup = Wakeup.NOTHING) -> Iterator[PostgresTransaction]:
+def transaction(store: PostgresStore, wakeup: Wakeup = Wakeup.NOTHING) -> Iterator[PostgresTransaction]:
     begun = store.begin()
     try:
         yield begun
     except BaseException:
         begun.rollback()
         raise
-    begun.commit(news)
+    begun.commit(wakeup)
 
 
 def prepare(store: PostgresStore) -> tuple[int, int]:
-    """A tenant, the machines of runs and tasks, and a lane, whose id is the same for whoever comes first."""
+    """A tenant, the machines of runs and tasks, and a lane with the first id."""
     with transaction(store) as begun:
         begun.ensure_tenant("acme", AT)
         for name in ("standard.run", "standard.task"):
@@ -99,7 +99,7 @@ def queued(task: Task) -> Task:
 
 
 def insert_run(store: PostgresStore, name: str, tasks: int = 0) -> None:
-    """A run that lets its tasks begin, all of which can be claimed."""
+    """An open run whose tasks are all claimable."""
     rows = [a_task(f"{name}_task_{number}", name, run_open=True) for number in range(tasks)]
     with transaction(store) as begun:
         begun.insert_runs([a_run(name)])
@@ -108,14 +108,14 @@ def insert_run(store: PostgresStore, name: str, tasks: int = 0) -> None:
 
 
 def read_stream(store: PostgresStore, after: str | None = None) -> tuple[list[str], str | None]:
-    """Whom the stream tells of, and where it was left."""
+    """The entities in the stream after a position, and its new position."""
     with store.read() as reader:
         found = reader.list_transitions("acme", after=after, limit=100, run_id=None)
     return [transition.entity_id for transition in found], found[-1].position if found else after
 
 
 def kill(url: str, application: str = "pointsman") -> None:
-    """End every connection of ours to this database, as an administrator would."""
+    """Terminate every connection of Pointsman to this database, as an administrator would."""
     with connect(url) as connection:
         connection.execute(
             "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity"
@@ -168,7 +168,7 @@ def test_tables_of_another_program_are_left_alone(empty_postgres_url: str) -> No
     with closing(open_store(f"{empty_postgres_url}&options=-csearch_path%3Dpointsman")) as store:
         prepare(store)
         insert_run(store, "run_1", tasks=1)
-    # The law holds for whoever comes with another search path, too.
+    # The law also holds in a session with another search path.
     with connect(empty_postgres_url) as connection:
         connection.execute("CREATE TEMPORARY TABLE rule AS SELECT * FROM pointsman.rule WITH NO DATA")
         connection.execute("UPDATE pointsman.task SET state = 'CANCELED'")
@@ -192,7 +192,7 @@ def test_a_schema_that_does_not_exist_is_explained(empty_postgres_url: str) -> N
 # the stream
 
 
-def test_the_stream_waits_for_whoever_commits_late(store: PostgresStore, other: PostgresStore) -> None:
+def test_the_stream_waits_for_late_commits(store: PostgresStore, other: PostgresStore) -> None:
     prepare(store)
     late = other.begin()
     late.insert_runs([a_run("run_late")])
@@ -227,8 +227,8 @@ def test_the_stream_does_not_wait_for_other_databases(store: PostgresStore, empt
         assert read_stream(store)[0] == ["run_1"]
 
 
-def test_the_moves_of_an_entity_are_told_in_their_order(store: PostgresStore, other: PostgresStore, postgres_url: str) -> None:
-    """Whoever began first may well move something last."""
+def test_the_moves_of_an_entity_are_in_order(store: PostgresStore, other: PostgresStore, postgres_url: str) -> None:
+    """The transaction that began first may make the last move."""
     prepare(store)
     early = other.begin()
     early.insert_runs([a_run("run_early")])
@@ -245,7 +245,7 @@ def test_the_moves_of_an_entity_are_told_in_their_order(store: PostgresStore, ot
         assert [move.to_state for move in stream if move.entity_id == "run_1"] == ["PENDING", "PAUSED", "RUNNING"]
 
 
-def test_somebody_at_a_prompt_is_waited_for_too(store: PostgresStore, postgres_url: str) -> None:
+def test_the_stream_waits_for_an_open_transaction_at_a_prompt(store: PostgresStore, postgres_url: str) -> None:
     prepare(store)
     insert_run(store, "run_1")
     with connect(postgres_url) as connection:
@@ -263,17 +263,17 @@ def test_a_malformed_position_is_refused(store: PostgresStore, cursor: str) -> N
         reader.list_transitions("acme", after=cursor, limit=1, run_id=None)
 
 
-# news
+# wake-ups
 
 
 class Ear:
-    """Hears news, and waits for those that are still to come."""
+    """Collects wake-ups, and waits for those that are still to come."""
 
     def __init__(self) -> None:
         self._heard: queue.Queue[Wakeup] = queue.Queue()
 
-    def __call__(self, news: Wakeup) -> None:
-        self._heard.put(news)
+    def __call__(self, wakeup: Wakeup) -> None:
+        self._heard.put(wakeup)
 
     def next(self) -> Wakeup:
         return self._heard.get(timeout=PATIENCE_SECONDS)
@@ -282,7 +282,7 @@ class Ear:
         return self._heard.empty()
 
 
-def test_news_reach_every_process_with_the_commit(store: PostgresStore, other: PostgresStore) -> None:
+def test_wakeups_reach_every_process_with_the_commit(store: PostgresStore, other: PostgresStore) -> None:
     here, there = Ear(), Ear()
     store.listen(here)
     other.listen(there)
@@ -295,7 +295,7 @@ def test_news_reach_every_process_with_the_commit(store: PostgresStore, other: P
     assert here.is_silent()
 
 
-def test_a_listener_that_lost_its_connection_is_told_everything(postgres_url: str, store: PostgresStore) -> None:
+def test_a_listener_that_lost_its_connection_gets_every_wakeup(postgres_url: str, store: PostgresStore) -> None:
     ear = Ear()
     store.listen(ear)
     kill(postgres_url)
@@ -305,7 +305,7 @@ def test_a_listener_that_lost_its_connection_is_told_everything(postgres_url: st
     assert ear.next() == Wakeup.TIMERS
 
 
-def test_nothing_is_left_of_a_store_that_was_closed(postgres_url: str) -> None:
+def test_a_closed_store_leaves_no_connection(postgres_url: str) -> None:
     store = open_store(postgres_url)
     stop = store.listen(Ear())
     with store.read(), store.read():
@@ -315,7 +315,7 @@ def test_nothing_is_left_of_a_store_that_was_closed(postgres_url: str) -> None:
     store.close()
     assert "pointsman-listener" not in {thread.name for thread in threading.enumerate()}
     with connect(postgres_url) as connection:
-        # A backend goes a moment after its client.
+        # A backend ends a moment after its client.
         left = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'pointsman'"
         assert all(connection.execute("SELECT pg_terminate_backend(%s, 5000)", row) for row in connection.execute(left))
         assert connection.execute(left).fetchall() == []
@@ -346,7 +346,7 @@ def test_a_connection_lost_at_the_commit_is_unavailable(postgres_url: str, store
     store.begin().rollback()
 
 
-def test_connections_that_died_while_idle_are_not_noticed(postgres_url: str, store: PostgresStore) -> None:
+def test_connections_that_died_while_idle_are_replaced(postgres_url: str, store: PostgresStore) -> None:
     store.begin().rollback()
     with store.read(), store.read():
         pass
@@ -365,7 +365,7 @@ def test_a_reader_that_dies_is_replaced(postgres_url: str, store: PostgresStore)
         assert reader.list_workers("acme") == []
 
 
-def test_a_reader_sees_one_instant(store: PostgresStore) -> None:
+def test_a_reader_sees_one_snapshot(store: PostgresStore) -> None:
     prepare(store)
     with store.read() as reader:
         assert reader.list_runs("acme", phase=None, after=None, limit=9) == []
@@ -393,12 +393,12 @@ def test_a_database_that_does_not_exist_is_explained(postgres_url: str) -> None:
         ("host=db user=ann password=s3cret dbname=jobs", "user=ann dbname=jobs host=db"),
     ],
 )
-def test_nobody_is_shown_a_password(url: str, shown: str) -> None:
+def test_a_password_is_never_shown(url: str, shown: str) -> None:
     assert show(url) == shown
 
 
 @pytest.mark.parametrize("url", ["postgresql://ann:s3cret@db:port/jobs", "s3cret", "postgresql://ann:s3%zzcret@db/jobs"])
-def test_what_is_not_a_url_is_not_repeated(url: str) -> None:
+def test_text_that_is_not_a_url_is_not_repeated(url: str) -> None:
     with pytest.raises(StoreUnusable) as raised:
         open_store(url)
     assert "s3" not in str(raised.value)
@@ -431,7 +431,7 @@ def test_every_error_is_one_of_the_contract(error: type[psycopg.Error], explaine
     assert type(explain(error("it said so"), "a database")) is explained
 
 
-def test_a_name_that_cannot_be_stored_is_not_found(store: PostgresStore) -> None:
+def test_text_that_cannot_be_stored_is_not_found(store: PostgresStore) -> None:
     with store.read() as reader:
         assert reader.find_run("acme", "run\0") is None
         assert reader.list_tasks("acme", "run\0") == []
@@ -460,7 +460,7 @@ def test_the_runs_of_tasks_are_locked_with_those_that_are_named(store: PostgresS
     for name in ("run_1", "run_2", "run_3"):
         insert_run(store, name, tasks=2)
     begun, second = store.begin(), other.begin()
-    assert [run.id for run in begun.lock_runs(["run_3"], of_tasks=["run_1_task_0", "nobody"])] == ["run_1", "run_3"]
+    assert [run.id for run in begun.lock_runs(["run_3"], of_tasks=["run_1_task_0", "unknown"])] == ["run_1", "run_3"]
     assert [task.run_id for task in second.select_claimable("acme", [1], 9)] == ["run_2", "run_2"]
     begun.commit()
     second.commit()
@@ -468,8 +468,8 @@ def test_the_runs_of_tasks_are_locked_with_those_that_are_named(store: PostgresS
         assert len(third.select_claimable("acme", [1], 9)) == 6
 
 
-def test_lanes_are_counted_as_of_the_beginning(store: PostgresStore, other: PostgresStore) -> None:
-    """What others add meanwhile is seen by whoever lists them, and counted by whoever comes across it."""
+def test_lanes_are_counted_as_of_the_start_of_the_transaction(store: PostgresStore, other: PostgresStore) -> None:
+    """A list shows lanes that others add meanwhile, and a transaction counts them when it meets one."""
     prepare(store)
     early = store.begin()
     with transaction(other) as begun:
@@ -485,7 +485,7 @@ def test_lanes_are_counted_as_of_the_beginning(store: PostgresStore, other: Post
         assert begun.count_lanes() == len(begun.list_lanes()) == 3
 
 
-def test_only_the_runs_of_what_is_returned_are_locked(store: PostgresStore, other: PostgresStore) -> None:
+def test_only_the_runs_of_returned_tasks_are_locked(store: PostgresStore, other: PostgresStore) -> None:
     prepare(store)
     insert_run(store, "run_1", tasks=2)
     insert_run(store, "run_2", tasks=2)
@@ -536,7 +536,7 @@ def test_servers_that_start_together_share_their_machines(store: PostgresStore, 
     assert rows == [row]
 
 
-def test_who_was_overtaken_gets_a_conflict(store: PostgresStore, other: PostgresStore) -> None:
+def test_the_second_of_two_writers_gets_a_conflict(store: PostgresStore, other: PostgresStore) -> None:
     prepare(store)
     insert_run(store, "run_1", tasks=1)
     with transaction(store) as begun:
@@ -572,7 +572,7 @@ def test_a_row_that_moves_twice_in_a_batch_is_audited_twice(store: PostgresStore
 # by hand
 
 
-def test_a_legal_update_by_hand_is_audited_and_put_right(postgres_url: str, store: PostgresStore) -> None:
+def test_a_legal_update_by_hand_is_audited_and_completed(postgres_url: str, store: PostgresStore) -> None:
     prepare(store)
     insert_run(store, "run_1", tasks=3)
     with connect(postgres_url) as connection:
@@ -604,7 +604,7 @@ def test_a_legal_update_by_hand_is_audited_and_put_right(postgres_url: str, stor
         ("TRUNCATE attempt", "an attempt cannot be deleted"),
         ("UPDATE task SET id = 'x'", "keeps its id"),
         ("UPDATE run SET tenant = 'x'", "a run keeps its id, machine and tenant"),
-        ("UPDATE transition SET actor = 'nobody'", "the audit trail cannot be changed"),
+        ("UPDATE transition SET actor = 'unknown'", "the audit trail cannot be changed"),
         ("DELETE FROM transition", "the audit trail cannot be deleted"),
         ("TRUNCATE transition", "the audit trail cannot be deleted"),
         ("TRUNCATE rule", "a rule cannot be deleted"),
@@ -614,7 +614,7 @@ def test_a_legal_update_by_hand_is_audited_and_put_right(postgres_url: str, stor
         ("INSERT INTO run SELECT * FROM run_of_another", "is created once, in the initial state of a run machine"),
     ],
 )
-def test_what_the_law_forbids_is_refused(postgres_url: str, store: PostgresStore, statement: str, message: str) -> None:
+def test_the_law_refuses(postgres_url: str, store: PostgresStore, statement: str, message: str) -> None:
     prepare(store)
     insert_run(store, "run_1", tasks=1)
     with connect(postgres_url) as connection:

@@ -1,4 +1,4 @@
-"""REPLACE, as SQLite has it, deletes what is in its way without a word: nothing of ours lets itself be replaced."""
+"""REPLACE in SQLite deletes conflicting rows without firing a trigger: the law refuses it for all of its tables."""
 
 from __future__ import annotations
 
@@ -8,64 +8,64 @@ from tests.rooms.store.store_fixture import StoreFixture
 
 
 @pytest.fixture
-def prompt(somebody: Outsider) -> Outsider:
-    if somebody.dialect != "sqlite":
+def sqlite_prompt(prompt: Outsider) -> Outsider:
+    if prompt.dialect != "sqlite":
         pytest.skip("PostgreSQL has no such statement")
-    return somebody
+    return prompt
 
 
-def columns_of(somebody: Outsider, table: str) -> list[str]:
-    return [name for (name,) in somebody.ask(f"SELECT name FROM pragma_table_info('{table}')")]
+def columns_of(prompt: Outsider, table: str) -> list[str]:
+    return [name for (name,) in prompt.ask(f"SELECT name FROM pragma_table_info('{table}')")]
 
 
-def copy_with(somebody: Outsider, table: str, row_id: str, **values: str) -> None:
-    """Try to put a copy of a row in its place, as it was when it began, but for these columns."""
+def copy_with(prompt: Outsider, table: str, row_id: str, **values: str) -> None:
+    """Try to replace a row by a new copy of it with these columns changed."""
     fresh = {"revision": "0", "epoch": "0", "current_attempt": "NULL", "worker_id": "NULL", "outcome": "NULL"}
-    columns = columns_of(somebody, table)
+    columns = columns_of(prompt, table)
     chosen = {column: column for column in columns} | {name: text for name, text in fresh.items() if name in columns} | values
-    somebody.ask(
+    prompt.ask(
         f"INSERT OR REPLACE INTO {table} ({', '.join(chosen)}) SELECT {', '.join(chosen.values())} FROM {table} WHERE id = :id",
         id=row_id,
     )
 
 
-def count(somebody: Outsider, table: str) -> list[tuple[object, ...]]:
-    return somebody.ask(f"SELECT id, state, revision FROM {table} ORDER BY id")
+def count(prompt: Outsider, table: str) -> list[tuple[object, ...]]:
+    return prompt.ask(f"SELECT id, state, revision FROM {table} ORDER BY id")
 
 
-def test_a_task_is_not_replaced_by_another_of_its_name(db: StoreFixture, prompt: Outsider) -> None:
+def test_a_task_is_not_replaced_by_another_of_its_name(db: StoreFixture, sqlite_prompt: Outsider) -> None:
     task = db.put_task()
-    before = count(prompt, "task")
+    before = count(sqlite_prompt, "task")
     with pytest.raises(Refused):
-        copy_with(prompt, "task", task.id, id="'task_another'")
-    assert count(prompt, "task") == before
+        copy_with(sqlite_prompt, "task", task.id, id="'task_another'")
+    assert count(sqlite_prompt, "task") == before
 
 
-def test_a_breaker_is_not_replaced_by_another_of_its_tool(db: StoreFixture, prompt: Outsider) -> None:
+def test_a_breaker_is_not_replaced_by_another_of_its_tool(db: StoreFixture, sqlite_prompt: Outsider) -> None:
     breaker = db.put(db.breaker())
-    before = count(prompt, "breaker")
+    before = count(sqlite_prompt, "breaker")
     with pytest.raises(Refused):
-        copy_with(prompt, "breaker", breaker.id, id="'breaker_another'")
-    assert count(prompt, "breaker") == before
+        copy_with(sqlite_prompt, "breaker", breaker.id, id="'breaker_another'")
+    assert count(sqlite_prompt, "breaker") == before
 
 
 @pytest.mark.parametrize("kind", ["run", "task", "worker", "breaker"])
-def test_nothing_is_replaced_by_the_number_of_its_row(db: StoreFixture, prompt: Outsider, kind: str) -> None:
+def test_nothing_is_replaced_by_its_rowid(db: StoreFixture, sqlite_prompt: Outsider, kind: str) -> None:
     row = db.put(db.entity(f"standard.{kind}"))
-    before = count(prompt, kind)
+    before = count(sqlite_prompt, kind)
     with pytest.raises(Refused):
-        copy_with(prompt, kind, row.id, id="'another'", rowid="rowid")
-    assert count(prompt, kind) == before
+        copy_with(sqlite_prompt, kind, row.id, id="'another'", rowid="rowid")
+    assert count(sqlite_prompt, kind) == before
 
 
-def test_a_task_does_not_take_the_place_of_another(db: StoreFixture, prompt: Outsider) -> None:
+def test_a_task_does_not_take_the_place_of_another(db: StoreFixture, sqlite_prompt: Outsider) -> None:
     run = db.put(db.run())
     first, second = db.put_task(run), db.put_task(run)
-    before = count(prompt, "task")
+    before = count(sqlite_prompt, "task")
     with pytest.raises(Refused):
-        prompt.ask(
+        sqlite_prompt.ask(
             "UPDATE OR REPLACE task SET name = (SELECT name FROM task WHERE id = :first) WHERE id = :second",
             first=first.id,
             second=second.id,
         )
-    assert count(prompt, "task") == before
+    assert count(sqlite_prompt, "task") == before

@@ -1,4 +1,4 @@
-"""One schema for each database, however one comes to it; and nothing is touched that is not ours."""
+"""The schema, the migrations that lead to it, and databases that Pointsman must not touch."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from tests.databases import DATABASES, open_store
 from tests.rooms.store.outsider import outsider
 
 from pointsman.errors import StoreTooNew, StoreUnusable
+from pointsman.store.columns import ROW_TYPES
 from pointsman.store.scripts import read_migrations, read_queries, schema_file, write_schema
 
 ROOT = Path(__file__).parents[3]
@@ -24,7 +25,7 @@ Catalogue = dict[str, str]
 
 @pytest.fixture(params=DATABASES)
 def fresh_url(request: pytest.FixtureRequest) -> str:
-    """A database that nobody has opened yet."""
+    """An empty database."""
     url: str = request.getfixturevalue("sqlite_url" if request.param == "sqlite" else "empty_postgres_url")
     return url
 
@@ -41,13 +42,13 @@ def migrate(url: str) -> None:
     open_store(url).close()
 
 
-# What a database consists of.
+# The schema.
 
 
 def catalogue(url: str) -> Catalogue:
-    """Whatever was created, by its name, in the words of the database itself; the record of the migrations aside."""
-    with outsider(url) as somebody:
-        rows = somebody.ask(SQLITE_CATALOGUE if somebody.dialect == "sqlite" else POSTGRES_CATALOGUE)
+    """The definition of every object by its name, as the database prints it, without the table of migrations."""
+    with outsider(url) as prompt:
+        rows = prompt.ask(SQLITE_CATALOGUE if prompt.dialect == "sqlite" else POSTGRES_CATALOGUE)
     return {name: normalized(text) for owner, name, text in rows if owner != "migration" and text}
 
 
@@ -81,19 +82,19 @@ POSTGRES_CATALOGUE = """
 
 
 def normalized(sql: str) -> str:
-    """Without comments, and with one space wherever there is any."""
+    """Without comments, and with single spaces."""
     return re.sub(r"\s+", " ", re.sub(r"--.*", "", sql)).strip()
 
 
 def columns_of(url: str) -> dict[str, set[str]]:
     """The columns of every table and view."""
-    with outsider(url) as somebody:
-        if somebody.dialect == "sqlite":
-            tables = somebody.ask("SELECT name FROM sqlite_schema WHERE type IN ('table', 'view') AND name NOT LIKE 'sqlite_%'")
-            found = [(table, column) for (table,) in tables for _, column, *_ in somebody.ask(f"PRAGMA table_xinfo({table})")]
+    with outsider(url) as prompt:
+        if prompt.dialect == "sqlite":
+            tables = prompt.ask("SELECT name FROM sqlite_schema WHERE type IN ('table', 'view') AND name NOT LIKE 'sqlite_%'")
+            found = [(table, column) for (table,) in tables for _, column, *_ in prompt.ask(f"PRAGMA table_xinfo({table})")]
         else:
             asked = "SELECT table_name, column_name FROM information_schema.columns WHERE table_schema = 'public'"
-            found = [(table, column) for table, column in somebody.ask(asked)]
+            found = [(table, column) for table, column in prompt.ask(asked)]
     return {table: {column for owner, column in found if owner == table} for table, _ in found}
 
 
@@ -107,18 +108,27 @@ def test_both_databases_have_the_same_tables_columns_queries_and_migrations(sqli
     migrate(sqlite_url)
     assert columns_of(sqlite_url) == columns_of(postgres_url)
     sqlite, postgres = "pointsman.store.sqlite", "pointsman.store.postgres"
-    # SQLite locks no runs, so that what it selects is true at once.
+    # SQLite locks no runs, so it needs no second look after the lock.
     assert read_queries(sqlite).keys() ^ read_queries(postgres).keys() == {"select_claimable_keys"}
     assert "select_claimable_keys" in read_queries(postgres)
     assert [each[:2] for each in read_migrations(sqlite)] == [each[:2] for each in read_migrations(postgres)]
 
 
-# How one comes to it.
+def test_every_table_has_the_columns_that_its_row_declares(fresh_url: str) -> None:
+    """So a new column is a field of a row and a line in the migration of each database."""
+    migrate(fresh_url)
+    columns = columns_of(fresh_url)
+    declared = {table: set(row_type.__struct_fields__) for table, row_type in ROW_TYPES.items()}
+    declared["notice"].add("position")  # only orders the notices
+    assert {table: columns[table] for table in declared} == declared
+
+
+# Migrations.
 
 
 def recorded(url: str) -> list[tuple[object, ...]]:
-    with outsider(url) as somebody:
-        return somebody.ask("SELECT number, name, applied_at FROM migration ORDER BY number")
+    with outsider(url) as prompt:
+        return prompt.ask("SELECT number, name, applied_at FROM migration ORDER BY number")
 
 
 def test_migrating_twice_is_harmless(fresh_url: str) -> None:
@@ -171,7 +181,7 @@ for line in sys.stdin:
 
 
 def test_processes_that_open_many_fresh_files_together_all_succeed(tmp_path: Path) -> None:
-    """SQLite refuses at once, instead of waiting, where two switch a new file to its log: one try in ten met that."""
+    """SQLite refuses at once, instead of waiting, when two processes switch a new file to its log: one try in ten met that."""
     pipe = subprocess.PIPE
     processes = [
         subprocess.Popen([sys.executable, "-c", OPENED], cwd=ROOT, text=True, stdin=pipe, stdout=pipe, stderr=pipe)
@@ -189,20 +199,20 @@ def test_processes_that_open_many_fresh_files_together_all_succeed(tmp_path: Pat
     assert ([process.returncode for process in processes], errors) == ([0] * len(processes), [""] * len(processes))
 
 
-# What is not ours, or not ours yet.
+# Databases that must not be touched.
 
 
 @contextmanager
-def left_as_it_is(url: str) -> Iterator[None]:
-    """A file to the last byte, with nothing new beside it; or everything that is to be found in a database."""
+def unchanged(url: str) -> Iterator[None]:
+    """The files of a folder stay the same to the last byte; the schema and rows of a database, too."""
 
     def look() -> object:
         if url.startswith("sqlite"):
             folder = file_of(url).parent
             return {path.name: path.is_file() and path.read_bytes() for path in folder.glob("*")}
-        with outsider(url) as somebody:
-            tables = somebody.ask("SELECT tablename FROM pg_tables WHERE schemaname = 'public' ORDER BY 1")
-            return catalogue(url), [(table, somebody.ask(f"SELECT * FROM {table} ORDER BY 1")) for (table,) in tables]
+        with outsider(url) as prompt:
+            tables = prompt.ask("SELECT tablename FROM pg_tables WHERE schemaname = 'public' ORDER BY 1")
+            return catalogue(url), [(table, prompt.ask(f"SELECT * FROM {table} ORDER BY 1")) for (table,) in tables]
 
     before = look()
     yield
@@ -216,46 +226,46 @@ def refuse(url: str, error: type[Exception], message: str) -> None:
 
 def test_a_database_from_a_newer_version_is_refused(fresh_url: str) -> None:
     migrate(fresh_url)
-    with outsider(fresh_url) as somebody:
-        somebody.ask("INSERT INTO migration SELECT 9999, 'of_tomorrow', max(applied_at) FROM migration")
-    with left_as_it_is(fresh_url):
+    with outsider(fresh_url) as prompt:
+        prompt.ask("INSERT INTO migration SELECT 9999, 'of_tomorrow', max(applied_at) FROM migration")
+    with unchanged(fresh_url):
         refuse(fresh_url, StoreTooNew, "9999")
 
 
 def test_a_database_of_another_program_is_refused(fresh_url: str) -> None:
-    """On a server programs may share a database, as long as they do not use the same names."""
-    with outsider(fresh_url) as somebody:
-        somebody.ask("CREATE TABLE task (title TEXT)")
-        somebody.ask("INSERT INTO task VALUES ('buy milk')")
-    with left_as_it_is(fresh_url):
+    """On a server, programs may share a database as long as their table names differ."""
+    with outsider(fresh_url) as prompt:
+        prompt.ask("CREATE TABLE task (title TEXT)")
+        prompt.ask("INSERT INTO task VALUES ('buy milk')")
+    with unchanged(fresh_url):
         refuse(fresh_url, StoreUnusable, "another program")
 
 
 def test_a_database_of_another_program_that_has_migrations_too_is_refused(fresh_url: str) -> None:
-    with outsider(fresh_url) as somebody:
-        somebody.ask("CREATE TABLE migration (version TEXT, app TEXT)")
-        somebody.ask("INSERT INTO migration VALUES ('0001_initial', 'shop')")
-    with left_as_it_is(fresh_url):
+    with outsider(fresh_url) as prompt:
+        prompt.ask("CREATE TABLE migration (version TEXT, app TEXT)")
+        prompt.ask("INSERT INTO migration VALUES ('0001_initial', 'shop')")
+    with unchanged(fresh_url):
         refuse(fresh_url, StoreUnusable, "another program")
 
 
 def test_a_file_that_is_no_database_is_refused(sqlite_url: str) -> None:
     file_of(sqlite_url).write_text("Dear Sir or Madam,\n" * 500)
-    with left_as_it_is(sqlite_url):
+    with unchanged(sqlite_url):
         refuse(sqlite_url, StoreUnusable, "not a SQLite database")
 
 
-def test_a_database_that_was_cut_short_is_refused(sqlite_url: str) -> None:
+def test_a_truncated_database_is_refused(sqlite_url: str) -> None:
     migrate(sqlite_url)
     file = file_of(sqlite_url)
     file.write_bytes(file.read_bytes()[:5000])
-    with left_as_it_is(sqlite_url):
+    with unchanged(sqlite_url):
         refuse(sqlite_url, StoreUnusable, "not a SQLite database")
 
 
-def test_a_place_where_no_file_can_be_is_explained(tmp_path: Path) -> None:
+def test_a_path_that_cannot_be_a_file_is_explained(tmp_path: Path) -> None:
     for place, what in ((tmp_path, "is a folder"), (tmp_path / "nowhere" / "pointsman.db", "does not exist")):
-        with left_as_it_is(f"sqlite:///{place}"):
+        with unchanged(f"sqlite:///{place}"):
             refuse(f"sqlite:///{place}", StoreUnusable, what)
 
 

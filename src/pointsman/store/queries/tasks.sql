@@ -71,7 +71,7 @@ SELECT subtask.name, parent.name, subtask.position, subtask.phase, subtask.outco
  ORDER BY 3
 
 -- name: list_attempts
--- The attempts that have ended, and the current one, which is told by its task.
+-- The attempts that have ended, and the current one from the columns of its task.
 SELECT task_id, epoch, tenant, worker_id, started_at, ended_at, ended_by, error, exit_code, cost_usd, session_id, resumed, log_path
   FROM attempt WHERE task_id = :task_id AND tenant = :tenant
 UNION ALL
