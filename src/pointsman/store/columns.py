@@ -27,7 +27,7 @@ from pointsman.store.rows import (
 )
 
 Row = TypeVar("Row", bound=Struct)
-Reader = Callable[[Sequence[Any]], Row]
+RowReader = Callable[[Sequence[Any]], Row]
 
 
 def table_of(row_type: type[Struct]) -> str:
@@ -60,10 +60,20 @@ def _plain_task() -> str:
     defaults = {
         field.name: field.default for field in fields(Task) if field.default is not NODEFAULT and field.name not in ignored
     }
-    return " AND ".join(
-        f"task.{name} IS NULL" if default is None else f"NOT task.{name}" if default is False else f"task.{name} = {default}"
-        for name, default in defaults.items()
-    )
+    return " AND ".join(_equals(f"task.{name}", default) for name, default in defaults.items())
+
+
+def _equals(column: str, value: object) -> str:
+    """A comparison with a constant, in a form that both databases understand."""
+    match value:
+        case None:
+            return f"{column} IS NULL"
+        case bool():
+            return column if value else f"NOT {column}"
+        case str():
+            return f"{column} = '{value}'"
+        case _:
+            return f"{column} = {value}"
 
 
 ROW_TYPES = {
@@ -93,7 +103,9 @@ SELECT_LISTS = {table: select_list(row_type) for table, row_type in ROW_TYPES.it
 """By the names that queries use: `{task_in_brief}` is a task without payload and output."""
 
 
-def compile_reader(row_type: type[Row], count: int, conversions: Mapping[type, str], names: Mapping[str, Any]) -> Reader[Row]:
+def compile_reader(
+    row_type: type[Row], count: int, conversions: Mapping[type, str], names: Mapping[str, Any]
+) -> RowReader[Row]:
     """A function that makes a row of the first `count` fields from a tuple of their values.
 
     It is one expression, which is three times as fast as a loop. Only names of fields and `conversions` go into it.
@@ -102,7 +114,7 @@ def compile_reader(row_type: type[Row], count: int, conversions: Mapping[type, s
         f"{name}={conversions.get(kind, '{}').format(f'row[{index}]')}"
         for index, (name, kind) in enumerate(list(types_of(row_type).items())[:count])
     ]
-    compiled: Reader[Row] = eval(f"lambda row: row_type({', '.join(values)})", {"row_type": row_type, **names})  # noqa: S307
+    compiled: RowReader[Row] = eval(f"lambda row: row_type({', '.join(values)})", {"row_type": row_type, **names})  # noqa: S307
     return compiled
 
 

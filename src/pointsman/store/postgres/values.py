@@ -16,7 +16,7 @@ from psycopg.abc import Buffer
 from psycopg.adapt import Loader
 from psycopg.types.numeric import NumericBinaryLoader
 
-from pointsman.store.columns import Reader, Row, compile_reader, table_of, types_of
+from pointsman.store.columns import Row, RowReader, compile_reader, table_of, types_of
 from pointsman.store.rows import Entity
 from pointsman.store.scripts import Dialect
 
@@ -77,12 +77,12 @@ DIALECT = Dialect(parameter="%({})s", any_of="= ANY(%({})s)", insert=_insert)
 
 
 @cache
-def row_factory_of(row_type: type[Row]) -> Callable[[Cursor[Any]], Reader[Row]]:
+def row_factory_of(row_type: type[Row]) -> Callable[[Cursor[Any]], RowReader[Row]]:
     @cache
-    def reader_of(count: int) -> Reader[Row]:
+    def reader_of(count: int) -> RowReader[Row]:
         return compile_reader(row_type, count, {}, {})
 
-    def row_factory(cursor: Cursor[Any]) -> Reader[Row]:
+    def row_factory(cursor: Cursor[Any]) -> RowReader[Row]:
         # `cursor.description` would create an object for every column, every time.
         return reader_of(cursor.pgresult.nfields if cursor.pgresult else 0)
 

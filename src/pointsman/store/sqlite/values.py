@@ -15,7 +15,7 @@ from typing import Any
 from msgspec import UNSET, Struct
 from msgspec.structs import fields
 
-from pointsman.store.columns import Reader, Row, compile_reader, table_of, types_of
+from pointsman.store.columns import Row, RowReader, compile_reader, table_of, types_of
 from pointsman.store.rows import ZERO_USD, Entity
 from pointsman.store.scripts import Dialect
 
@@ -64,7 +64,7 @@ DIALECT = Dialect(parameter=":{}", any_of="IN (SELECT value FROM json_each(:{}))
 
 
 @cache
-def reader_of(row_type: type[Row], count: int) -> Reader[Row]:
+def reader_of(row_type: type[Row], count: int) -> RowReader[Row]:
     return compile_reader(row_type, count, _TO, {"to_instant": to_instant, "to_usd": to_usd})
 
 
