@@ -113,7 +113,7 @@ async def test_a_full_disk_is_said_and_work_goes_on_when_there_is_room(database_
             await started.until((tmp_path / "began").exists)
             ballast = fill(disk)
             (tmp_path / "go").touch()
-            await started.until(lambda: ("stopped: No space left" if is_elsewhere else "no room") in started.said)
+            await started.until(lambda: ("stopped: No space left" if is_elsewhere else "disk is full") in started.said)
             for each in ballast:
                 each.unlink()
             await project.until(_all_ended)
@@ -155,7 +155,7 @@ async def test_a_server_whose_disk_is_full_is_said_and_work_goes_on_when_there_i
             await run.until((tmp_path / "began").exists)
             ballast = fill(disk)
             (tmp_path / "go").touch()
-            await run.until(lambda: "no room" in run.said)
+            await run.until(lambda: "disk is full" in run.said)
             for each in ballast:
                 each.unlink()
             assert await run.wait() == 0, run.said
@@ -177,7 +177,7 @@ async def test_a_database_that_may_not_grow_is_said_and_work_goes_on_when_it_may
         await run.until((tmp_path / "began").exists)
         before = resource.prlimit(run.pid, resource.RLIMIT_FSIZE, (1000, resource.RLIM_INFINITY))
         (tmp_path / "go").touch()
-        await run.until(lambda: "could not be written" in run.said or "no room" in run.said)
+        await run.until(lambda: "could not be written" in run.said or "disk is full" in run.said)
         resource.prlimit(run.pid, resource.RLIMIT_FSIZE, before)
         assert await run.wait() == 0, run.said
     assert "Traceback" not in run.said
