@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import timedelta
 
 from pointsman.engine import limits
@@ -12,14 +13,10 @@ from pointsman.store.contract import Wakeup
 from pointsman.store.rows import Breaker, Task
 
 
+@dataclass(frozen=True, slots=True)
 class BreakerFacts:
-    __slots__ = ("failure_count", "failure_threshold", "success_count", "success_threshold")
-
-    def __init__(self, breaker: Breaker) -> None:
-        self.failure_count = breaker.failure_count
-        self.failure_threshold = breaker.failure_threshold
-        self.success_count = breaker.success_count
-        self.success_threshold = breaker.success_threshold
+    threshold_reached: bool
+    successes_reached: bool
 
 
 def of_task(work: Work, task: Task) -> Breaker | None:
@@ -102,7 +99,11 @@ def send(work: Work, breaker: Breaker, signal: str, cause: Cause) -> None:
 
 
 def try_send(work: Work, breaker: Breaker, signal: str, cause: Cause) -> Refusal | None:
-    decided = work.decide(breaker, signal, BreakerFacts(breaker))
+    facts = BreakerFacts(
+        threshold_reached=breaker.failure_count >= breaker.failure_threshold,
+        successes_reached=breaker.success_count >= breaker.success_threshold,
+    )
+    decided = work.decide(breaker, signal, facts)
     if isinstance(decided, Refusal):
         return decided
     for transition in decided:

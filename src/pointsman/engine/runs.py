@@ -18,30 +18,26 @@ UNFINISHED = (Phase.HELD.value, Phase.QUEUED.value, Phase.ACTIVE.value)
 
 @dataclass(frozen=True, slots=True)
 class RunFacts:
-    """What the guards of a run may ask."""
+    """The facts that the guards of a run ask for."""
 
     has_checks: bool
-    retry_count: int
-    max_retries: int
-    missing_tasks: int
-    unfinished_tasks: int
-    critical_failures: int
-    wanted_workers: int
-    free_workers: int
+    retries_left: bool
+    all_tasks_created: bool
+    all_tasks_succeeded: bool
+    critical_failure: bool
+    workers_available: bool
     retryable: bool
 
 
 def facts_of(run: Run, situation: Situation | None = None, *, free_workers: int = 0, retryable: bool = True) -> RunFacts:
-    """The facts of a run; whoever asks about something that its tasks do not matter for may leave the situation out."""
+    """The facts of a run. The situation may be left out where its tasks do not matter."""
     return RunFacts(
         has_checks=run.has_checks,
-        retry_count=run.retry_count,
-        max_retries=run.max_retries,
-        missing_tasks=run.missing_tasks,
-        unfinished_tasks=int(situation is None or situation.unfinished),
-        critical_failures=int(situation is not None and situation.failed_task is not None),
-        wanted_workers=run.worker_count,
-        free_workers=free_workers,
+        retries_left=run.retry_count < run.max_retries,
+        all_tasks_created=run.missing_tasks == 0,
+        all_tasks_succeeded=situation is not None and not situation.unfinished,
+        critical_failure=situation is not None and situation.failed_task is not None,
+        workers_available=free_workers >= run.worker_count,
         retryable=retryable,
     )
 

@@ -83,9 +83,9 @@ class TaskFacts:
         return (self._report.session_id or self._task.session_id) is not None
 
     @property
-    def open_subtasks(self) -> int:
+    def open_subtasks(self) -> bool:
         subtasks = self._work.subtasks_of.get(self._task.id)
-        return int(subtasks is not None and not subtasks.is_done)
+        return subtasks is not None and not subtasks.is_done
 
     @property
     def review_wanted(self) -> bool:
@@ -100,31 +100,20 @@ class TaskFacts:
         return self._task.lease_expired
 
     @property
-    def retry_count(self) -> int:
-        return self._task.retry_count
-
-    @property
-    def max_retries(self) -> int:
-        """A try that does not count leaves one more; attempts that are used up leave none."""
+    def retries_left(self) -> bool:
+        """A usage limit always leaves one: the attempt that met it does not count."""
         if self._report.usage_limit_until:
-            return self._task.retry_count + 1
-        return self._task.retry_count if attempts_used_up(self._task) else self._task.max_retries
+            return True
+        return self._task.retry_count < self._task.max_retries and not attempts_used_up(self._task)
 
     @property
-    def attempt_count(self) -> int:
-        return self._task.attempt_count - bool(self._report.usage_limit_until)
+    def attempts_left(self) -> bool:
+        """The attempt that met a usage limit does not count."""
+        return bool(self._report.usage_limit_until) or not attempts_used_up(self._task)
 
     @property
-    def max_attempts(self) -> int | None:
-        return self._task.max_attempts
-
-    @property
-    def reclaim_count(self) -> int:
-        return self._task.max_reclaims if attempts_used_up(self._task) else self._task.reclaim_count
-
-    @property
-    def max_reclaims(self) -> int:
-        return self._task.max_reclaims
+    def reclaims_left(self) -> bool:
+        return not is_used_up(self._task)
 
     @property
     def retryable(self) -> bool:

@@ -23,17 +23,19 @@ AVAILABLE = (Phase.QUEUED.value, Phase.ACTIVE.value)
 
 @dataclass(frozen=True, slots=True)
 class WorkerFacts:
-    tasks_held: int
-    max_concurrent_tasks: int
+    holds_tasks: bool
+    has_capacity: bool
     drain_wanted: bool
     pause_wanted: bool
     retryable: bool
 
 
 def facts_of(work: Work, worker: Worker, *, held: int | None = None, retryable: bool = False) -> WorkerFacts:
+    if held is None:
+        held = count_held(work, worker)
     return WorkerFacts(
-        tasks_held=count_held(work, worker) if held is None else held,
-        max_concurrent_tasks=worker.max_concurrent_tasks,
+        holds_tasks=held > 0,
+        has_capacity=held < worker.max_concurrent_tasks,
         drain_wanted=worker.drain_wanted,
         pause_wanted=worker.pause_wanted,
         retryable=retryable,

@@ -403,7 +403,7 @@ def test_a_shipped_lifecycle_takes_the_words_it_is_given() -> None:
 
 def test_a_negated_guard_holds_when_its_predicate_does_not() -> None:
     fails = [move for move in load_machine("orchestrated.task").transitions if move.trigger == "execution_failed"]
-    held = [guard.holds(Facts(retry_count=1, max_retries=1)) for move in fails for guard in move.guards]
+    held = [guard.holds(Facts(retries_left=False)) for move in fails for guard in move.guards]
     assert held == [False, True]
 
 

@@ -50,7 +50,7 @@ def test_000_an_invalid_job_has_no_way_to_failed_for_it_is_never_stored() -> Non
 
 
 def test_000_an_error_that_cannot_be_retried_fails_a_running_job_at_once() -> None:
-    result = pull("supervised.job", "RUNNING", "fail", Facts(retryable=False, retry_count=0, max_retries=3))
+    result = pull("supervised.job", "RUNNING", "fail", Facts(retryable=False, retries_left=True))
     assert ends_in(result) == "FAILED"
     assert isinstance(result, Step)
     assert len(result.taken) == 1
@@ -76,7 +76,7 @@ def test_001_a_failed_step_is_done_but_not_terminal() -> None:
 
 
 def test_001_a_failed_step_leaves_only_by_the_operators_reset_or_skip() -> None:
-    exhausted = Facts(retry_count=3, max_retries=3)
+    exhausted = Facts(retries_left=False)
     assert ends_in(pull("pipeline.step", "S_RUNNING", "fail", exhausted)) == "S_FAILED"
     for trigger in TABLES["pipeline.step"].triggers:
         if trigger not in ("reset", "skip"):
@@ -94,12 +94,11 @@ def test_002_the_remaining_tasks_of_a_workstream_can_be_cancelled(state: str) ->
 
 
 def test_002_any_failed_critical_task_fails_the_workstream() -> None:
-    assert ends_in(pull("orchestrated.workstream", "executing", "fail", Facts(critical_failures=1))) == "failed"
-    assert ends_in(pull("orchestrated.workstream", "executing", "fail", Facts(critical_failures=2))) == "failed"
+    assert ends_in(pull("orchestrated.workstream", "executing", "fail", Facts(critical_failure=True))) == "failed"
 
 
 def test_002_a_failed_task_that_is_not_critical_does_not_fail_the_workstream() -> None:
-    assert isinstance(pull("orchestrated.workstream", "executing", "fail", Facts(critical_failures=0)), Refusal)
+    assert isinstance(pull("orchestrated.workstream", "executing", "fail", Facts(critical_failure=False)), Refusal)
 
 
 def test_002_the_task_of_an_unresponsive_worker_is_queued_again_and_reported_as_an_error() -> None:
@@ -130,14 +129,10 @@ def test_003_approving_twice_changes_nothing() -> None:
 
 
 def test_004_attempts_are_limited_when_a_limit_is_set() -> None:
-    refused = pull("agent.task", "FAILED", "retry", Facts(attempt_count=3, max_attempts=3))
+    refused = pull("agent.task", "FAILED", "retry", Facts(attempts_left=False))
     assert isinstance(refused, Refusal)
     assert refused.unmet == ("attempts_left",)
-    assert ends_in(pull("agent.task", "FAILED", "retry", Facts(attempt_count=2, max_attempts=3))) == "QUEUED"
-
-
-def test_004_manual_retries_are_unlimited_when_no_limit_is_set() -> None:
-    assert ends_in(pull("agent.task", "FAILED", "retry", Facts(attempt_count=1000, max_attempts=None))) == "QUEUED"
+    assert ends_in(pull("agent.task", "FAILED", "retry", Facts(attempts_left=True))) == "QUEUED"
 
 
 def test_004_a_cancel_waits_for_the_process_so_that_a_completion_may_win() -> None:

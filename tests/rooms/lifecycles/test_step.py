@@ -34,13 +34,13 @@ NO_ROW = [
     if not any((row[0], row[2]) == (state, trigger) for row in table.rows) and (name, state, trigger) not in ALSO_A_SIGNAL
 ]
 AUTOMATIC = [
-    ("pipeline.workstream", "step_fails", Facts(retry_count=0, max_retries=1), ("S_FAILED", "S_RETRYING")),
-    ("pipeline.workstream", "step_fails", Facts(retry_count=1, max_retries=1), ("S_FAILED", "S_ABANDONED")),
-    ("pipeline.step", "failure", Facts(retry_count=0, max_retries=1), ("S_FAILED", "S_RETRYING")),
-    ("pipeline.step", "failure", Facts(retry_count=1, max_retries=1), ("S_FAILED",)),
-    ("pipeline.step", "failure", Facts(max_retries=1, retry_on_failure=False), ("S_FAILED",)),
-    ("pipeline.step", "failure", Facts(max_retries=1, breaker_open=True), ("S_FAILED",)),
-    ("pipeline.step", "failure", Facts(max_retries=1, retryable=False), ("S_FAILED",)),
+    ("pipeline.workstream", "step_fails", Facts(retries_left=True), ("S_FAILED", "S_RETRYING")),
+    ("pipeline.workstream", "step_fails", Facts(retries_left=False), ("S_FAILED", "S_ABANDONED")),
+    ("pipeline.step", "failure", Facts(retries_left=True), ("S_FAILED", "S_RETRYING")),
+    ("pipeline.step", "failure", Facts(retries_left=False), ("S_FAILED",)),
+    ("pipeline.step", "failure", Facts(retries_left=True, retry_on_failure=False), ("S_FAILED",)),
+    ("pipeline.step", "failure", Facts(retries_left=True, breaker_open=True), ("S_FAILED",)),
+    ("pipeline.step", "failure", Facts(retries_left=True, retryable=False), ("S_FAILED",)),
 ]
 
 
@@ -122,7 +122,7 @@ def test_an_automatic_move_follows_at_once_and_is_recorded_on_its_own(
 )
 def test_nobody_pulls_an_automatic_trigger(name: str, trigger: str) -> None:
     for state in TABLES[name].states:
-        assert isinstance(pull(name, state, trigger, Facts(max_retries=1)), Refusal)
+        assert isinstance(pull(name, state, trigger, Facts(retries_left=True)), Refusal)
 
 
 def test_a_refusal_names_only_the_conditions_that_do_not_hold() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -17,42 +17,7 @@ from pointsman.lifecycles.guards import Facts
 from pointsman.lifecycles.vocabulary import SIGNALS
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
-SMALL = st.integers(min_value=0, max_value=3)
-ANY_FACTS = st.builds(
-    Facts,
-    dependencies_met=st.booleans(),
-    drain_wanted=st.booleans(),
-    pause_wanted=st.booleans(),
-    due=st.booleans(),
-    is_gate=st.booleans(),
-    top_level=st.booleans(),
-    has_checks=st.booleans(),
-    has_session=st.booleans(),
-    open_subtasks=SMALL,
-    review_wanted=st.booleans(),
-    process_ended=st.booleans(),
-    lease_expired=st.booleans(),
-    retry_count=SMALL,
-    max_retries=SMALL,
-    attempt_count=SMALL,
-    max_attempts=st.none() | SMALL,
-    reclaim_count=SMALL,
-    max_reclaims=SMALL,
-    retryable=st.booleans(),
-    retry_on_failure=st.booleans(),
-    breaker_open=st.booleans(),
-    unfinished_tasks=SMALL,
-    missing_tasks=SMALL,
-    critical_failures=SMALL,
-    wanted_workers=SMALL,
-    free_workers=SMALL,
-    tasks_held=SMALL,
-    max_concurrent_tasks=SMALL,
-    failure_count=SMALL,
-    failure_threshold=SMALL,
-    success_count=SMALL,
-    success_threshold=SMALL,
-)
+ANY_FACTS = st.builds(Facts, **{fact.name: st.booleans() for fact in fields(Facts)})
 walks = settings(max_examples=25, deadline=None)
 
 
