@@ -17,10 +17,10 @@ from pointsman.engine.follow import settle
 from pointsman.engine.hooks import Hooks, LeasesLost
 from pointsman.engine.machines import Machines
 from pointsman.engine.operation import Needs, Operation, Request, Stage, answer_type
-from pointsman.engine.work import Work
+from pointsman.engine.work import Lanes, Work
 from pointsman.errors import Conflict, KeyReused, PointsmanError, StoreError
 from pointsman.store.contract import Transaction
-from pointsman.store.rows import Entity, Lane, StoredResponse, TaskKey
+from pointsman.store.rows import Entity, StoredResponse, TaskKey
 from pointsman.world import World
 
 Answer = Callable[[], Any]
@@ -34,7 +34,7 @@ class Decider:
     machines: Machines
     world: World
     hooks: Hooks = field(default_factory=Hooks)
-    lanes: dict[int, Lane] = field(default_factory=dict)
+    lanes: Lanes = field(default_factory=Lanes)
     tenants: set[str] = field(default_factory=set)
 
     def decide(self, transaction: Transaction, operations: Sequence[Operation[Any]]) -> list[Any]:
@@ -43,7 +43,7 @@ class Decider:
         _load(work, operations)
         outcomes = _decide_all(work, operations)
         transaction.commit(work.wakeups)
-        self.lanes.update(work.new_lanes)
+        self.lanes.add(work.new_lanes.values())
         self.tenants |= work.new_tenants
         if work.leases_lost:
             self._report_losses(work)

@@ -68,6 +68,10 @@ def words(path: str, values: object) -> Iterator[Problem]:
         yield Problem(path, f"These words have more than {MAX_WORDS_BYTES} bytes. Use fewer or shorter ones.")
 
 
+def tenants(path: str, values: object) -> Iterator[Problem]:
+    return iter(()) if values == "all" else words(path, values)
+
+
 def count(path: str, value: object, low: int = 1, high: int = MAX_COUNT) -> Iterator[Problem]:
     if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
         yield Problem(path, f"It is {brief(value)}, and must be a whole number from {low} to {high}.")

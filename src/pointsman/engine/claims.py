@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence, Set
 from datetime import datetime, timedelta
 from decimal import Decimal
+from itertools import chain, islice, takewhile
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
@@ -21,20 +23,21 @@ from pointsman.store.rows import ZERO_USD, Breaker, Lane, Task, TaskKey, Worker
 
 Found = TypeVar("Found", Task, TaskKey)
 MOST_PASSED = 1000
-"""How many tasks one claim passes by before it gives up."""
-OPEN, FULL, SHUT = "open", "full", "shut"
-"""How it stands with a tool: full is one that bears no more for now, shut is one whose circuit is open."""
+"""How many tasks one claim passes over before it gives up."""
+TENANT_PAGE = 16
+"""How many tenants with waiting tasks are looked up at once."""
 
 
 class Claim(Struct, frozen=True, kw_only=True):
-    """A task in the hands of a worker; `epoch` goes with all that is reported of it, and to the work as a fencing token."""
+    """A task that a worker holds. Every report about it carries `epoch`, which is also the fencing token of the work."""
 
     task_id: str
     epoch: int
+    tenant: str
+    """Whose task it is: a shared worker reports in this tenant."""
     run_id: str
     name: str
     payload: Any
-    """What was submitted."""
     tool: str | None = None
     attempt_count: int
     has_checks: bool = False
@@ -46,34 +49,83 @@ class Claim(Struct, frozen=True, kw_only=True):
     comment: str | None = None
     deadline_at: datetime | None = None
     budget_usd: Decimal | None = None
-    """What is left of its budget."""
+    """How much of its budget is left."""
 
 
 class Claimed(NamedTuple):
-    """A task, and those that are like it and go with it."""
+    """A task, and the tasks like it that move together with it."""
 
     task: Task
     followers: Sequence[TaskKey] = ()
 
 
 def claim(work: Work, worker: Worker, limit: int, run_id: str | None = None) -> list[Claimed]:
-    """Hand tasks to a worker, of any run or of one that is in hand: as many as are there, fit, and it has room for."""
+    """Give tasks to a worker, of any run or of one that is loaded: as many as are waiting, fit, and it has room for."""
     if worker.phase != Phase.DONE:
         workers.heard_of(work, worker, by_claim=True)
     if worker.phase not in workers.AVAILABLE or worker.drain_wanted:
         is_leaving = worker.drain_wanted and worker.phase in workers.AVAILABLE
         raise WorkerUnavailable(worker.id, f"{worker.state} and draining" if is_leaving else worker.state)
     room = min(limit, worker.max_concurrent_tasks - workers.count_held(work, worker))
+    if run_id is not None:
+        return _claim_of_tenant(work, worker, work.runs.rows[run_id].tenant, room, run_id)
+    if worker.run_id is not None:
+        return _claim_of_tenant(work, worker, worker.last_tenant or worker.tenant, room)
+    if not worker.is_shared:
+        return _claim_of_tenant(work, worker, worker.tenant, room)
+    return _claim_in_turn(work, worker, room)
+
+
+def _claim_in_turn(work: Work, worker: Worker, room: int) -> list[Claimed]:
+    """Tenants take turns. Each gets an equal share; the room that a tenant leaves goes to those that have more tasks."""
+    claimed: list[Claimed] = []
+    shares: Counter[str] = Counter()
+    turns = _tenants_in_turn(work, worker)
+    while room > 0 and (waiting := list(islice(turns, room))):
+        while room > 0 and waiting:
+            share = -(-room // len(waiting))
+            for tenant in tuple(waiting):
+                wanted = min(share, room)
+                got = _claim_of_tenant(work, worker, tenant, wanted)
+                count = sum(1 + len(each.followers) for each in got)
+                claimed += got
+                room -= count
+                shares[tenant] += count
+                if count < wanted:
+                    waiting.remove(tenant)
+    if claimed:
+        # Had they got one task at a time, the last one would have gone to the last tenant with the largest share.
+        worker.last_tenant = max(reversed(shares), key=shares.__getitem__)
+        work.workers.change(worker)
+    return claimed
+
+
+def _tenants_in_turn(work: Work, worker: Worker) -> Iterator[str]:
+    """Every tenant that it serves and that may have tasks, beginning after the one that it served last."""
+    last = worker.last_tenant or ""
+    served = workers.served_tenants(worker)
+    if served is None:
+        return chain(_waiting_tenants(work, last), takewhile(lambda tenant: tenant <= last, _waiting_tenants(work, "")))
+    return iter(sorted(served, key=lambda tenant: (tenant <= last, tenant)))
+
+
+def _waiting_tenants(work: Work, after: str) -> Iterator[str]:
+    while page := work.transaction.find_waiting_tenants(after, TENANT_PAGE):
+        yield from page
+        after = page[-1]
+
+
+def _claim_of_tenant(work: Work, worker: Worker, tenant: str, room: int, run_id: str | None = None) -> list[Claimed]:
     claimed: list[Claimed] = []
     passed: set[str] = set()
     while room > 0 and len(passed) < MOST_PASSED:
-        found = _find_candidates(work, worker, room, passed, run_id)
+        found = _find_candidates(work, worker, tenant, room, passed, run_id)
         got = [candidate for candidate in found if _claim_one(work, worker, candidate.task)]
         claimed += got
         room -= sum(1 + len(candidate.followers) for candidate in got)
         if len(got) == len(found):
             break
-        # A breaker, a limit or a budget stood in the way of some: those behind them get their turn.
+        # A breaker, a limit or a budget refused some of them: the tasks behind those get their turn.
         passed |= {candidate.task.id for candidate in found if _still_waits(candidate.task)}
         work.flush()
     return claimed
@@ -84,7 +136,7 @@ def _still_waits(task: Task) -> bool:
 
 
 def describe(work: Work, claimed: list[Claimed]) -> list[Claim]:
-    """What a worker needs to know of the tasks that it got."""
+    """What the worker needs to know about the tasks that it got."""
     return [claim for each in claimed for claim in _describe_each(work, each)]
 
 
@@ -95,24 +147,24 @@ def _describe_each(work: Work, claimed: Claimed) -> Iterator[Claim]:
         yield replace(claim, task_id=key.id, name=key.name, payload=msgspec.json.decode(key.payload))
 
 
-def _find_candidates(work: Work, worker: Worker, room: int, passed: Set[str], run_id: str | None) -> list[Claimed]:
-    """As many as there is room for, without those that were passed by."""
+def _find_candidates(work: Work, worker: Worker, tenant: str, room: int, passed: Set[str], run_id: str | None) -> list[Claimed]:
+    """As many tasks of a tenant as there is room for, without those that were passed over."""
     work.flush()
     limit = room + len(passed)
-    lane_ids = _open_lanes(work, worker)
+    lane_ids = _find_lanes(work, worker, tenant)
     if not lane_ids:
         return []
     if worker.run_id:
         found = _find_allocated(work, worker.run_id, lane_ids, limit) if run_id in (None, worker.run_id) else []
-        return _take_in_hand(work, _without(found, passed, room))
-    lost = _without(work.transaction.select_reclaimable(worker.tenant, lane_ids, limit, run_id), passed, room)
-    candidates = _take_in_hand(work, lost)
+        return _load(work, _without(found, passed, room))
+    lost = _without(work.transaction.select_reclaimable(tenant, lane_ids, limit, run_id), passed, room)
+    candidates = _load(work, lost)
     if len(lost) < room:
         if run_id is None:
-            keys = _find_claimable(work, worker.tenant, lane_ids, room, limit)
+            keys = _find_claimable(work, tenant, lane_ids, room, limit)
         else:
             keys = work.transaction.select_claimable_of_run(run_id, lane_ids, limit)
-        candidates += _take_in_groups(work, worker, _without(keys, passed, room - len(lost)))
+        candidates += _load_in_groups(work, worker, _without(keys, passed, room - len(lost)))
     return candidates
 
 
@@ -120,20 +172,21 @@ def _find_allocated(work: Work, run_id: str, lane_ids: Sequence[int], limit: int
     if not work.runs.rows:
         work.lock_runs([run_id])
     elif run_id not in work.runs.rows:
-        work.wakeups |= Wakeup.TASKS  # a colleague may hold it: whoever waits comes back alone, and waits for the lock
+        # Another worker may hold the lock of this run. The next claim comes without locks of its own and waits for it.
+        work.wakeups |= Wakeup.TASKS
     return work.transaction.select_allocated(run_id, lane_ids, limit)
 
 
 def _find_claimable(work: Work, tenant: str, lane_ids: Sequence[int], room: int, limit: int) -> Sequence[TaskKey]:
-    """Whoever holds no run may wait for those that others hold; docs/decisions/0004 says what can come of that. Another one is
-    told to come back without it.
+    """A claim without locks waits for runs that others have locked (docs/decisions/0004 says why that is safe). A claim that
+    holds locks does not wait: the worker is woken to claim again.
     """
     keys = work.transaction.select_claimable(tenant, lane_ids, limit)
-    waiting = [] if keys else work.transaction.find_claimable_runs(tenant, lane_ids, room)
-    if waiting and work.runs.rows:
+    locked = [] if keys else work.transaction.find_claimable_runs(tenant, lane_ids, room)
+    if locked and work.runs.rows:
         work.wakeups |= Wakeup.TASKS
-    elif waiting:
-        work.load(run_ids=waiting)
+    elif locked:
+        work.load(run_ids=locked)
         keys = work.transaction.select_claimable(tenant, lane_ids, limit)
     return keys
 
@@ -142,16 +195,16 @@ def _without(found: Sequence[Found], passed: Set[str], room: int) -> list[Found]
     return [each for each in found if each.id not in passed][:room]
 
 
-def _take_in_hand(work: Work, found: Sequence[Task]) -> list[Claimed]:
+def _load(work: Work, found: Sequence[Task]) -> list[Claimed]:
     work.tasks.hold(found)
     work.load(run_ids={task.run_id for task in found})
     for task in found:
-        work.tasks.rows[task.id].payload = task.payload  # it may have been in hand already, and in brief
+        work.tasks.rows[task.id].payload = task.payload  # it may have been loaded before, without its payload
     return [Claimed(work.tasks.rows[task.id]) for task in found]
 
 
-def _take_in_groups(work: Work, worker: Worker, keys: Sequence[TaskKey]) -> list[Claimed]:
-    """What is claimable, in the order in which it was found; those that are alike behind the first of them."""
+def _load_in_groups(work: Work, worker: Worker, keys: Sequence[TaskKey]) -> list[Claimed]:
+    """Claimable tasks in the order in which they were found; tasks that are alike come behind the first of them."""
     if not keys:
         return []
     work.load(run_ids={key.run_id for key in keys})
@@ -159,7 +212,7 @@ def _take_in_groups(work: Work, worker: Worker, keys: Sequence[TaskKey]) -> list
     firsts = [key.id for key in keys if key.id in groups]
     rows = {task.id: task for task in work.transaction.select_to_claim(firsts)}
     candidates: list[Claimed] = []
-    for candidate in _take_in_hand(work, [rows[task_id] for task_id in firsts]):
+    for candidate in _load(work, [rows[task_id] for task_id in firsts]):
         group = groups[candidate.task.id]
         if len(group) == 1:
             candidates.append(candidate)
@@ -167,31 +220,30 @@ def _take_in_groups(work: Work, worker: Worker, keys: Sequence[TaskKey]) -> list
             candidates.append(Claimed(candidate.task, group[1:]))
         else:
             others = work.transaction.select_to_claim([key.id for key in group[1:]])
-            candidates += [candidate, *_take_in_hand(work, others)]
+            candidates += [candidate, *_load(work, others)]
     return candidates
 
 
-def _open_lanes(work: Work, worker: Worker) -> list[int]:
-    """The lanes that this worker can serve and whose tool lets something through."""
+def _find_lanes(work: Work, worker: Worker, tenant: str) -> list[int]:
+    """The lanes of a tenant whose tasks this worker can do and may begin now."""
     able = workers.capabilities(worker)
-    lanes = [lane for lane in work.lanes_of(worker.tenant) if _fits(lane, able)]
+    lanes = [lane for lane in work.lanes_of(tenant) if _fits(lane, able)]
     tools = {lane.tool for lane in lanes if lane.tool}
-    guarded = work.transaction.list_guarded_breakers(worker.tenant) if tools else []
-    found = {breaker.tool: _look_at(work, breaker) for breaker in guarded if breaker.tool in tools}
-    full = {tool for tool, way in found.items() if way == FULL}
-    shut = {tool for tool, way in found.items() if way == SHUT}
-    return [lane.id for lane in lanes if lane.tool not in full and (lane.fails_fast or lane.tool not in shut)]
+    guarded = work.transaction.list_guarded_breakers(tenant) if tools else []
+    circuit_open, at_limit = set(), set()
+    for seen in [breaker for breaker in guarded if breaker.tool in tools]:
+        # Runs are locked before breakers, so this one may not be locked yet. The claim locks it, and checks again.
+        breaker = work.breakers.rows.get(seen.id)
+        if not breakers.admits(breaker or seen):
+            circuit_open.add(seen.tool)
+        elif not (limits.has_room(work, breaker) if breaker else _seems_to_have_room(work, seen)):
+            at_limit.add(seen.tool)
+    return [lane.id for lane in lanes if lane.tool not in at_limit and (lane.fails_fast or lane.tool not in circuit_open)]
 
 
-def _look_at(work: Work, seen: Breaker) -> str:
-    """Looked at without a lock, because runs are locked before breakers; whoever claims locks it, and looks again."""
-    breaker = work.breakers.rows.get(seen.id)
-    if not breakers.admits(breaker or seen):
-        return SHUT
-    if breaker:
-        return OPEN if limits.has_room(work, breaker) else FULL
+def _seems_to_have_room(work: Work, seen: Breaker) -> bool:
     at_work = 0 if seen.max_concurrent is None else work.transaction.count_at_work(seen.tenant, seen.tool)
-    return FULL if limits.is_full(seen, at_work, work.now) else OPEN
+    return not limits.is_full(seen, at_work, work.now)
 
 
 def _fits(lane: Lane, able: set[str]) -> bool:
@@ -201,13 +253,13 @@ def _fits(lane: Lane, able: set[str]) -> bool:
 def _claim_one(work: Work, worker: Worker, task: Task) -> bool:
     run = work.runs.rows[task.run_id]
     breaker = breakers.of_task(work, task)
-    shut = breaker is not None and not breakers.admits(breaker)
-    if shut and not work.lane(task).fails_fast:
+    circuit_open = breaker is not None and not breakers.admits(breaker)
+    if circuit_open and not work.lane(task).fails_fast:
         return False
-    if breaker and not shut and not limits.has_room(work, breaker):
+    if breaker and not circuit_open and not limits.has_room(work, breaker):
         return False
     if tasks.attempts_used_up(task):
-        return False  # somebody put it back by hand: the doctor grants another one, and those behind it get their turn
+        return False  # a person put it back into the queue by hand: the doctor grants another attempt
     room = budgets.claim_room(run, task)
     if room is None and not budgets.can_never_fit(run, task):
         return False
@@ -217,7 +269,7 @@ def _claim_one(work: Work, worker: Worker, task: Task) -> bool:
         return False
     if run.phase == Phase.QUEUED and not run.allocates:
         runs.try_send(work, run, "start", Cause(reason=f"{task.name} was claimed first"), facts=runs.facts_of(run))
-    if shut:
+    if circuit_open:
         assert breaker
         error = tasks.as_error(str(breakers.refusal(work, breaker)), type="circuit_open")
         tasks.try_send(work, task, "fail", Cause(reason=str(breakers.refusal(work, breaker))), tasks.Report(error=error))
@@ -233,23 +285,24 @@ def _claim_one(work: Work, worker: Worker, task: Task) -> bool:
 
 
 def overspend(work: Work, task: Task, reason: str) -> None:
-    """Machines without a state for it take it as a failure that no retry can mend."""
+    """A machine without a state for it treats it as a failure that is not retried."""
     signal = "overspend" if work.takes(task, "overspend") else "fail"
     tasks.try_send(work, task, signal, Cause(reason=reason), tasks.Report(error=tasks.as_error(reason), retryable=False))
 
 
 def _always_checked(work: Work, task: Task) -> bool:
-    """Some machines go through their checks even when there are none."""
+    """Some machines pass through their checks even when the task has none."""
     moves = work.machine(task).moves(task.state, "complete")
     return any("run_checks" in move.effects and not move.guards for move in moves)
 
 
 def _describe_one(work: Work, task: Task) -> Claim:
-    assert isinstance(task.payload, str), "whoever claims reads the payload"
+    assert isinstance(task.payload, str), "a claim reads the payload"
     seconds = read_policy(task.policy).timeout_seconds
     return Claim(
         task_id=task.id,
         epoch=task.epoch,
+        tenant=task.tenant,
         run_id=task.run_id,
         name=task.name,
         payload=msgspec.json.decode(task.payload),

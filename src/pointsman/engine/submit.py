@@ -401,8 +401,8 @@ def _build_task(
 def _find_lane(work: Work, tenant: str, new: NewTask) -> int:
     capabilities = msgspec.json.encode(sorted(set(new.capabilities))).decode()
     fails_fast = new.on_open_circuit == "fail" and new.tool is not None
-    for lane in (*work.lanes.values(), *work.new_lanes.values()):
-        if (lane.tenant, lane.tool, lane.capabilities, lane.fails_fast) == (tenant, new.tool, capabilities, fails_fast):
+    for lane in work.known_lanes(tenant):
+        if (lane.tool, lane.capabilities, lane.fails_fast) == (new.tool, capabilities, fails_fast):
             return lane.id
     lane = work.transaction.insert_lane(tenant, new.tool, capabilities, fails_fast=fails_fast)
     work.new_lanes[lane.id] = lane

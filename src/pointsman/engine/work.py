@@ -7,7 +7,7 @@ Rows are changed in place. A row that moves twice is written twice, in order, be
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence, Set
 from copy import copy
 from dataclasses import dataclass
@@ -133,12 +133,33 @@ class Table(Generic[Row]):
         return [(rows, [name for name, is_same in zip(self._columns, same) if not is_same]) for same, rows in kinds.items()]  # noqa: B905
 
 
-class Work:
-    """What one transaction has in hand."""
+class Lanes:
+    """Lanes that are known to be committed. No lane is ever deleted."""
 
-    def __init__(
-        self, transaction: Transaction, machines: Machines, world: World, lanes: dict[int, Lane], tenants: Set[str]
-    ) -> None:
+    def __init__(self) -> None:
+        self._by_id: dict[int, Lane] = {}
+        self._by_tenant: defaultdict[str, list[Lane]] = defaultdict(list)
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    def add(self, lanes: Iterable[Lane]) -> None:
+        for lane in lanes:
+            if lane.id not in self._by_id:
+                self._by_id[lane.id] = lane
+                self._by_tenant[lane.tenant].append(lane)
+
+    def get(self, lane_id: int) -> Lane | None:
+        return self._by_id.get(lane_id)
+
+    def of(self, tenant: str) -> Sequence[Lane]:
+        return self._by_tenant.get(tenant, ())
+
+
+class Work:
+    """The state of one transaction."""
+
+    def __init__(self, transaction: Transaction, machines: Machines, world: World, lanes: Lanes, tenants: Set[str]) -> None:
         self.transaction = transaction
         self.now: datetime = transaction.now()
         self.world = world
@@ -148,8 +169,9 @@ class Work:
         self.workers = Table(Worker)
         self.breakers = Table(Breaker)
         self.lanes = lanes
-        """Known to be committed, and shared."""
         self.new_lanes: dict[int, Lane] = {}
+        """Lanes that this transaction has read or inserted."""
+        self._has_all_lanes = False
         self._tenants = tenants
         self.new_tenants: set[str] = set()
         self.subtasks_of: dict[str, Subtasks] = {}
@@ -276,20 +298,25 @@ class Work:
     def tool_of(self, task: Task | TaskKey) -> str | None:
         return self.lane(task).tool
 
+    def known_lanes(self, tenant: str) -> list[Lane]:
+        return [*self.lanes.of(tenant), *(lane for lane in self.new_lanes.values() if lane.tenant == tenant)]
+
     def lanes_of(self, tenant: str) -> list[Lane]:
-        """Every lane of a tenant. None is ever taken away; when others have added some, there are more than are known."""
-        known = self.lanes | self.new_lanes
-        if len(known) != self.transaction.count_lanes():
-            known |= {lane.id: lane for lane in self.transaction.list_lanes()}
-            self.new_lanes = known
-        return [lane for lane in known.values() if lane.tenant == tenant]
+        """Every lane of a tenant. Other processes add lanes: then there are more than are known here."""
+        if not self._has_all_lanes and len(self.lanes) + len(self.new_lanes) != self.transaction.count_lanes():
+            self._read_lanes()
+        self._has_all_lanes = True
+        return self.known_lanes(tenant)
 
     def lane(self, task: Task | TaskKey) -> Lane:
         lane = self.lanes.get(task.lane_id) or self.new_lanes.get(task.lane_id)
         if lane is None:
-            self.new_lanes |= {lane.id: lane for lane in self.transaction.list_lanes()}
+            self._read_lanes()
             lane = self.new_lanes[task.lane_id]
         return lane
+
+    def _read_lanes(self) -> None:
+        self.new_lanes = {lane.id: lane for lane in self.transaction.list_lanes() if self.lanes.get(lane.id) is None}
 
     # moves
 

@@ -240,7 +240,7 @@ def allocate(work: Work) -> None:
         if run.phase == Phase.QUEUED and not _start_with(work, run, free):
             continue
         for worker in free:
-            worker.run_id = run.id
+            worker.run_id, worker.last_tenant = run.id, run.tenant
             work.workers.change(worker)
             work.wakeups |= Wakeup.TASKS  # it may be waiting already, and for tasks of this run from now on
             if worker.phase == Phase.QUEUED:
@@ -268,6 +268,17 @@ def _start_with(work: Work, run: Run, free: list[Worker]) -> bool:
 
     facts = runs.facts_of(run, free_workers=len(free))
     return runs.try_send(work, run, "start", Cause(reason=f"{len(free)} workers are free"), facts=facts) is None
+
+
+def served_tenants(worker: Worker) -> frozenset[str] | None:
+    """The tenants that a worker serves; None for all of them."""
+    others: list[str] | str = msgspec.json.decode(worker.serves)
+    return None if isinstance(others, str) else frozenset([worker.tenant, *others])
+
+
+def serves(worker: Worker, tenant: str) -> bool:
+    served = served_tenants(worker)
+    return served is None or tenant in served
 
 
 def capabilities(worker: Worker) -> set[str]:

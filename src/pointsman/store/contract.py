@@ -91,7 +91,9 @@ class Reader(ABC):
         return self._one(Task, "find_task", tenant=tenant, id=task_id)
 
     def find_worker(self, tenant: str, worker_id: str) -> Worker | None:
-        return self._one(Worker, "find_worker", tenant=tenant, id=worker_id)
+        """A worker that serves this tenant."""
+        worker = self._one(Worker, "find_worker", tenant=tenant, id=worker_id)
+        return worker and worker.seen_by(tenant)
 
     def find_breaker(self, tenant: str, tool: str) -> Breaker | None:
         return self._one(Breaker, "find_breaker", tenant=tenant, tool=tool)
@@ -110,7 +112,8 @@ class Reader(ABC):
         return self._all(MachineRow, "list_machines")
 
     def list_workers(self, tenant: str) -> list[Worker]:
-        return self._all(Worker, "list_workers", tenant=tenant)
+        """The workers that serve this tenant, whoever owns them."""
+        return [worker.seen_by(tenant) for worker in self._all(Worker, "list_workers", tenant=tenant)]
 
     def list_breakers(self, tenant: str) -> list[Breaker]:
         return self._all(Breaker, "list_breakers", tenant=tenant)
@@ -365,6 +368,10 @@ class Transaction(Reader):
         """Runs with claimable tasks, locked or not."""
         return self._column("find_claimable_runs", tenant=tenant, lane_ids=self._list(lane_ids), limit=limit)
 
+    def find_waiting_tenants(self, after: str, limit: int) -> list[str]:
+        """The next tenants in alphabetical order that have tasks to claim or to reclaim."""
+        return self._column("find_waiting_tenants", after=after, limit=limit)
+
     def insert_tasks(self, tasks: Sequence[Task]) -> None:
         self._write("insert_tasks", tasks)
 
@@ -409,7 +416,7 @@ class Transaction(Reader):
         return self._column("find_silent_workers", now=self._from_instant(now), limit=limit)
 
     def find_free_workers(self, tenant: str, limit: int) -> list[str]:
-        """Workers that may take tasks, hold none and are allocated to no run."""
+        """Workers that serve this tenant, may take tasks, hold none and are allocated to no run."""
         return self._column("find_free_workers", tenant=tenant, limit=limit)
 
     def find_run_workers(self, run_ids: Collection[str]) -> list[str]:

@@ -13,7 +13,9 @@ from datetime import datetime
 from decimal import Decimal
 from typing import ClassVar
 
+import msgspec
 from msgspec import UNSET, Struct, UnsetType
+from msgspec.structs import replace
 
 ZERO_USD = Decimal(0)
 
@@ -224,9 +226,13 @@ class TaskKey(Struct, frozen=True, kw_only=True):
 
 
 class Worker(Entity, kw_only=True):
-    FIXED = ("name", "lifecycle", "lease_seconds")
+    FIXED = ("name", "lifecycle", "serves", "lease_seconds")
     name: str
     lifecycle: str
+    serves: str = "[]"
+    """A JSON list of the tenants that it serves besides its own, or `"all"` in JSON."""
+    last_tenant: str | None = None
+    """The tenant whose task or run a shared worker got last: its next turn is the one of the tenant after that."""
     capabilities: str = "[]"
     """A JSON list of strings."""
     max_concurrent_tasks: int = 1
@@ -239,6 +245,18 @@ class Worker(Entity, kw_only=True):
     drain_wanted: bool = False
     pause_wanted: bool = False
     error: str | None = None
+
+    @property
+    def is_shared(self) -> bool:
+        """It serves other tenants than its own."""
+        return self.serves != "[]"
+
+    def seen_by(self, tenant: str) -> Worker:
+        """The worker as a tenant may see it: only its owner learns what it does for other tenants."""
+        if self.tenant == tenant:
+            return self
+        hidden = dict.fromkeys(("reason", "actor", "metadata", "error", "run_id", "last_tenant"))
+        return replace(self, serves=msgspec.json.encode([tenant]).decode(), **hidden)
 
 
 class Breaker(Entity, kw_only=True):

@@ -43,6 +43,33 @@ def test_workers_are_listed_and_locked_in_the_order_of_their_ids(db: StoreFixtur
         assert begun.lock_workers({"worker_b", "unknown"}) == [workers[0]]
 
 
+@pytest.mark.parametrize("serves", ['["acme"]', '["acme","initech"]', '"all"'])
+def test_a_tenant_sees_a_worker_that_serves_it_but_not_what_it_does_for_others(db: StoreFixture, serves: str) -> None:
+    run = db.put(db.run(tenant=db.tenant("globex")))
+    told = {"reason": "allocated", "actor": "ada", "metadata": "{}", "error": "disk full"}
+    shared = db.put(db.worker(tenant="globex", serves=serves, last_tenant="initech", run_id=run.id, **told))
+    db.put(db.worker(tenant="globex", serves='["initech"]'))
+    hidden = replace(shared, serves='["acme"]', last_tenant=None, run_id=None, **dict.fromkeys(told))
+    with db.transaction() as begun:
+        assert begun.find_worker("globex", shared.id) == shared
+        assert begun.find_worker(ACME, shared.id) == hidden
+        assert begun.list_workers(ACME) == [hidden]
+        assert begun.find_worker("hooli", shared.id) == (None if serves != '"all"' else replace(hidden, serves='["hooli"]'))
+        assert begun.list_history(ACME, shared.id) == []
+
+
+def test_a_shared_worker_is_free_for_every_tenant_that_it_serves(db: StoreFixture) -> None:
+    db.tenant("globex")
+    declared = ((ACME, "[]"), ("globex", '["acme"]'), ("globex", '"all"'), ("globex", "[]"))
+    mine, listed, everyones, theirs = (
+        db.bring(db.put(db.worker(tenant=tenant, serves=serves)), "IDLE") for tenant, serves in declared
+    )
+    with db.transaction() as begun:
+        assert begun.find_free_workers(ACME, 9) == [mine.id, listed.id, everyones.id]
+        assert begun.find_free_workers("globex", 9) == [listed.id, everyones.id, theirs.id]
+        assert begun.find_free_workers("initech", 9) == [everyones.id]
+
+
 def test_workers_hold_the_tasks_that_they_execute(db: StoreFixture) -> None:
     """A worker holds a task while its checks run, whether its state needs a worker or not, but not after the lease is lost."""
     anna, bert, idle = (db.put(db.worker()) for _ in range(3))

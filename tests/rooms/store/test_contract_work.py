@@ -573,6 +573,24 @@ def test_runs_with_claimable_tasks_are_found_once_each(db: StoreFixture) -> None
 # Dependencies and subtasks.
 
 
+def test_tenants_with_tasks_to_claim_are_found_in_alphabetical_order(db: StoreFixture) -> None:
+    for tenant in ("Initech", "globex", "hooli", "umbrella", "wayne"):
+        db.tenant(tenant)
+        run = db.put(db.run(tenant=tenant))
+        for _ in range(3):
+            state = "PENDING" if tenant == "umbrella" else "QUEUED"
+            db.bring(db.put(db.task(run, tenant=tenant, run_open=tenant != "wayne")), state)
+    lost = db.bring(db.put(db.task(db.put(db.run()), run_open=True)), "RUNNING")
+    with db.transaction() as begun:
+        update(begun, replace(lost, lease_expired=True))
+    with db.transaction() as begun:
+        assert begun.find_waiting_tenants("", 9) == ["Initech", ACME, "globex", "hooli"]
+        assert begun.find_waiting_tenants("", 2) == ["Initech", ACME]
+        assert begun.find_waiting_tenants(ACME, 9) == ["globex", "hooli"]
+        assert begun.find_waiting_tenants("golf", 9) == ["hooli"]
+        assert begun.find_waiting_tenants("hooli", 9) == []
+
+
 def test_dependents_are_released_with_their_last_dependency(db: StoreFixture) -> None:
     run = db.put(db.run())
     root = db.put_task(run)

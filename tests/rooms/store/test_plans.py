@@ -35,6 +35,22 @@ def test_attempts_of_a_tool_are_counted_among_the_current_ones(database_url: str
     assert "task_held" in plan, plan
 
 
+def test_tenants_with_tasks_to_claim_are_found_without_reading_their_tasks(database_url: str) -> None:
+    open_store(database_url).close()
+    plan = explain(database_url, "find_waiting_tenants", {"after": "acme", "limit": 10})
+    for index in ("task_claimable", "task_reclaimable"):
+        assert f"{index} (tenant>?)" in plan or f"{index} on task" in plan, plan
+    assert "SCAN task" not in plan
+    assert "Seq Scan" not in plan
+
+
+def test_free_workers_are_found_among_those_of_a_tenant_and_the_shared_ones(database_url: str) -> None:
+    open_store(database_url).close()
+    plan = explain(database_url, "find_free_workers", {"tenant": "acme", "limit": 10})
+    assert "worker_alive" in plan, plan
+    assert "worker_shared" in plan, plan
+
+
 def explain(url: str, query: str, values: Mapping[str, Any]) -> str:
     if url.startswith("sqlite:///"):
         connection = apsw.Connection(url.removeprefix("sqlite:///"))

@@ -34,7 +34,9 @@ def make_job(
     **fields: Any,
 ) -> Job:
     """A job whose task has an id of its own, so that its processes can be found among all others."""
-    claim = Claim(task_id=IDS.short("task"), epoch=1, run_id="run_1", name="build", payload={}, attempt_count=1)
+    claim = Claim(
+        task_id=IDS.short("task"), epoch=1, tenant="default", run_id="run_1", name="build", payload={}, attempt_count=1
+    )
     log = AttemptLog(f"{directory}/logs/{claim.task_id}.log", cap_bytes)
     output_path = f"{directory}/{claim.task_id}.json"
     cost_file = CostFile(f"{directory}/{claim.task_id}.cost")

@@ -50,9 +50,9 @@ async def submit_twice(recorder: Recorder, *, count: int) -> None:
     """Everybody submits the same runs with the same keys; some ask for something else with a key that is taken."""
     for number in range(count):
         key = f"key {number}"
-        await recorder.attempt("submit_run", new=new_run(f"run {number}"), request_id=key)
+        await recorder.attempt("submit_run", run=new_run(f"run {number}"), request_id=key)
         if number % 3 == 0:
-            await recorder.attempt("submit_run", new=new_run(f"another {recorder.client} {number}"), request_id=key)
+            await recorder.attempt("submit_run", run=new_run(f"another {recorder.client} {number}"), request_id=key)
 
 
 def new_run(name: str, *names: str, **options: Any) -> NewRun:
@@ -177,7 +177,7 @@ async def serve_jobs(recorder: Recorder, *, jobs: int, rounds: int, lease_second
     for number in range(jobs):
         tasks = tuple(NewTask(name=name) for name in "ab")
         new = NewRun(name=f"{recorder.client} {number}", lifecycle="supervised", worker_count=2 + number % 2, tasks=tasks)
-        await recorder.ask("submit_run", new=new)
+        await recorder.ask("submit_run", run=new)
     for _ in range(rounds):
         claims = await recorder.attempt("claim_tasks", worker_id=worker.id, limit=1, wait_seconds=0.05)
         await recorder.attempt("list_workers")

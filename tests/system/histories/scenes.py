@@ -59,7 +59,7 @@ async def _look_at_everything(director: Recorder) -> list[Part]:
 
 
 async def submit(director: Recorder, new: NewRun) -> tuple[str, list[str]]:
-    run = await director.ask("submit_run", new=new)
+    run = await director.ask("submit_run", run=new)
     return run.id, [task.id for task in await director.ask("list_tasks", run_id=run.id)]
 
 

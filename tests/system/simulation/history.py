@@ -202,7 +202,7 @@ def _read_command(command: Any) -> tuple[str, dict[str, Any]] | None:
     """The method of the engine that sends this command, and what it was given."""
     match command:
         case SubmitRun():
-            return "submit_run", {"new": command.run}
+            return "submit_run", {"run": command.run}
         case AddTasks():
             return "add_tasks", {"run_id": command.run_id, "tasks": command.tasks}
         case SignalTask():

@@ -118,7 +118,7 @@ BUGS = (
     _bug(
         "whoever looks at a tool trusts what was seen before the lock",
         "engine.claims",
-        "    if breaker and not shut and not limits.has_room(work, breaker):\n        return False\n",
+        "    if breaker and not circuit_open and not limits.has_room(work, breaker):\n        return False\n",
         "",
         LIMITS,
     ),
@@ -256,7 +256,7 @@ BUGS = (
         "a lane is remembered that was never committed",
         "engine.submit",
         "    work.new_lanes[lane.id] = lane\n",
-        "    work.lanes[lane.id] = lane  # type: ignore\n",
+        "    work.lanes.add([lane])\n",
         LAW,
         first=32,
     ),

@@ -11,10 +11,11 @@ from msgspec import Struct
 
 from pointsman.engine import claims, tasks, workers
 from pointsman.engine.claims import Claim
-from pointsman.engine.fields import Attempts, Count, Name, RunId, Seconds, Text, Words, WorkerId
+from pointsman.engine.fields import Attempts, Count, Name, RunId, Seconds, Tenants, Text, Words, WorkerId
 from pointsman.engine.operation import Needs, Operation, Recorded, Stage
 from pointsman.engine.people import check_person
 from pointsman.engine.work import Cause, Work
+from pointsman.errors import NotFound
 from pointsman.kernel.machine import Kind, Phase
 from pointsman.lifecycles import DEFAULT
 from pointsman.store.contract import Wakeup
@@ -29,10 +30,12 @@ class RegisterWorker(Operation[Worker], frozen=True):
     max_concurrent_tasks: Annotated[Count, "How many tasks it may hold at once."] = 1
     lease_seconds: Annotated[Seconds, "It is lost when it has been silent for so long."] = 30.0
     lifecycle: Annotated[Name, "The lifecycle that it follows; it may serve tasks of any."] = DEFAULT
+    serves: Annotated[Tenants, 'The tenants that it serves besides its own, or "all".'] = ()
 
     def decide(self, work: Work) -> Callable[[], Worker]:
         machine = work.machines.lifecycle(self.lifecycle).of_kind(Kind.WORKER)
         work.ensure_tenant(self.tenant)
+        others = self.serves if self.serves == "all" else sorted({*self.serves} - {self.tenant})
         worker = Worker(
             id=work.world.ids.new("worker", work.now),
             tenant=self.tenant,
@@ -43,6 +46,7 @@ class RegisterWorker(Operation[Worker], frozen=True):
             created_at=work.now,
             name=self.name,
             lifecycle=self.lifecycle,
+            serves=msgspec.json.encode(others).decode(),
             capabilities=msgspec.json.encode(sorted(set(self.capabilities))).decode(),
             max_concurrent_tasks=self.max_concurrent_tasks,
             lease_seconds=float(self.lease_seconds),
@@ -124,7 +128,7 @@ class SendHeartbeat(Operation[HeartbeatReply], frozen=True):
         lost, cancelled, paused = [], [], []
         for task_id, epoch in self.attempts:
             task = rows.get(task_id)
-            if task is None or task.tenant != self.tenant or task.current_attempt != epoch or task.lease_expired:
+            if task is None or task.attempt_worker_id != worker.id or task.current_attempt != epoch or task.lease_expired:
                 lost.append((task_id, epoch))
             elif task.cancel_requested_at is not None:
                 cancelled.append((task_id, epoch))
@@ -154,16 +158,15 @@ class GiveUpTasks(Operation[int], frozen=True):
 
     @property
     def needs(self) -> Needs:
-        return Needs(task_ids=tuple(task_id for task_id, _ in self.attempts))
+        return Needs(task_ids=tuple(task_id for task_id, _ in self.attempts), worker_ids=(self.worker_id,))
 
     def decide(self, work: Work) -> Callable[[], int]:
         """Only what it still holds: another worker may have taken a task over meanwhile."""
+        worker = work.worker(self.tenant, self.worker_id)
         given_up = 0
         for task_id, epoch in self.attempts:
             task = work.tasks.rows.get(task_id)
-            if task is None or task.tenant != self.tenant or task.current_attempt != epoch:
-                continue
-            if task.attempt_worker_id == self.worker_id:
+            if task and task.attempt_worker_id == worker.id and task.current_attempt == epoch:
                 workers.lose_lease(work, task, Cause(reason="its worker never learned of it"))
                 given_up += 1
         return lambda: given_up
@@ -186,6 +189,11 @@ class ClaimTasks(Operation[tuple[list[Claim], float]], frozen=True):
     def decide(self, work: Work) -> Callable[[], tuple[list[Claim], float]]:
         worker = work.worker(self.tenant, self.worker_id)
         if self.run_id is not None:
-            work.run(self.tenant, self.run_id)
+            self._check_run(work, worker, self.run_id)
         claimed = claims.claim(work, worker, self.limit, self.run_id)
         return lambda: (claims.describe(work, claimed), worker.lease_seconds)
+
+    def _check_run(self, work: Work, worker: Worker, run_id: str) -> None:
+        run = work.runs.rows.get(run_id)
+        if run is None or not workers.serves(worker, run.tenant):
+            raise NotFound("run", run_id)

@@ -123,6 +123,8 @@ CREATE TABLE worker (
     completed_at         timestamptz,
     name                 text NOT NULL,
     lifecycle            text NOT NULL,
+    serves               text NOT NULL CHECK (serves IS JSON ARRAY OR serves = '"all"'), -- besides its own tenant
+    last_tenant          text COLLATE "C",
     capabilities         text NOT NULL CHECK (capabilities IS JSON),
     max_concurrent_tasks integer NOT NULL CHECK (max_concurrent_tasks > 0),
     lease_seconds        double precision NOT NULL CHECK (lease_seconds > 0),
@@ -140,6 +142,7 @@ CREATE TABLE worker (
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.02, autovacuum_analyze_scale_factor = 0.02);
 
 CREATE INDEX worker_alive ON worker (tenant, phase) WHERE phase <> 'done';
+CREATE INDEX worker_shared ON worker (phase) WHERE serves <> '[]';
 CREATE INDEX worker_of_run ON worker (run_id) WHERE run_id IS NOT NULL;
 
 CREATE TABLE task (
@@ -513,11 +516,13 @@ BEGIN
                             -- A new attempt has the next epoch; otherwise the epoch stays.
                             AND task.epoch = was.epoch + (task.current_attempt IS NOT NULL
                                                           AND task.current_attempt IS DISTINCT FROM was.current_attempt)::integer
-                            -- The worker is the worker of the attempt, and of the same tenant.
+                            -- The worker is the worker of the attempt, and serves the tenant.
                             AND (task.worker_id IS NULL OR task.worker_id = task.attempt_worker_id)
                             AND (task.attempt_worker_id IS NOT DISTINCT FROM was.attempt_worker_id
                                  OR EXISTS (SELECT 1 FROM worker
-                                             WHERE worker.id = task.attempt_worker_id AND worker.tenant = task.tenant))),
+                                             WHERE worker.id = task.attempt_worker_id
+                                               AND (worker.tenant = task.tenant OR worker.serves = '"all"'
+                                                    OR worker.serves::jsonb ? task.tenant)))),
                         refuse_move(task.id, was.machine_id, was.state, task.state, task.trigger)) AS severity,
                was.current_attempt AS ended, was.attempt_worker_id AS worker_id, was.attempt_started_at AS started_at,
                was.attempt_resumed AS resumed, task.current_attempt IS DISTINCT FROM was.current_attempt AS lets_go,
@@ -670,9 +675,9 @@ CREATE TRIGGER run_keeps_its_machine BEFORE UPDATE OF id, machine_id, tenant ON 
 CREATE TRIGGER task_keeps_its_machine BEFORE UPDATE OF id, machine_id, tenant ON task FOR EACH ROW
     WHEN (new.id <> old.id OR new.machine_id <> old.machine_id OR new.tenant <> old.tenant)
     EXECUTE FUNCTION forbid('a task keeps its id, machine and tenant');
-CREATE TRIGGER worker_keeps_its_machine BEFORE UPDATE OF id, machine_id, tenant ON worker FOR EACH ROW
-    WHEN (new.id <> old.id OR new.machine_id <> old.machine_id OR new.tenant <> old.tenant)
-    EXECUTE FUNCTION forbid('a worker keeps its id, machine and tenant');
+CREATE TRIGGER worker_keeps_its_machine BEFORE UPDATE OF id, machine_id, tenant, serves ON worker FOR EACH ROW
+    WHEN (new.id <> old.id OR new.machine_id <> old.machine_id OR new.tenant <> old.tenant OR new.serves <> old.serves)
+    EXECUTE FUNCTION forbid('a worker keeps its id, machine and tenant, and the tenants that it serves');
 CREATE TRIGGER breaker_keeps_its_machine BEFORE UPDATE OF id, machine_id, tenant ON breaker FOR EACH ROW
     WHEN (new.id <> old.id OR new.machine_id <> old.machine_id OR new.tenant <> old.tenant)
     EXECUTE FUNCTION forbid('a breaker keeps its id, machine and tenant');

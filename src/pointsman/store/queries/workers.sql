@@ -1,9 +1,3 @@
--- name: find_worker
-SELECT {worker} FROM worker WHERE id = :id AND tenant = :tenant
-
--- name: list_workers
-SELECT {worker} FROM worker WHERE tenant = :tenant ORDER BY id
-
 -- name: insert_workers
 INSERT INTO {new worker}
 
@@ -16,12 +10,6 @@ SELECT attempt_worker_id, count(*) FROM task
 SELECT attempt_worker_id, id, run_id FROM task
  WHERE attempt_worker_id IN :ids AND current_attempt IS NOT NULL
  ORDER BY id
-
--- name: find_free_workers
-SELECT id FROM worker
- WHERE tenant = :tenant AND phase IN ('queued', 'active') AND NOT missing AND run_id IS NULL
-   AND NOT EXISTS (SELECT 1 FROM task WHERE attempt_worker_id = worker.id AND current_attempt IS NOT NULL)
- ORDER BY id LIMIT :limit
 
 -- name: find_run_workers
 SELECT id FROM worker WHERE run_id IN :ids ORDER BY id

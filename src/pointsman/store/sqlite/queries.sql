@@ -68,6 +68,48 @@ DELETE FROM idempotency_key
  WHERE (tenant, endpoint, key) IN (SELECT tenant, endpoint, key FROM idempotency_key WHERE expires_at <= :now LIMIT :limit)
 RETURNING key
 
+-- name: find_worker
+-- One that serves the tenant, as in the other queries for a tenant: its own, a shared one that names it, or one that serves all.
+SELECT {worker} FROM worker
+ WHERE id = :id AND (tenant = :tenant OR (serves <> '[]' AND (serves = '"all"' OR EXISTS (SELECT 1 FROM json_each(serves) WHERE value = :tenant))))
+
+-- name: list_workers
+SELECT {worker} FROM worker
+ WHERE tenant = :tenant OR (serves <> '[]' AND (serves = '"all"' OR EXISTS (SELECT 1 FROM json_each(serves) WHERE value = :tenant)))
+ ORDER BY id
+
+-- name: find_free_workers
+-- The tenant's own ones by worker_alive (SQLite uses it only when told that none is done), the shared ones by worker_shared: with OR
+-- between them all workers would be read.
+SELECT id FROM worker
+ WHERE tenant = :tenant AND phase <> 'done'
+   AND phase IN ('queued', 'active') AND NOT missing AND run_id IS NULL
+   AND NOT EXISTS (SELECT 1 FROM task WHERE attempt_worker_id = worker.id AND current_attempt IS NOT NULL)
+ UNION ALL
+SELECT id FROM worker
+ WHERE serves <> '[]' AND tenant <> :tenant AND (serves = '"all"' OR EXISTS (SELECT 1 FROM json_each(serves) WHERE value = :tenant))
+   AND phase IN ('queued', 'active') AND NOT missing AND run_id IS NULL
+   AND NOT EXISTS (SELECT 1 FROM task WHERE attempt_worker_id = worker.id AND current_attempt IS NOT NULL)
+ ORDER BY id LIMIT :limit
+
+-- name: find_waiting_tenants
+-- One look into task_claimable and task_reclaimable for each tenant that is found: neither their tasks nor idle tenants are read.
+WITH RECURSIVE waiting (tenant) AS (
+    SELECT (SELECT min(tenant) FROM (
+               SELECT min(tenant) AS tenant FROM task
+                WHERE tenant > :after AND phase = 'queued' AND open_dependencies = 0 AND available_at IS NULL
+                  AND run_open AND NOT is_gate AND NOT allocated
+                UNION ALL SELECT min(tenant) FROM task WHERE tenant > :after AND lease_expired AND run_open))
+    UNION ALL
+    SELECT (SELECT min(tenant) FROM (
+               SELECT min(tenant) AS tenant FROM task
+                WHERE tenant > waiting.tenant AND phase = 'queued' AND open_dependencies = 0 AND available_at IS NULL
+                  AND run_open AND NOT is_gate AND NOT allocated
+                UNION ALL SELECT min(tenant) FROM task WHERE tenant > waiting.tenant AND lease_expired AND run_open))
+      FROM waiting WHERE tenant IS NOT NULL
+)
+SELECT tenant FROM waiting WHERE tenant IS NOT NULL LIMIT :limit
+
 -- name: find_silent_workers
 SELECT id FROM worker
  WHERE phase <> 'done' AND NOT missing AND heartbeat_at + lease_seconds * 1e6 < :now

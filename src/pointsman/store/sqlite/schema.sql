@@ -154,7 +154,7 @@ CREATE TABLE task (
     session_id          TEXT,
     keep_session        INTEGER NOT NULL CHECK (keep_session IN (0, 1)),
     -- About the current attempt, or else the last one.
-    attempt_worker_id   TEXT, -- of the same tenant, as the law checks; foreign keys may be off
+    attempt_worker_id   TEXT, -- one that serves this tenant, as the law checks; foreign keys may be off
     attempt_started_at  INTEGER,
     attempt_resumed     INTEGER NOT NULL CHECK (attempt_resumed IN (0, 1)),
     attempt_cost_usd    INTEGER NOT NULL CHECK (attempt_cost_usd >= 0),
@@ -241,6 +241,8 @@ CREATE TABLE worker (
     completed_at         INTEGER,
     name                 TEXT NOT NULL,
     lifecycle            TEXT NOT NULL,
+    serves               TEXT NOT NULL, -- besides its own tenant
+    last_tenant          TEXT,
     capabilities         TEXT NOT NULL CHECK (json_valid(capabilities)),
     max_concurrent_tasks INTEGER NOT NULL CHECK (max_concurrent_tasks > 0),
     lease_seconds        REAL NOT NULL CHECK (lease_seconds > 0),
@@ -254,10 +256,12 @@ CREATE TABLE worker (
     CHECK ((phase = 'done') = (completed_at IS NOT NULL)),
     CHECK (started_at >= created_at),
     CHECK (completed_at >= coalesce(started_at, created_at)),
-    CHECK (run_id IS NULL OR phase <> 'done')
+    CHECK (run_id IS NULL OR phase <> 'done'),
+    CHECK (json_valid(serves) AND (json_type(serves) = 'array' OR serves = '"all"'))
 ) STRICT;
 
 CREATE INDEX worker_alive ON worker (tenant, phase) WHERE phase <> 'done';
+CREATE INDEX worker_shared ON worker (phase) WHERE serves <> '[]';
 CREATE INDEX worker_of_run ON worker (run_id) WHERE run_id IS NOT NULL;
 
 CREATE TABLE breaker (
@@ -459,10 +463,13 @@ CREATE TRIGGER task_moves AFTER UPDATE OF revision ON task
                          AND (needs_dependencies = 0 OR new.open_dependencies = 0)
                          -- A new attempt has the next epoch; otherwise the epoch stays.
                          AND new.epoch = old.epoch + (new.current_attempt IS NOT NULL AND new.current_attempt IS NOT old.current_attempt)
-                         -- The worker is the worker of the attempt, and of the same tenant.
+                         -- The worker is the worker of the attempt, and serves the tenant.
                          AND (new.worker_id IS NULL OR new.worker_id IS new.attempt_worker_id)
                          AND (new.attempt_worker_id IS old.attempt_worker_id
-                              OR EXISTS (SELECT 1 FROM worker WHERE worker.id = new.attempt_worker_id AND worker.tenant = new.tenant))),
+                              OR EXISTS (SELECT 1 FROM worker
+                                          WHERE worker.id = new.attempt_worker_id
+                                            AND (worker.tenant = new.tenant OR worker.serves = '"all"'
+                                                 OR EXISTS (SELECT 1 FROM json_each(worker.serves) WHERE value = new.tenant))))),
                      RAISE(ABORT, 'pointsman: no rule of its machine allows this task to move like this')),
             new.reason, new.actor, new.metadata, new.entered_at, (new.entered_at - old.entered_at) / 1e6);
 END;
@@ -555,9 +562,9 @@ CREATE TRIGGER worker_changed_by_hand AFTER UPDATE OF state, phase, outcome ON w
      WHERE new.state <> old.state AND changes() = 0;
 END;
 
-CREATE TRIGGER worker_keeps_its_machine BEFORE UPDATE OF id, machine_id, tenant ON worker
-    WHEN new.id <> old.id OR new.machine_id <> old.machine_id OR new.tenant <> old.tenant BEGIN
-    SELECT RAISE(ABORT, 'pointsman: a worker keeps its id, machine and tenant');
+CREATE TRIGGER worker_keeps_its_machine BEFORE UPDATE OF id, machine_id, tenant, serves ON worker
+    WHEN new.id <> old.id OR new.machine_id <> old.machine_id OR new.tenant <> old.tenant OR new.serves <> old.serves BEGIN
+    SELECT RAISE(ABORT, 'pointsman: a worker keeps its id, machine and tenant, and the tenants that it serves');
 END;
 
 CREATE TRIGGER worker_is_not_replaced BEFORE INSERT ON worker

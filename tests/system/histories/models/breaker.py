@@ -152,7 +152,7 @@ def _tasks_in(record: Record) -> Sequence[Mapping[str, Any]]:
     """What was said about tasks when they were submitted, or added."""
     match record.operation:
         case "submit_run":
-            tasks: Sequence[Mapping[str, Any]] = record.arguments["new"]["tasks"]
+            tasks: Sequence[Mapping[str, Any]] = record.arguments["run"]["tasks"]
         case "add_tasks":
             tasks = record.arguments["tasks"]
         case _:

@@ -56,14 +56,14 @@ class Facts:
         if addition := self.additions.get(task_id):
             given = addition.arguments["tasks"]
         elif submissions := self.submissions.get(identity.run_id):
-            given = submissions[0].arguments["new"]["tasks"]
+            given = submissions[0].arguments["run"]["tasks"]
         else:
             return None
         return next((task for task in given if task["name"] == identity.name), None)
 
     def run_of(self, task_id: str) -> Mapping[str, Any]:
         submissions = self.submissions.get(self.tasks[task_id].run_id)
-        return submissions[0].arguments["new"] if submissions else {}
+        return submissions[0].arguments["run"] if submissions else {}
 
 
 def gather(records: Sequence[Record]) -> Facts:

@@ -166,7 +166,7 @@ def gang_models(records: Sequence[Record]) -> Iterator[GangModel]:
     jobs = {
         run_id: submissions[0]
         for run_id, submissions in facts.submissions.items()
-        if submissions[0].arguments["new"].get("lifecycle") == "supervised"
+        if submissions[0].arguments["run"].get("lifecycle") == "supervised"
     }
     if jobs:
         operations = [operation for record in records for operation in _operations(record, facts, jobs)]
@@ -223,7 +223,7 @@ def _looks(record: Record, jobs: Mapping[str, Record]) -> Iterator[Operation]:
 
 
 def _submit(record: Record) -> Iterator[Operation]:
-    new = record.arguments["new"]
+    new = record.arguments["run"]
     details = {"run_id": record.answer["id"], "size": new.get("worker_count", 1), "tasks": len(new["tasks"])}
     submission = Operation(record, "submit_run", details)
     yield submission

@@ -71,10 +71,10 @@ def key_models(records: Sequence[Record]) -> Iterator[KeyModel]:
         if key:
             by_key.setdefault(key, []).append(record)
         if record.operation == "submit_run":
-            submitters.setdefault(record.arguments["new"]["name"], set()).add(key)
+            submitters.setdefault(record.arguments["run"]["name"], set()).add(key)
     for key, twins in by_key.items():
         operations = [Operation(record, record.operation, _words(record)) for record in twins]
-        names = {twin.arguments["new"]["name"] for twin in twins if twin.operation == "submit_run"}
+        names = {twin.arguments["run"]["name"] for twin in twins if twin.operation == "submit_run"}
         if len(names) == 1 and submitters[min(names)] == {key}:
             operations += _counts(lists, min(names))
         yield KeyModel(f"idempotency key {' '.join(key)}", operations)

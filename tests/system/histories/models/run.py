@@ -39,7 +39,7 @@ def run_models(records: Sequence[Record]) -> Iterator[RunModel]:
     """Of runs that end with their tasks."""
     facts = gather(records)
     for run_id, submissions in facts.submissions.items():
-        new = submissions[0].arguments["new"]
+        new = submissions[0].arguments["run"]
         if new.get("lifecycle", "standard") == "standard" and _is_plain(new) and not _is_changed(facts, run_id):
             operations = [operation for record in facts.about(run_id) for operation in _looks(record)]
             yield RunModel(f"run {run_id} ({new['name']})", operations)

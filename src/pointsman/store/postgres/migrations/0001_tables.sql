@@ -121,6 +121,8 @@ CREATE TABLE worker (
     completed_at         timestamptz,
     name                 text NOT NULL,
     lifecycle            text NOT NULL,
+    serves               text NOT NULL CHECK (serves IS JSON ARRAY OR serves = '"all"'), -- besides its own tenant
+    last_tenant          text COLLATE "C",
     capabilities         text NOT NULL CHECK (capabilities IS JSON),
     max_concurrent_tasks integer NOT NULL CHECK (max_concurrent_tasks > 0),
     lease_seconds        double precision NOT NULL CHECK (lease_seconds > 0),
@@ -138,6 +140,7 @@ CREATE TABLE worker (
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.02, autovacuum_analyze_scale_factor = 0.02);
 
 CREATE INDEX worker_alive ON worker (tenant, phase) WHERE phase <> 'done';
+CREATE INDEX worker_shared ON worker (phase) WHERE serves <> '[]';
 CREATE INDEX worker_of_run ON worker (run_id) WHERE run_id IS NOT NULL;
 
 CREATE TABLE task (

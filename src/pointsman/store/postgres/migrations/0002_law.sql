@@ -122,11 +122,13 @@ BEGIN
                             -- A new attempt has the next epoch; otherwise the epoch stays.
                             AND task.epoch = was.epoch + (task.current_attempt IS NOT NULL
                                                           AND task.current_attempt IS DISTINCT FROM was.current_attempt)::integer
-                            -- The worker is the worker of the attempt, and of the same tenant.
+                            -- The worker is the worker of the attempt, and serves the tenant.
                             AND (task.worker_id IS NULL OR task.worker_id = task.attempt_worker_id)
                             AND (task.attempt_worker_id IS NOT DISTINCT FROM was.attempt_worker_id
                                  OR EXISTS (SELECT 1 FROM worker
-                                             WHERE worker.id = task.attempt_worker_id AND worker.tenant = task.tenant))),
+                                             WHERE worker.id = task.attempt_worker_id
+                                               AND (worker.tenant = task.tenant OR worker.serves = '"all"'
+                                                    OR worker.serves::jsonb ? task.tenant)))),
                         refuse_move(task.id, was.machine_id, was.state, task.state, task.trigger)) AS severity,
                was.current_attempt AS ended, was.attempt_worker_id AS worker_id, was.attempt_started_at AS started_at,
                was.attempt_resumed AS resumed, task.current_attempt IS DISTINCT FROM was.current_attempt AS lets_go,
@@ -279,9 +281,9 @@ CREATE TRIGGER run_keeps_its_machine BEFORE UPDATE OF id, machine_id, tenant ON 
 CREATE TRIGGER task_keeps_its_machine BEFORE UPDATE OF id, machine_id, tenant ON task FOR EACH ROW
     WHEN (new.id <> old.id OR new.machine_id <> old.machine_id OR new.tenant <> old.tenant)
     EXECUTE FUNCTION forbid('a task keeps its id, machine and tenant');
-CREATE TRIGGER worker_keeps_its_machine BEFORE UPDATE OF id, machine_id, tenant ON worker FOR EACH ROW
-    WHEN (new.id <> old.id OR new.machine_id <> old.machine_id OR new.tenant <> old.tenant)
-    EXECUTE FUNCTION forbid('a worker keeps its id, machine and tenant');
+CREATE TRIGGER worker_keeps_its_machine BEFORE UPDATE OF id, machine_id, tenant, serves ON worker FOR EACH ROW
+    WHEN (new.id <> old.id OR new.machine_id <> old.machine_id OR new.tenant <> old.tenant OR new.serves <> old.serves)
+    EXECUTE FUNCTION forbid('a worker keeps its id, machine and tenant, and the tenants that it serves');
 CREATE TRIGGER breaker_keeps_its_machine BEFORE UPDATE OF id, machine_id, tenant ON breaker FOR EACH ROW
     WHEN (new.id <> old.id OR new.machine_id <> old.machine_id OR new.tenant <> old.tenant)
     EXECUTE FUNCTION forbid('a breaker keeps its id, machine and tenant');

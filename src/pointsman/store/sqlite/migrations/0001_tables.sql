@@ -152,7 +152,7 @@ CREATE TABLE task (
     session_id          TEXT,
     keep_session        INTEGER NOT NULL CHECK (keep_session IN (0, 1)),
     -- About the current attempt, or else the last one.
-    attempt_worker_id   TEXT, -- of the same tenant, as the law checks; foreign keys may be off
+    attempt_worker_id   TEXT, -- one that serves this tenant, as the law checks; foreign keys may be off
     attempt_started_at  INTEGER,
     attempt_resumed     INTEGER NOT NULL CHECK (attempt_resumed IN (0, 1)),
     attempt_cost_usd    INTEGER NOT NULL CHECK (attempt_cost_usd >= 0),
@@ -239,6 +239,8 @@ CREATE TABLE worker (
     completed_at         INTEGER,
     name                 TEXT NOT NULL,
     lifecycle            TEXT NOT NULL,
+    serves               TEXT NOT NULL, -- besides its own tenant
+    last_tenant          TEXT,
     capabilities         TEXT NOT NULL CHECK (json_valid(capabilities)),
     max_concurrent_tasks INTEGER NOT NULL CHECK (max_concurrent_tasks > 0),
     lease_seconds        REAL NOT NULL CHECK (lease_seconds > 0),
@@ -252,10 +254,12 @@ CREATE TABLE worker (
     CHECK ((phase = 'done') = (completed_at IS NOT NULL)),
     CHECK (started_at >= created_at),
     CHECK (completed_at >= coalesce(started_at, created_at)),
-    CHECK (run_id IS NULL OR phase <> 'done')
+    CHECK (run_id IS NULL OR phase <> 'done'),
+    CHECK (json_valid(serves) AND (json_type(serves) = 'array' OR serves = '"all"'))
 ) STRICT;
 
 CREATE INDEX worker_alive ON worker (tenant, phase) WHERE phase <> 'done';
+CREATE INDEX worker_shared ON worker (phase) WHERE serves <> '[]';
 CREATE INDEX worker_of_run ON worker (run_id) WHERE run_id IS NOT NULL;
 
 CREATE TABLE breaker (

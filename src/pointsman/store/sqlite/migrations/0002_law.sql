@@ -100,10 +100,13 @@ CREATE TRIGGER task_moves AFTER UPDATE OF revision ON task
                          AND (needs_dependencies = 0 OR new.open_dependencies = 0)
                          -- A new attempt has the next epoch; otherwise the epoch stays.
                          AND new.epoch = old.epoch + (new.current_attempt IS NOT NULL AND new.current_attempt IS NOT old.current_attempt)
-                         -- The worker is the worker of the attempt, and of the same tenant.
+                         -- The worker is the worker of the attempt, and serves the tenant.
                          AND (new.worker_id IS NULL OR new.worker_id IS new.attempt_worker_id)
                          AND (new.attempt_worker_id IS old.attempt_worker_id
-                              OR EXISTS (SELECT 1 FROM worker WHERE worker.id = new.attempt_worker_id AND worker.tenant = new.tenant))),
+                              OR EXISTS (SELECT 1 FROM worker
+                                          WHERE worker.id = new.attempt_worker_id
+                                            AND (worker.tenant = new.tenant OR worker.serves = '"all"'
+                                                 OR EXISTS (SELECT 1 FROM json_each(worker.serves) WHERE value = new.tenant))))),
                      RAISE(ABORT, 'pointsman: no rule of its machine allows this task to move like this')),
             new.reason, new.actor, new.metadata, new.entered_at, (new.entered_at - old.entered_at) / 1e6);
 END;
@@ -196,9 +199,9 @@ CREATE TRIGGER worker_changed_by_hand AFTER UPDATE OF state, phase, outcome ON w
      WHERE new.state <> old.state AND changes() = 0;
 END;
 
-CREATE TRIGGER worker_keeps_its_machine BEFORE UPDATE OF id, machine_id, tenant ON worker
-    WHEN new.id <> old.id OR new.machine_id <> old.machine_id OR new.tenant <> old.tenant BEGIN
-    SELECT RAISE(ABORT, 'pointsman: a worker keeps its id, machine and tenant');
+CREATE TRIGGER worker_keeps_its_machine BEFORE UPDATE OF id, machine_id, tenant, serves ON worker
+    WHEN new.id <> old.id OR new.machine_id <> old.machine_id OR new.tenant <> old.tenant OR new.serves <> old.serves BEGIN
+    SELECT RAISE(ABORT, 'pointsman: a worker keeps its id, machine and tenant, and the tenants that it serves');
 END;
 
 CREATE TRIGGER worker_is_not_replaced BEFORE INSERT ON worker
