@@ -339,9 +339,9 @@ def the_answer_that_was_refused_arrives(db: StoreFixture) -> None:
 def submit_with_key(db: StoreFixture, run_id: str | None, *, name: str = "run", key: str = "k") -> None:
     new = {"name": name, "lifecycle": "standard", "tasks": [{"name": "a"}]}
     if run_id is None:
-        db.tell("submit_run", None, fate="unknown", new=new, request_id=key)
+        db.tell("submit_run", None, fate="unknown", run=new, request_id=key)
     else:
-        db.tell("submit_run", {"id": run_id, "state": "PENDING"} if run_id.islower() else run_id, new=new, request_id=key)
+        db.tell("submit_run", {"id": run_id, "state": "PENDING"} if run_id.islower() else run_id, run=new, request_id=key)
 
 
 @good
@@ -503,7 +503,7 @@ def a_breaker_opens_without_a_failure(db: StoreFixture) -> None:
 
 def submit_job(db: StoreFixture, run_id: str, size: int, state: str) -> None:
     new = {"name": run_id, "lifecycle": "supervised", "worker_count": size, "tasks": [{"name": "a"}]}
-    db.tell("submit_run", {"id": run_id, "state": state}, new=new)
+    db.tell("submit_run", {"id": run_id, "state": state}, run=new)
 
 
 def list_workers(db: StoreFixture, **run_of: str | None) -> None:

@@ -60,7 +60,7 @@ class StoreFixture:
 
     def submit(self, *names: str, **options: Any) -> None:
         new = {"name": "run", "lifecycle": "standard", "tasks": [{"name": name} | options for name in names]}
-        self.tell("submit_run", {"id": "run", "state": "PENDING"}, new=new)
+        self.tell("submit_run", {"id": "run", "state": "PENDING"}, run=new)
 
     def add(self, name: str, **options: Any) -> None:
         self.tell("add_tasks", [_row(name, "QUEUED", 0)], run_id="run", tasks=[{"name": name} | options])

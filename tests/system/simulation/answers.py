@@ -151,7 +151,7 @@ class Answers:
         keep("nobody holds more than fits", len(claims) <= command.limit, f"{len(claims)} claimed instead of {command.limit}")
         for claim in claims:
             task, attempt = self._promises.tasks[claim.task_id], self._promises.attempt(claim.task_id, claim.epoch)
-            keep("no tenant reaches another", task.tenant == command.tenant, f"{command.worker_id} got {claim.task_id}")
+            keep("what was acknowledged is true", claim.tenant == task.tenant, f"{claim} was given for {task}")
             of_run = command.run_id in (None, task.run_id)
             keep("who asks for a run gets no other", of_run, f"{claim.task_id} of {task.run_id} for {command.run_id}")
             stored = attempt is not None and attempt.worker_id == command.worker_id

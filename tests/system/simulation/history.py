@@ -17,6 +17,7 @@ from tests.system.histories.models.task import LIFECYCLES, TaskState, task_model
 from tests.system.histories.record import Record
 from tests.system.simulation.post import Message
 from tests.system.simulation.promises import Broken, Promises
+from tests.system.simulation.shapes import TENANTS
 from tests.system.simulation.tally import EXPLAINED, Tally
 
 from pointsman.engine.operations.attempts import ReportAttempt, ReportAttempts
@@ -24,7 +25,14 @@ from pointsman.engine.operations.runs import AddTasks, ApproveRun, SignalRun, Su
 from pointsman.engine.operations.tasks import SignalTask
 from pointsman.engine.operations.tools import DeclareTool, ResetBreaker
 from pointsman.engine.operations.transition import RequestTransition
-from pointsman.engine.operations.workers import ClaimTasks, GiveUpTasks, RegisterWorker, SendHeartbeat, SignalWorker
+from pointsman.engine.operations.workers import (
+    ClaimTasks,
+    GiveUpTasks,
+    HeartbeatReply,
+    RegisterWorker,
+    SendHeartbeat,
+    SignalWorker,
+)
 from pointsman.errors import OutcomeUnknown, PointsmanError, StoreError
 
 MOST_STATES = 1000
@@ -68,7 +76,8 @@ class History:
             if isinstance(message.command, RequestTransition):
                 self._pass_over("asked for by transition", message.command.entity_id)
             elif not isinstance(outcome, StoreError) or (isinstance(outcome, OutcomeUnknown) and self._promises.changed):
-                self._records[message.command.tenant] += self._read(message.command, outcome)
+                for tenant in self._find_concerned(message.command):
+                    self._records[tenant] += self._read(message.command, outcome, tenant)
 
     def check(self) -> None:
         """Tasks, keys and breakers; what the models know of jobs and their workers is too little for all that happens here."""
@@ -105,7 +114,24 @@ class History:
             return "claimed without an answer"  # a claim that ended at once, at a breaker or a budget, is told to nobody
         return None
 
-    def _read(self, command: Any, outcome: Any) -> Iterator[Record]:
+    def _find_concerned(self, command: Any) -> Sequence[str]:
+        """Whose history it belongs to: what a shared worker says or hears, to that of every tenant."""
+        if isinstance(command, RegisterWorker):
+            return TENANTS if command.serves else [command.tenant]
+        if isinstance(command, (ClaimTasks, SendHeartbeat, GiveUpTasks, SignalWorker)):
+            worker = self._promises.workers.get(command.worker_id)
+            return TENANTS if worker and worker.serves != "[]" else [command.tenant]
+        return [command.tenant]
+
+    def _narrow(self, attempts: Sequence[tuple[str, int]], tenant: str) -> tuple[tuple[str, int], ...]:
+        return tuple(each for each in attempts if self._promises.tasks[each[0]].tenant == tenant)
+
+    def _read(self, command: Any, outcome: Any, tenant: str) -> Iterator[Record]:
+        """The records of a command and its outcome, as far as they concern this tenant."""
+        if isinstance(command, (SendHeartbeat, GiveUpTasks)):
+            command = msgspec.structs.replace(command, attempts=self._narrow(command.attempts, tenant))
+            if isinstance(outcome, HeartbeatReply):
+                outcome = msgspec.structs.replace(outcome, lost=self._narrow(outcome.lost, tenant))
         if isinstance(command, ReportAttempts):
             outcomes = outcome if isinstance(outcome, list) else [outcome] * len(command.reports)
             for report, refusal in zip(command.reports, outcomes, strict=True):
@@ -121,7 +147,7 @@ class History:
             if isinstance(command, ReportAttempt) and getattr(outcome, "outcome", None) == "canceled":
                 self._pass_over("called off in the same commit", command.task_id)  # by its run, after the report
             if isinstance(command, ClaimTasks) and isinstance(outcome, tuple):
-                outcome = outcome[0]
+                outcome = [claim for claim in outcome[0] if claim.tenant == tenant]
                 for claim in outcome:
                     self._told[claim.task_id].add(claim.epoch)
             yield self._record(command, operation, arguments, _read_answer(command, outcome))

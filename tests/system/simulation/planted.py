@@ -30,6 +30,12 @@ HISTORY = "every history can be explained"
 EFFECT = "one request, one effect"
 TRUE = "what was acknowledged is true"
 WOKEN = "whoever sleeps is woken"
+SERVES = "a worker serves the tenant of its tasks"
+_STRAYS = (
+    "engine.claims",
+    "        return _claim_of_tenant(work, worker, worker.tenant, room)\n",
+    "        return _claim_of_tenant(work, worker, (*_waiting_tenants(work, ''), worker.tenant)[0], room)\n",
+)
 _TASK_MOVES = """\
 coalesce((SELECT {} FROM rule
                        WHERE machine_id = old.machine_id {}AND to_state = new.state AND trigger = new.trigger
@@ -286,6 +292,12 @@ BUGS = (
         "if row is None or row.tenant != tenant:",
         "if row is None:",
         "no tenant reaches another",
+    ),
+    _bug("a worker claims for a tenant that it does not serve", *_STRAYS, LAW, SERVES),
+    Bug(
+        "nobody keeps the law, and a worker claims for a tenant that it does not serve",
+        (Patch(*_STRAYS), Patch("sqlite:schema", "(worker.tenant = new.tenant OR ", "(1 OR ")),
+        (SERVES,),
     ),
     _bug(
         "nobody is told of tasks that begin in the queue",

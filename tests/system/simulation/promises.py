@@ -5,6 +5,7 @@ Nothing here asks the engine. Which rows were written is told by the database (`
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict, namedtuple
 from collections.abc import Iterable
 from functools import cache
@@ -248,6 +249,7 @@ class Promises:
             keep("an attempt ends once", not (before and before.ended_at is not None and before != row), f"{before} -> {row}")
             same = before is None or (before.worker_id, before.started_at) == (row.worker_id, row.started_at)
             keep("an attempt stays its worker's", same, f"{before} -> {row}")
+            keep("a worker serves the tenant of its tasks", self._serves(row.worker_id, task.tenant), f"{row}")
             known[row.epoch] = row
             self._held_by[row.worker_id].discard(task.id)
         under_way = [row for row in rows if row.ended_at is None]
@@ -261,6 +263,11 @@ class Promises:
         if task.max_attempts is not None:
             most = task.max_attempts * (1 + self._second_chances[task.id]) + self._free_tries[task.id]
             keep("no more attempts than allowed", task.epoch <= most, f"{task.id}: {task.epoch} attempts, {most} allowed")
+
+    def _serves(self, worker_id: str, tenant: str) -> bool:
+        ((owner, serves),) = self._rows("SELECT tenant, serves FROM worker WHERE id = ?", (worker_id,))
+        others = json.loads(serves)
+        return tenant == owner or others == "all" or tenant in others
 
     def _read_current_attempt(self, task: Any) -> Any:
         """What the row of a task says of the attempt that holds it."""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from random import Random
-from typing import Any
+from typing import Any, Literal
 
 from tests.system.simulation.answers import Answers
 from tests.system.simulation.database import new_database, template
@@ -27,6 +27,8 @@ from pointsman.kernel.machine import Lifecycle
 STEPS = 130
 PROCESSES = 3
 WORKERS = 6
+SHARED: Mapping[int, tuple[str, ...] | Literal["all"]] = {0: "all", 1: TENANTS}
+"""By the number of a worker: the tenants that it serves besides its own."""
 CLIENTS = 2
 LARGEST_BATCH = 8
 LARGEST_SKEW_SECONDS = 3.0
@@ -73,7 +75,9 @@ class Simulation:
         self.processes = [
             Process(f"p{n}", name, self.time, self.chance, self.promises.note, self._wakeups.note) for n in range(PROCESSES)
         ]
-        self.workers = [SimulatedWorker(self, number, self.chance.choice(TENANTS)) for number in range(WORKERS)]
+        self.workers = [
+            SimulatedWorker(self, number, self.chance.choice(TENANTS), SHARED.get(number, ())) for number in range(WORKERS)
+        ]
         self._clients = [Client(self, f"c{number}") for number in range(CLIENTS)]
         self._under_way: list[Message] = []
         self._late: list[tuple[Message, Any]] = []

@@ -23,7 +23,9 @@ SELECT id FROM task
 AVAILABLE = "SELECT id FROM worker WHERE phase IN ('queued', 'active') AND drain_wanted = 0 AND missing = 0"
 OFFERED = f"""
 SELECT worker.id, task.id
-  FROM task JOIN worker ON worker.tenant = task.tenant JOIN lane ON lane.id = task.lane_id JOIN run ON run.id = task.run_id
+  FROM task JOIN worker ON worker.tenant = task.tenant OR worker.serves = '"all"'
+                        OR EXISTS (SELECT 1 FROM json_each(worker.serves) WHERE value = task.tenant)
+       JOIN lane ON lane.id = task.lane_id JOIN run ON run.id = task.run_id
        LEFT JOIN breaker ON breaker.tenant = task.tenant AND breaker.tool = lane.tool
  WHERE task.id IN ({CLAIMABLE}) AND worker.id IN ({AVAILABLE})
    AND worker.run_id IS CASE WHEN task.allocated = 1 AND task.lease_expired = 0 THEN task.run_id END

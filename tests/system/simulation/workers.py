@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import timedelta
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from tests.system.simulation.post import Message
 from tests.system.simulation.process import BEGINNING
@@ -35,11 +35,12 @@ class Held:
 
 
 class SimulatedWorker:
-    def __init__(self, simulation: Simulation, number: int, tenant: str) -> None:
+    def __init__(self, simulation: Simulation, number: int, tenant: str, serves: tuple[str, ...] | Literal["all"] = ()) -> None:
         chance = simulation.chance
         self._simulation = simulation
         self.name = f"w{number}"
         self.tenant = tenant
+        self.serves = serves
         self.lifecycle = chance.choice(("standard", "standard", "orchestrated", "supervised"))
         self.capabilities = tuple(word for word in ("gpu", "linux") if chance.random() < 0.6)
         self.slots = chance.choice((1, 1, 2, 6, 12))
@@ -100,6 +101,7 @@ class SimulatedWorker:
             capabilities=self.capabilities,
             max_concurrent_tasks=self.slots,
             lease_seconds=self.lease_seconds,
+            serves=self.serves,
         )
 
     def _claim(self) -> ClaimTasks:
@@ -130,16 +132,17 @@ class SimulatedWorker:
         """What is done, several at once: mostly with the same to say of each; now and then one twice, or of an old attempt."""
         chance = self._simulation.chance
         done = [held for held in self.holds.values() if held.asked is None and held.due_at <= now and not held.is_checked]
+        done = [held for held in done if held.claim.tenant == done[0].claim.tenant]
         if len(done) < 2 or chance.random() < 0.3:
             return False
         report = AttemptReport(output=2, cost_usd=Decimal(0) if chance.random() < 0.8 else chance.choice(COSTS))
         reports = [ReportAttempt(held.claim.task_id, held.claim.epoch, "complete", report) for held in done]
         if not self.is_diligent and chance.random() < 0.3:
-            odd = chance.choice(reports)
+            odd = chance.choice(done).claim
             epoch = odd.epoch + chance.choice((-1, 0, 0, 1))
             other = report if chance.random() < 0.5 else AttemptReport(output=4, cost_usd=chance.choice(COSTS))
             reports.insert(chance.randint(0, len(reports)), ReportAttempt(odd.task_id, epoch, "complete", other))
-        message = self._send(ReportAttempts(tuple(reports), caller=self._caller))
+        message = self._send(ReportAttempts(tuple(reports), caller=Caller(done[0].claim.tenant, self.name)))
         for held in done:
             held.asked = message
         return True
@@ -147,6 +150,10 @@ class SimulatedWorker:
     @property
     def _caller(self) -> Caller:
         return Caller(self.tenant, self.name)
+
+    def _caller_of(self, held: Held) -> Caller:
+        """Reports are made in the tenant of the task."""
+        return Caller(held.claim.tenant, self.name)
 
     def _report(self, held: Held, now: float) -> None:
         chance = self._simulation.chance
@@ -160,7 +167,7 @@ class SimulatedWorker:
         elif chance.random() < 0.15:
             held.due_at = now + chance.uniform(0, 4)
             note = AttemptReport(cost_usd=chance.choice(COSTS), session_id=chance.choice((None, "session")))
-            self._send(ReportAttempt(held.claim.task_id, held.claim.epoch, report=note, caller=self._caller))
+            self._send(ReportAttempt(held.claim.task_id, held.claim.epoch, report=note, caller=self._caller_of(held)))
         else:
             held.asked = self._signal(held, *self._draw_report())
 
@@ -182,7 +189,7 @@ class SimulatedWorker:
     def _signal(self, held: Held, signal: str, report: AttemptReport) -> Message:
         key = self._simulation.draw_key()
         return self._send(
-            ReportAttempt(held.claim.task_id, held.claim.epoch, signal, report, caller=self._caller, request_id=key)
+            ReportAttempt(held.claim.task_id, held.claim.epoch, signal, report, caller=self._caller_of(held), request_id=key)
         )
 
     # hearing
