@@ -1,4 +1,4 @@
-"""Circuit breakers: one a tool, shared by every worker of every process, with a single probe when it is half open."""
+"""Circuit breakers: one per tool, shared by all workers of all processes. A half-open one lets a single probe through."""
 
 from __future__ import annotations
 
@@ -33,25 +33,25 @@ def is_open(work: Work, task: Task) -> bool:
 
 
 def admits(breaker: Breaker) -> bool:
-    """Whether a task of this tool may begin now."""
+    """Whether the circuit lets a task of this tool begin now."""
     return breaker.phase == Phase.QUEUED or (breaker.phase == Phase.ACTIVE and breaker.probe_task_id is None)
 
 
 def refusal(work: Work, breaker: Breaker) -> CircuitOpen:
-    """What to tell whoever is kept waiting; a half-open one may close at any moment."""
+    """The error for a task that may not begin. A half-open circuit may close at any moment."""
     seconds = (breaker.retry_at - work.now).total_seconds() if breaker.retry_at and breaker.phase == Phase.HELD else 1
     return CircuitOpen(breaker.tool, seconds)
 
 
 def take_probe(work: Work, breaker: Breaker, task: Task) -> None:
-    """The one task that a half-open breaker lets through."""
+    """Make this task the probe of a half-open circuit."""
     if breaker.phase == Phase.ACTIVE:
         breaker.probe_task_id = task.id
         work.breakers.change(breaker)
 
 
 def leave(work: Work, task: Task) -> None:
-    """An attempt that is over leaves its places to the next one: among those at work, and as a probe if it had no answer."""
+    """An attempt has ended: free its place under the limits of the tool, and the probe if it ended without a result."""
     breaker = of_task(work, task)
     if breaker is None:
         return
@@ -74,7 +74,7 @@ def succeeded(work: Work, task: Task) -> None:
 
 
 def failed(work: Work, task: Task) -> None:
-    """Count a failure of the tool; a late one of an attempt that began before the breaker opened says nothing new."""
+    """Count a failure of the tool. A late one, of an attempt that began before the circuit opened, is ignored."""
     breaker = of_task(work, task)
     if breaker is None:
         return

@@ -1,4 +1,4 @@
-"""Money: what a run may spend, what its tasks have reserved of it, and what they really cost."""
+"""Budgets: what a run may spend, what its tasks have reserved, and what they have cost."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pointsman.store.rows import ZERO_USD, Run, Task
 
 
 def claim_room(run: Run, task: Task) -> Decimal | None:
-    """What to reserve for an attempt of this task; None when there is no money for it now."""
+    """The amount to reserve for an attempt of this task; None if the budget cannot cover it now."""
     if is_used_up(task):
         return None
     if run.budget_usd is None or task.budget_usd is None:
@@ -20,17 +20,17 @@ def claim_room(run: Run, task: Task) -> Decimal | None:
 
 
 def is_used_up(task: Task) -> bool:
-    """Attempts before have spent all that the task may."""
+    """Earlier attempts have spent the whole budget of the task."""
     return task.budget_usd is not None and bool(task.cost_usd) and task.cost_usd >= task.budget_usd
 
 
 def is_spent(run: Run) -> bool:
-    """Nothing is left, whatever is reserved."""
+    """The whole budget is spent, whatever is reserved."""
     return run.budget_usd is not None and run.spent_usd >= run.budget_usd
 
 
 def can_never_fit(run: Run, task: Task) -> bool:
-    """Not even with every reservation given back."""
+    """Not even if every reservation were returned."""
     if is_used_up(task):
         return True
     if run.budget_usd is None:
@@ -48,7 +48,7 @@ def reserve(work: Work, run: Run, task: Task, amount: Decimal) -> None:
 
 
 def spend(work: Work, task: Task, cost: Decimal) -> None:
-    """Count a cost that an attempt reports while it goes on; what it had reserved shrinks by as much."""
+    """Count a cost reported by a running attempt; its reservation shrinks by the same amount."""
     if cost:
         task.cost_usd += cost
         _book(work, task, cost, reserved=max(task.reserved_usd - cost, ZERO_USD))
@@ -56,35 +56,35 @@ def spend(work: Work, task: Task, cost: Decimal) -> None:
 
 
 def settle(work: Work, task: Task, cost: Decimal) -> None:
-    """Count the last cost of an attempt, and give back what it had reserved."""
+    """Count the last cost of an attempt, and return its reservation."""
     if cost or task.reserved_usd:
         task.cost_usd += cost
         _book(work, task, cost, reserved=ZERO_USD)
 
 
 def explain_want(run: Run, task: Task) -> str:
-    """Why a task can never begin."""
+    """Why the budget can never cover a task."""
     if is_used_up(task):
         assert task.budget_usd is not None
-        return f"it has spent {show(task.cost_usd)} USD of the {show(task.budget_usd)} that it may"
+        return f"the task has spent {show(task.cost_usd)} USD of its budget of {show(task.budget_usd)} USD"
     assert run.budget_usd is not None
     spent = f"{show(run.spent_usd)} of {show(run.budget_usd)} USD are spent"
-    wanted = f", and it may need {show(max(task.budget_usd - task.cost_usd, ZERO_USD))}" if task.budget_usd is not None else ""
-    return f"the budget of its run has no room for it: {spent}{wanted}"
+    wanted = "" if task.budget_usd is None else f", and it may need {show(max(task.budget_usd - task.cost_usd, ZERO_USD))} USD"
+    return f"the budget of the run cannot cover the task: {spent}{wanted}"
 
 
 def explain_overspending(work: Work, task: Task) -> str | None:
-    """Who has spent more than it may, the task or its run; None where there is room."""
+    """Which budget is exceeded, that of the task or of its run; None if neither is."""
     run = work.runs.rows[task.run_id]
     if task.budget_usd is not None and task.cost_usd > task.budget_usd:
-        return f"it has spent {show(task.cost_usd)} USD of the {show(task.budget_usd)} that it may"
+        return f"the task has spent {show(task.cost_usd)} USD of its budget of {show(task.budget_usd)} USD"
     if run.budget_usd is not None and run.spent_usd > run.budget_usd:
-        return f"its run has spent {show(run.spent_usd)} USD of the {show(run.budget_usd)} that it may"
+        return f"the run has spent {show(run.spent_usd)} USD of its budget of {show(run.budget_usd)} USD"
     return None
 
 
 def show(amount: Decimal) -> str:
-    """As people write it: databases keep six places."""
+    """Without trailing zeros: databases keep six places."""
     return f"{amount.normalize():f}"
 
 
@@ -92,7 +92,7 @@ def _book(work: Work, task: Task, cost: Decimal, *, reserved: Decimal) -> None:
     run = work.runs.rows[task.run_id]
     run.spent_usd += cost
     if reserved < task.reserved_usd:
-        work.wakeups |= Wakeup.TASKS  # there may be room for another one
+        work.wakeups |= Wakeup.TASKS  # the budget may cover another task now
     run.promised_usd += reserved - task.reserved_usd
     task.reserved_usd = reserved
     cover(run)
@@ -100,6 +100,6 @@ def _book(work: Work, task: Task, cost: Decimal, *, reserved: Decimal) -> None:
 
 
 def cover(run: Run) -> None:
-    """What was promised stays so; what is left of the budget covers it, or as much of it as there is."""
+    """Reserve what was promised to tasks, or as much of it as is left of the budget."""
     left = run.promised_usd if run.budget_usd is None else max(run.budget_usd - run.spent_usd, ZERO_USD)
     run.reserved_usd = min(run.promised_usd, left)

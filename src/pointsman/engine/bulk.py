@@ -1,7 +1,7 @@
-"""Tasks that are alike move together: one of them is decided, and one statement writes the same move for all.
+"""Bulk moves: of tasks that are alike one is decided, and one statement writes the same move for all of them.
 
-Alike are tasks of one run that stand in one state, ask for nothing but to be done, and have had the same happen to them; all
-others are looked at one by one.
+Tasks are alike if they belong to one run, are in the same state, have no special settings, and have had the same history.
+All others are decided one by one.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pointsman.kernel.machine import Outcome, Phase, Refusal
 from pointsman.store.rows import Task, TaskKey
 
 FEWEST = 10
-"""It takes as many for a statement of their own to be less work than their share of a common one."""
+"""From this many tasks on, a statement of their own is cheaper than rows of a common one."""
 _likeness = attrgetter(
     "tenant",
     "run_id",
@@ -36,7 +36,7 @@ _likeness = attrgetter(
 
 
 def sort(work: Work, keys: Iterable[TaskKey]) -> list[list[TaskKey]]:
-    """Those that could go together, group by group; whoever goes alone is a group of one. Their runs are in hand."""
+    """Groups of tasks that may move together; a task on its own is a group of one. Their runs are loaded."""
     groups: dict[tuple[object, ...], list[TaskKey]] = {}
     for key in keys:
         likeness = _likeness(key) if _is_plain(work, key) else (key.id,)
@@ -47,7 +47,7 @@ def sort(work: Work, keys: Iterable[TaskKey]) -> list[list[TaskKey]]:
 
 
 def lead(work: Work, task: Task, group: Sequence[TaskKey], signal: str, report: tasks.Report) -> bool:
-    """Let the others of its group follow a task, if it goes where that makes no difference."""
+    """Let the rest of a group follow a task, if its move has no effects that differ from task to task."""
     decided = tasks.decide(work, task, signal, report)
     if isinstance(decided, Refusal) or len(decided) != 1 or "schedule_retry" in decided[0].effects:
         return False
@@ -62,7 +62,7 @@ def lead(work: Work, task: Task, group: Sequence[TaskKey], signal: str, report: 
 
 
 def _is_plain(work: Work, key: TaskKey) -> bool:
-    """Nothing about it may differ from one to the next: no tool, no limits, no money, and no clock that runs ahead of ours."""
+    """Whether nothing can differ between such tasks: no tool, no limits, no budget, and no clock ahead of ours."""
     if not key.plain or key.id in work.tasks.rows or key.entered_at > work.now:
         return False
     policy = read_policy(key.policy)

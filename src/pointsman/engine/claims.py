@@ -268,7 +268,7 @@ def _claim_one(work: Work, worker: Worker, task: Task) -> bool:
     if tasks.try_send(work, task, "claim", cause, report):
         return False
     if run.phase == Phase.QUEUED and not run.allocates:
-        runs.try_send(work, run, "start", Cause(reason=f"{task.name} was claimed first"), facts=runs.facts_of(run))
+        runs.try_send(work, run, "start", Cause(reason=f"first task claimed: {task.name}"), facts=runs.facts_of(run))
     if circuit_open:
         assert breaker
         error = tasks.as_error(str(breakers.refusal(work, breaker)), type="circuit_open")

@@ -1,4 +1,4 @@
-"""What follows from what: freed dependents, parents, workers, runs, until nothing follows any more."""
+"""What follows from a move: released dependents, parents, workers, runs, until nothing is left to follow."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from pointsman.store.rows import Subtasks, Task
 
 
 def settle(work: Work, *, claims_follow: bool = False) -> None:
-    """Let everything follow, tasks first: what becomes of a run is decided when its tasks stand still.
+    """Let everything follow, tasks first: the state of a run is decided when none of its tasks moves any more.
 
-    Where claims follow, workers are looked at after them: who finishes and claims in one commit is busy all the time.
+    Before claims, workers are left for later: a worker that finishes and claims in one commit stays busy.
     """
     while True:
         if work.succeeded:
@@ -55,13 +55,13 @@ def _free_dependents(work: Work) -> None:
 
 
 def _tell_dependents(work: Work) -> None:
-    """A task that is not critical is passed over when it fails; behind another one, each lifecycle has its own rule."""
+    """Skip a failed task that is not critical. For the dependents of any other, the lifecycle decides."""
     failed, work.failed = work.failed, []
     stopped = []
     for task_id in failed:
         task = work.tasks.rows[task_id]
         passed_over = not task.critical and task.outcome == Outcome.FAILURE and work.takes(task, "skip")
-        if not (passed_over and tasks.try_send(work, task, "skip", Cause(reason="it failed, and it is not critical")) is None):
+        if not (passed_over and tasks.try_send(work, task, "skip", Cause(reason="failed, but not critical")) is None):
             stopped.append(task_id)
     if not stopped:
         return
@@ -73,7 +73,7 @@ def _tell_dependents(work: Work) -> None:
 
 
 def _stop_doomed(work: Work) -> None:
-    """Whoever queues up behind something that has failed already need not wait."""
+    """Stop tasks that were queued behind a dependency that has already failed."""
     behind, work.behind = work.behind, []
     work.flush()
     for task_id in work.transaction.find_doomed(behind):
@@ -82,7 +82,7 @@ def _stop_doomed(work: Work) -> None:
 
 def _stop(work: Work, task: Task) -> None:
     if work.takes(task, "dependency_failed"):
-        reason = "something that it depends on failed for good"
+        reason = "a dependency failed"
         tasks.try_send(work, task, "dependency_failed", Cause(reason=reason), tasks.Report(error=tasks.as_error(reason)))
 
 
@@ -108,11 +108,11 @@ def _tell_parents(work: Work) -> None:
 
 
 def _tell_parent(work: Work, parent: Task, subtasks: Subtasks) -> None:
-    """A parent that waits for an answer waits for that, whatever its subtasks do."""
+    """Tell a parent task how its subtasks ended, unless it waits for an answer of a person."""
     if parent.phase != Phase.HELD or parent.question is not None:
         return
     if subtasks.failed and work.takes(parent, "child_failed"):
-        reason = "one of its subtasks failed for good"
+        reason = "a subtask failed"
         tasks.try_send(work, parent, "child_failed", Cause(reason=reason), tasks.Report(error=tasks.as_error(reason)))
     elif subtasks.is_done and work.takes(parent, "children_done"):
-        tasks.try_send(work, parent, "children_done", Cause(reason="all its subtasks are done"))
+        tasks.try_send(work, parent, "children_done", Cause(reason="all subtasks succeeded"))

@@ -1,7 +1,7 @@
-"""What a tool bears: how many attempts at once, and how many beginnings in any stretch of time, whoever makes them.
+"""The limits of a tool: how many attempts run at once, and how many start within a window of time, over all workers.
 
-Attempts at work are counted from the tasks themselves, so the count cannot drift. When the last ones began is kept with the
-breaker of the tool, whose lock everybody takes who begins or ends one.
+Running attempts are counted from the tasks themselves, so the count cannot drift. The times of the latest starts are kept
+with the breaker of the tool, which is locked whenever an attempt starts or ends.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from pointsman.store.contract import Wakeup
 from pointsman.store.rows import Breaker
 
 FINEST = 100
-"""So many beginnings are kept one by one; of more, those within a hundredth of the window together, as if made at its end."""
+"""Up to this many starts are kept one by one. Of more, those within a hundredth of the window count as one instant, its end."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 Begun = tuple[int, int]
-"""An instant in microseconds, and how many began then."""
+"""An instant in microseconds, and how many attempts started then."""
 
 
 def has_room(work: Work, breaker: Breaker) -> bool:
-    """Whether one more may begin now; the breaker is locked."""
+    """Whether one more attempt may start now; the breaker is locked."""
     at_work = 0 if breaker.max_concurrent is None else work.count_at_work(breaker)
     return not is_full(breaker, at_work, work.now)
 
@@ -36,7 +36,7 @@ def is_full(breaker: Breaker, at_work: int, now: datetime) -> bool:
 
 
 def begin(work: Work, breaker: Breaker, at: datetime) -> None:
-    """One more is at work, since this instant."""
+    """Record that an attempt started at this instant."""
     work.begin_at_work(breaker)
     if breaker.rate_count is None or breaker.rate_seconds is None:
         return
@@ -45,7 +45,7 @@ def begin(work: Work, breaker: Breaker, at: datetime) -> None:
     last, number = begun[-1] if begun else (instant, 0)
     if instant > last:
         begun.append((instant, 1))
-    else:  # also where clocks disagree: what follows is never earlier than what it follows
+    else:  # clocks may disagree: a later start never counts as an earlier one
         begun[-1:] = [(last, number + 1)]
     breaker.begun = msgspec.json.encode(begun).decode()
     work.breakers.change(breaker)
@@ -53,14 +53,14 @@ def begin(work: Work, breaker: Breaker, at: datetime) -> None:
 
 
 def end(work: Work, breaker: Breaker) -> None:
-    """One is at work no longer, and leaves its place to those that wait."""
+    """An attempt has ended: wake workers that wait for its place."""
     work.forget_at_work(breaker)
     if breaker.max_concurrent is not None:
         work.wakeups |= Wakeup.TASKS
 
 
 def watch(work: Work, breaker: Breaker) -> None:
-    """Where no more may begin for a while, tell those that wait when that is over."""
+    """While the rate is used up, set a timer for the instant at which another attempt may start."""
     if breaker.rate_count is None or breaker.rate_seconds is None:
         return
     begun = _recent(breaker, work.now)
@@ -74,7 +74,7 @@ def watch(work: Work, breaker: Breaker) -> None:
 
 
 def _recent(breaker: Breaker, now: datetime) -> list[Begun]:
-    """What began within the window that ends now, the oldest first."""
+    """The starts within the window that ends now, oldest first."""
     since = (now - timedelta(seconds=breaker.rate_seconds or 0) - _EPOCH) // _MICROSECOND
     return [begun for begun in msgspec.json.decode(breaker.begun, type=list[Begun]) if begun[0] > since]
 

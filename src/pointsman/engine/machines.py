@@ -1,4 +1,4 @@
-"""The machines in use: which version a new entity gets, and which one an old entity began with."""
+"""The machines in use: the version that a new entity gets, and the one that an existing entity began with."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pointsman.store.rows import MachineRow
 
 
 class Machines:
-    """All machines that the database knows, by the number under which it knows them."""
+    """All machines in the database, by their number there."""
 
     def __init__(self, lifecycles: Iterable[Lifecycle]) -> None:
         self.lifecycles: Mapping[str, Lifecycle] = {lifecycle.name: lifecycle for lifecycle in lifecycles}
@@ -23,7 +23,7 @@ class Machines:
         self._numbers: dict[tuple[str, int], int] = {}
 
     def register(self, transaction: Transaction) -> None:
-        """Make every machine of every lifecycle known to the database, and learn those that others have registered."""
+        """Store every machine of every lifecycle, and learn the numbers of those that are stored already."""
         stored = {(row.name, row.version): row for row in transaction.list_machines()}
         for machine, text in self._in_use():
             fingerprint = take_fingerprint(machine)
@@ -32,7 +32,7 @@ class Machines:
                 row = transaction.insert_machine(machine, fingerprint=fingerprint, definition=text)
             elif row.fingerprint != fingerprint:
                 raise LifecycleError(
-                    f"Version {machine.version} of {machine.name} is in use already, and it is another one. "
+                    f"Version {machine.version} of {machine.name} is already in use with other transitions. "
                     f"Give the changed lifecycle '{machine.lifecycle}' a new version number."
                 )
             self._learn(row.id, machine)
@@ -51,7 +51,7 @@ class Machines:
         return self._numbers[machine.name, machine.version]
 
     def machine(self, number: int, reader: Reader) -> Machine:
-        """The machine of that number; one that another process registered is read from the database."""
+        """The machine with this number. One that another process registered is read from the database."""
         machine = self._machines.get(number)
         if machine is None:
             row = next(row for row in reader.list_machines() if row.id == number)
@@ -60,16 +60,16 @@ class Machines:
         return machine
 
     def known(self, number: int) -> Machine | None:
-        """The machine of that number, if it has been met before."""
+        """The machine with this number, if this process has read it."""
         return self._machines.get(number)
 
     def may_complete(self, number: int, state: str) -> bool:
-        """Whether a run that stands there could be told that its tasks are done, or begin in order to be told."""
+        """Whether a run in this state takes `complete`, or `start` as the step before it."""
         machine = self.known(number)
         return machine is not None and any(machine.moves(state, signal) for signal in ("complete", "start"))
 
     def limits(self) -> list[tuple[int, str, float]]:
-        """Every state that should not last, as (machine, state, seconds)."""
+        """Every state with a longest stay, as (machine, state, seconds)."""
         return [
             (number, state.name, state.longest_stay_seconds)
             for number, machine in self._machines.items()
@@ -90,7 +90,7 @@ class Machines:
 
 
 def check_fitness(machine: Machine) -> None:
-    """A sound machine may still ask for what the engine cannot do: run something without a worker, or take a success back."""
+    """Refuse a valid machine that needs what the engine cannot do: run a task without a worker, or undo a success."""
     if machine.kind is not Kind.TASK:
         return
     for move in machine.transitions:
@@ -98,18 +98,18 @@ def check_fitness(machine: Machine) -> None:
         begins = entered.phase is Phase.ACTIVE and (left.phase is not Phase.ACTIVE or left is entered)
         if begins and move.signal != "claim":
             raise LifecycleError(
-                f"{machine.name}: '{move}' begins work without a worker. "
-                "Lead it to a state of phase queued, and let a claim begin it."
+                f"{machine.name}: '{move}' starts work without a worker. "
+                "Let it lead to a state of phase queued, from where a claim starts the work."
             )
         if left.outcome is Outcome.SUCCESS:
             raise LifecycleError(
-                f"{machine.name}: '{move}' takes a success back, and what depends on it may have begun. "
-                "Let it end in a state that is not a success until it is sure."
+                f"{machine.name}: '{move}' undoes a success, but dependents may have started already. "
+                "Use a state that is not a success until the result is final."
             )
 
 
 def take_fingerprint(machine: Machine) -> str:
-    """What a machine means, whatever its file looks like: two with the same fingerprint behave alike."""
+    """A hash of what a machine does, whatever its file looks like: machines with the same one behave the same."""
     lines = [
         machine.name,
         machine.kind.value,
@@ -122,12 +122,12 @@ def take_fingerprint(machine: Machine) -> str:
 
 
 def allocates(machine: Machine) -> bool:
-    """Whether a run of this machine begins only with workers of its own."""
+    """Whether a run of this machine starts only with workers of its own."""
     return any("allocate_workers" in move.effects for move in machine.transitions)
 
 
 def waits_in_queue(machine: Machine) -> bool:
-    """Whether a task waits for its dependencies where a worker could claim it, because only there it can fail with them."""
+    """Whether its tasks wait for dependencies in a queued state, because only from there they can fail with them."""
     return any(
         move.signal == "dependency_failed" and machine.state(move.from_state).phase is Phase.QUEUED
         for move in machine.transitions

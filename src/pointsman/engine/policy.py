@@ -1,4 +1,4 @@
-"""What was agreed for a task or a run when it was submitted, beside the limits that the database itself keeps."""
+"""The policy of a task or a run, as it was submitted: what the database does not enforce itself."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pointsman.world import Chance
 
 
 class Backoff(Struct, frozen=True, omit_defaults=True):
-    """How long to wait before the next try: `base_seconds`, then `factor` times as long each time, spread by up to `jitter`."""
+    """The delay before a retry: `base_seconds`, multiplied by `factor` for each further one, plus up to `jitter`."""
 
     base_seconds: Annotated[float, number(0, MAX_SECONDS), "The first delay."] = 1.0
     factor: Annotated[float, number(1, 1000), "How much longer each delay is than the one before."] = 2.0
@@ -23,7 +23,7 @@ class Backoff(Struct, frozen=True, omit_defaults=True):
     jitter: Annotated[float, number(0, 10), "A random share is added, so that tasks that failed together retry apart."] = 0.1
 
     def delay(self, exponent: int, chance: Chance) -> timedelta:
-        # A limit on the exponent, so that no number of tries can overflow.
+        # The exponent is limited so that no number of retries overflows.
         seconds = min(self.base_seconds * self.factor ** min(exponent, 64), self.max_seconds)
         return timedelta(seconds=seconds * (1 + chance.uniform(0, self.jitter)))
 
@@ -33,15 +33,15 @@ class Policy(Struct, frozen=True, omit_defaults=True):
     timeout_seconds: float | None = None
     """A task: how long one attempt may take. A run: how long all of it may take."""
     reclaim_after_seconds: float | None = None
-    """A task: an attempt older than this may be taken over, whatever its worker says."""
+    """A task: an attempt older than this may be reclaimed, whatever its worker reports."""
     approval_seconds: float | None = None
     """A gate: how long it waits for a person."""
     retry_on_failure: bool = True
     on_open_circuit: Literal["wait", "fail"] = "wait"
     capabilities: tuple[str, ...] = ()
-    """A run with workers of its own: what each of them must be able to do."""
+    """A run with workers of its own: the capabilities that each of them needs."""
     autostart: bool = True
-    """A run: its tasks begin without being asked."""
+    """A run: its tasks become ready on their own."""
 
 
 @lru_cache(maxsize=4096)

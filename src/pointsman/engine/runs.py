@@ -1,4 +1,4 @@
-"""What becomes of a run: its state follows from its tasks, in the same commit, along the moves that its machine has."""
+"""Runs: the state of a run follows from its tasks, in the same commit, along the transitions of its machine."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def facts_of(run: Run, situation: Situation | None = None, *, free_workers: int 
 
 
 def assess(work: Work, run: Run) -> Situation:
-    """How the tasks of a run stand, by what has been decided so far."""
+    """The situation of the tasks of a run, including what was decided in this transaction."""
     work.flush()
     return work.transaction.assess_runs([run.id])[0]
 
@@ -54,9 +54,9 @@ def send(work: Work, run: Run, signal: str, cause: Cause, *, error: str | None =
 
 
 def make_ready(work: Work, run: Run) -> None:
-    """A run whose tasks are all there may begin, where its machine wants to be told so."""
+    """Send `ready` to a run whose tasks are all created, if its machine takes that signal."""
     if run.missing_tasks == 0 and work.takes(run, "ready"):
-        try_send(work, run, "ready", Cause(reason="its tasks are all there"), facts=facts_of(run))
+        try_send(work, run, "ready", Cause(reason="all tasks created"), facts=facts_of(run))
 
 
 def try_send(
@@ -70,7 +70,7 @@ def try_send(
     output: str | None = None,
     reopens: bool = True,
 ) -> Refusal | None:
-    """Move a run and whatever goes with it, or say why not and change nothing."""
+    """Move a run and what depends on its state, or return why it cannot move and change nothing."""
     decided = work.decide(run, signal, facts or facts_of(run, assess(work, run)))
     if isinstance(decided, Refusal):
         return decided
@@ -83,7 +83,7 @@ def try_send(
 
 
 def settle(work: Work) -> None:
-    """Let every run in which something happened follow its tasks."""
+    """Move every run whose tasks have changed to where its tasks lead."""
     busy = {task.run_id for task in work.tasks.rows.values() if _goes_on(task)}
     unsettled = [run_id for run_id in sorted(work.unsettled_runs) if _may_follow(work, work.runs.rows[run_id], busy)]
     work.unsettled_runs = set()
@@ -95,12 +95,12 @@ def settle(work: Work) -> None:
 
 
 def may_wait(work: Work) -> bool:
-    """Whether all that could follow can as well be looked at after the claims, which often leave nothing to follow."""
+    """Whether runs can be settled after the claims, which often leave nothing to settle."""
     return not work.struck_runs and all(work.runs.rows[run_id].phase == Phase.ACTIVE for run_id in work.unsettled_runs)
 
 
 def _may_follow(work: Work, run: Run, busy: Set[str]) -> bool:
-    """A run that may work stays as it is as long as one of its tasks goes on, unless another one has failed."""
+    """A run stays as it is while one of its tasks continues, unless another task has just failed."""
     stays = run.phase in (Phase.QUEUED, Phase.ACTIVE) and run.id in busy and run.id not in work.struck_runs
     return run.phase != Phase.DONE and not stays
 
@@ -111,7 +111,7 @@ def _goes_on(task: Task) -> bool:
 
 def _settle_one(work: Work, run: Run, situation: Situation) -> None:
     facts = facts_of(run, situation)
-    # A new failure stops a run at once. An old one does so when nothing else goes on: a person may be mending one by one.
+    # A new failure stops a run at once. An old one stops it when no task continues: a person may be retrying one by one.
     if situation.failed_task and (run.id in work.struck_runs or not situation.moving):
         _fail(work, run, facts, situation.failed_task)
     elif run.missing_tasks:
@@ -120,12 +120,12 @@ def _settle_one(work: Work, run: Run, situation: Situation) -> None:
         _fail(work, run, facts, situation.last_failure)
     elif not situation.unfinished:
         _begin(work, run, facts)
-        try_send(work, run, "complete", Cause(reason="all its tasks are done"), facts=facts)
+        try_send(work, run, "complete", Cause(reason="all tasks succeeded"), facts=facts)
     elif not situation.moving:
         _begin(work, run, facts)
-        try_send(work, run, "wait", Cause(reason="only a person can move it on"), facts=facts)
+        try_send(work, run, "wait", Cause(reason="waiting for a person"), facts=facts)
     elif run.phase == Phase.HELD and work.takes(run, "proceed"):
-        try_send(work, run, "proceed", Cause(reason="its tasks go on"), facts=facts)
+        try_send(work, run, "proceed", Cause(reason="tasks continue"), facts=facts)
 
 
 def _fail(work: Work, run: Run, facts: RunFacts, task_id: str) -> None:
@@ -137,8 +137,8 @@ def _fail(work: Work, run: Run, facts: RunFacts, task_id: str) -> None:
 
 
 def expire(work: Work, run: Run) -> None:
-    """Its time is over, wherever it stands: one that has not begun, or is paused, goes on just to end."""
-    reason = "it took longer than it may"
+    """The run has exceeded its timeout. One that has not started, or is paused, starts or resumes first so that it can end."""
+    reason = "the run exceeded its timeout"
     for signal in ("start", "resume"):
         if not work.takes(run, "expire") and work.takes(run, signal) and not run.allocates:
             try_send(work, run, signal, Cause(reason=reason), facts=facts_of(run))
@@ -147,9 +147,9 @@ def expire(work: Work, run: Run) -> None:
 
 
 def _begin(work: Work, run: Run, facts: RunFacts) -> None:
-    """A run that has not begun begins before it can end: every machine wants to see that."""
+    """Start a run that has not started: every machine requires that before it can end."""
     if run.phase == Phase.QUEUED and not run.allocates:
-        try_send(work, run, "start", Cause(reason="so that it can end"), facts=facts)
+        try_send(work, run, "start", Cause(reason="started so that it can end"), facts=facts)
 
 
 def _take(work: Work, run: Run, transition: Transition, cause: Cause, error: str | None, output: str | None) -> None:
@@ -165,7 +165,7 @@ def _take(work: Work, run: Run, transition: Transition, cause: Cause, error: str
     work.watch_stay(run, Kind.RUN, state, run.id)
     for effect in transition.effects:
         _apply(work, run, effect, cause, error, output)
-    # A run that has succeeded has no task left that could begin.
+    # A run that has succeeded has no task left to start.
     if is_open(run, state) != was_open and state.outcome is not Outcome.SUCCESS:
         _open(work, run, now_open=is_open(run, state))
     if state.phase is Phase.QUEUED and run.allocates:
@@ -188,14 +188,14 @@ def _effects_into(work: Work, run: Run, state: State) -> set[str]:
 
 
 def is_open(run: Run, state: State) -> bool:
-    """Whether tasks of a run in this state may begin: a run that needs workers of its own has to have them first."""
+    """Whether tasks of a run in this state may start. A run with workers of its own needs them first."""
     if run.missing_tasks:
         return False
     return state.phase is Phase.ACTIVE or (state.phase is Phase.QUEUED and not run.allocates)
 
 
 def tell_tasks(work: Work, run: Run) -> None:
-    """Let the tasks of a run know whether they may begin."""
+    """Store with the tasks of a run whether they may start."""
     _open(work, run, now_open=is_open(run, work.machine(run).state(run.state)))
 
 
@@ -233,16 +233,16 @@ def _apply(work: Work, run: Run, effect: str, cause: Cause, error: str | None, o
 
 
 def _cancel_tasks(work: Work, run: Run, cause: Cause) -> None:
-    """Call off whatever has not ended; what must be killed first is told so, and follows when its process has ended."""
+    """Cancel every task that has not ended. A running one is canceled when its worker has ended the process."""
     work.flush()
-    reason = cause.reason or f"its run is {run.state}"
+    reason = cause.reason or f"the run is {run.state}"
     for task in work.transaction.select_run_tasks(run.id, UNFINISHED):
         work.tasks.hold([task])
         tasks.cancel(work, work.tasks.rows[task.id], Cause(cause.actor, reason))
 
 
 def _reopen_tasks(work: Work, run: Run, cause: Cause) -> None:
-    """Another try of a run is another try of what failed in it."""
+    """A retry of a run retries the tasks that failed in it."""
     work.flush()
     for task in work.transaction.select_run_tasks(run.id, (Phase.DONE.value,)):
         work.tasks.hold([task])
@@ -250,7 +250,7 @@ def _reopen_tasks(work: Work, run: Run, cause: Cause) -> None:
 
 
 def _set_deadline(work: Work, run: Run) -> None:
-    """Timers are dropped all together; the one for the whole run goes on."""
+    """Set the timeout of the whole run again, after all timers of the run were dropped."""
     seconds = read_policy(run.policy).timeout_seconds
     if seconds is not None:
         work.set_timer(run, Kind.RUN, "deadline", run.created_at + timedelta(seconds=seconds), run.id)

@@ -1,7 +1,7 @@
-"""What becomes of a task when a signal reaches it: the kernel says where it goes, its phases and effects say what that takes.
+"""Tasks: the kernel decides where a signal leads; the phases and effects of that transition decide what changes.
 
-Entering `active` begins an attempt, leaving it ends the attempt; entering `done` frees or blocks whatever depends on the task.
-Nothing here knows the name of a state.
+Entering `active` begins an attempt, leaving it ends the attempt. Entering `done` releases or blocks the dependents of the
+task. Nothing here knows the name of a state.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pointsman.store.rows import ZERO_USD, Task, Worker
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What comes with a signal: from a worker about its attempt, or from a person."""
+    """What a worker reports about its attempt with a signal, or a person says with one."""
 
     output: str | None = None
     error: str | None = None
@@ -36,20 +36,20 @@ class Report:
     log_path: str | None = None
     retryable: bool = True
     usage_limit_until: datetime | None = None
-    """The work could not be done before this instant, through no fault of its own: the try does not count."""
+    """A usage limit of the tool lasts until this instant: the attempt does not count."""
     question: str | None = None
     answer: str | None = None
     comment: str | None = None
     process_ended: bool = True
     worker: Worker | None = None
-    """Who claims it."""
+    """The worker that claims the task."""
 
 
 NOTHING = Report()
 
 
 class TaskFacts:
-    """What the guards of a task may ask, answered when they ask."""
+    """The facts that the guards of a task ask for, each computed when it is asked for."""
 
     __slots__ = ("_report", "_task", "_work")
 
@@ -121,7 +121,7 @@ class TaskFacts:
 
     @property
     def retry_on_failure(self) -> bool:
-        """What could not be tried has not failed."""
+        """A usage limit is no failure of the task."""
         return self._report.usage_limit_until is not None or read_policy(self._task.policy).retry_on_failure
 
     @property
@@ -130,7 +130,7 @@ class TaskFacts:
 
 
 def check(work: Work, task: Task, signal: str, report: Report) -> tuple[Transition, ...]:
-    """Where a signal would lead; raises `TransitionRefused` where it leads nowhere."""
+    """The transitions that a signal leads to; raises `TransitionRefused` if there are none."""
     decided = decide(work, task, signal, report)
     if isinstance(decided, Refusal):
         raise TransitionRefused(decided)
@@ -138,7 +138,9 @@ def check(work: Work, task: Task, signal: str, report: Report) -> tuple[Transiti
 
 
 def decide(work: Work, task: Task, signal: str, report: Report) -> tuple[Transition, ...] | Refusal:
-    """What the kernel says; but nothing is ready while something that it depends on is open, nor waits without a session."""
+    """What the kernel decides. Two rules hold for every machine: no task is ready before its dependencies are met, and no task
+    enters a state that needs a session without one.
+    """
     facts = TaskFacts(work, task, report)
     decided = work.decide(task, signal, facts)
     if isinstance(decided, Refusal):
@@ -162,7 +164,7 @@ def send(work: Work, task: Task, signal: str, cause: Cause, report: Report = NOT
 
 
 def try_send(work: Work, task: Task, signal: str, cause: Cause, report: Report = NOTHING) -> Refusal | None:
-    """Move a task, or say why not and change nothing."""
+    """Move a task, or return why it cannot move and change nothing."""
     decided = decide(work, task, signal, report)
     if isinstance(decided, Refusal):
         return decided
@@ -177,9 +179,9 @@ def take(work: Work, task: Task, decided: tuple[Transition, ...], cause: Cause, 
 
 
 def cancel(work: Work, task: Task, cause: Cause) -> Refusal | None:
-    """Cancel a task now, or note that it shall be cancelled as soon as its process has ended."""
+    """Cancel a task now, or request that its worker ends the process first."""
     running = may_run(task)
-    report = Report(process_ended=not running, retryable=False, error=as_error(cause.reason or "called off"))
+    report = Report(process_ended=not running, retryable=False, error=as_error(cause.reason or "canceled"))
     refusal = try_send(work, task, "cancel", cause, report)
     if refusal and running and work.takes(task, "cancel"):
         if task.cancel_requested_at is None:
@@ -191,19 +193,19 @@ def cancel(work: Work, task: Task, cause: Cause) -> Refusal | None:
 
 
 def may_run(task: Task) -> bool:
-    """Whether somebody works on it, for all that is known here."""
+    """Whether a worker may be running it."""
     return task.phase == Phase.ACTIVE and not task.lease_expired
 
 
 def end_lost(work: Work, task: Task) -> None:
-    """An attempt was lost where only another claim could take it over, and its run has ended: nobody will."""
-    reason = "its attempt was lost, and its run has ended"
+    """End a task whose attempt was lost after its run had ended: no claim will take it over."""
+    reason = "attempt lost after the run had ended"
     if cancel(work, task, Cause(reason=reason)):
         try_send(work, task, "fail", Cause(reason=reason), Report(error=as_error(reason), retryable=False))
 
 
 def try_again(work: Work, task: Task, cause: Cause) -> None:
-    """Another try of a task that has failed, where its machine knows such a thing."""
+    """Retry a task that has failed, if its machine has a transition for that."""
     if task.outcome != Outcome.FAILURE:
         return
     for signal in ("retry", "reset", "resume"):
@@ -213,7 +215,7 @@ def try_again(work: Work, task: Task, cause: Cause) -> None:
 
 
 def grant_attempt(task: Task) -> None:
-    """What a person asks for is not refused for want of attempts."""
+    """Allow one more attempt: what a person asks for does not fail because of the limit."""
     if task.phase != Phase.DONE and task.max_attempts is not None:
         task.attempt_count = min(task.attempt_count, task.max_attempts - 1)
 
@@ -291,7 +293,7 @@ def _begin_attempt(work: Work, task: Task, policy: Policy, report: Report) -> No
 
 
 def _set_limits(work: Work, task: Task, policy: Policy) -> None:
-    """How long the attempt may take, checks and all."""
+    """Set the timers that limit how long the attempt may take, including its checks."""
     assert task.attempt_started_at
     for purpose, seconds in (("timeout", policy.timeout_seconds), ("reclaim", policy.reclaim_after_seconds)):
         if seconds is not None:
@@ -299,7 +301,7 @@ def _set_limits(work: Work, task: Task, policy: Policy) -> None:
 
 
 def _end_attempt(work: Work, task: Task, report: Report) -> None:
-    """What is known of the attempt now; the law writes it down with the move that ends it."""
+    """Complete the columns of the attempt. The law stores them with the move that ends it."""
     assert task.attempt_worker_id
     _note(task, report)
     task.attempt_error = report.error
@@ -315,7 +317,7 @@ def _end_attempt(work: Work, task: Task, report: Report) -> None:
 
 
 def note_attempt(work: Work, task: Task, report: Report) -> None:
-    """Keep what an attempt that goes on has cost, and which session and log it has."""
+    """Store the cost, the session and the log of a running attempt."""
     _note(task, report)
     budgets.spend(work, task, report.cost_usd)
     work.tasks.change(task)
@@ -349,11 +351,11 @@ def _apply(task: Task, effect: str, report: Report) -> None:
         case "keep_session":
             task.keep_session = True
         case _:
-            pass  # for the worker: checks to run, processes to end
+            pass  # for the worker: run checks, end processes
 
 
 def _schedule_retry(work: Work, task: Task, transition: Transition, policy: Policy, report: Report) -> None:
-    """Document 003 counts attempts where the others count retries: who counts no retry waits by its attempts."""
+    """The approval lifecycle counts attempts, the others count retries: the delay grows with what is counted."""
     if report.usage_limit_until:
         due_at = max(report.usage_limit_until, work.now)
     else:
@@ -365,7 +367,7 @@ def _schedule_retry(work: Work, task: Task, transition: Transition, policy: Poli
 
 
 def _follow(work: Work, task: Task, state: State, policy: Policy) -> None:
-    """What the others have to know."""
+    """Note what has to follow for its run, its parent, its dependents and the workers that wait."""
     work.unsettled_runs.add(task.run_id)
     if task.parent_task_id and state.phase is Phase.DONE:
         work.parents.add(task.parent_task_id)

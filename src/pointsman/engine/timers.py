@@ -1,4 +1,4 @@
-"""What happens when an instant has come: each timer fires once, in the transaction that takes it, unless it is out of date."""
+"""Timers: each fires once, in the transaction that takes it, unless its entity has moved on."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def miss_silent(work: Work, limit: int = BATCH, skip: int = 0) -> int:
 
 
 def _load(work: Work, due: Collection[Timer], silent: Collection[str]) -> None:
-    """Everything in the order in which it is locked: runs, workers, breakers."""
+    """Load everything in locking order: runs, workers, breakers."""
     names = set(silent) | {timer.entity_id for timer in due if timer.kind == Kind.WORKER}
     held = work.transaction.find_held_tasks(sorted(names)) if names else []
     run_ids = {timer.run_id for timer in due if timer.run_id} | {run_id for _, _, run_id in held}
@@ -74,17 +74,17 @@ def _fire(work: Work, timer: Timer) -> None:
         case Run():
             _fire_for_run(work, row, timer.purpose)
         case Worker() if row.missing:
-            workers.try_send(work, row, "expire", Cause(reason="it has been silent for too long"))
+            workers.try_send(work, row, "expire", Cause(reason="no heartbeat for too long"))
         case Breaker() if timer.purpose == "rate":
-            work.wakeups |= Wakeup.TASKS  # more of its tool may begin
+            work.wakeups |= Wakeup.TASKS  # more tasks of its tool may start
         case Breaker():
-            breakers.try_send(work, row, "delay_over", Cause(reason="its cooldown is over"))
+            breakers.try_send(work, row, "delay_over", Cause(reason="cooldown elapsed"))
 
 
 def _fire_for_task(work: Work, task: Task, purpose: str) -> None:
     match purpose:
         case "retry" if work.takes(task, "delay_over"):
-            tasks.try_send(work, task, "delay_over", Cause(reason="its delay is over"))
+            tasks.try_send(work, task, "delay_over", Cause(reason="retry delay elapsed"))
         case "retry":
             task.available_at = None
             work.tasks.change(task)
@@ -92,17 +92,17 @@ def _fire_for_task(work: Work, task: Task, purpose: str) -> None:
             work.wakeups |= Wakeup.TASKS
         case "timeout" if task.phase == Phase.ACTIVE:
             seconds = read_policy(task.policy).timeout_seconds or 0
-            reason = f"it ran for more than {format_duration(seconds)}"
+            reason = f"timed out after {format_duration(seconds)}"
             breakers.failed(work, task)
             tasks.try_send(
                 work, task, "expire", Cause(reason=reason), tasks.Report(error=tasks.as_error(reason, type="timeout"))
             )
         case "reclaim" if task.phase == Phase.ACTIVE:
-            workers.lose_lease(work, task, Cause(reason="its attempt is older than it may be"))
+            workers.lose_lease(work, task, Cause(reason="the attempt exceeded reclaim_after_seconds"))
         case "approval":
             for signal in ("expire", "reject", "cancel"):
                 if work.takes(task, signal):
-                    reason = "nobody answered in time"
+                    reason = "no answer in time"
                     tasks.try_send(work, task, signal, Cause(reason=reason), tasks.Report(error=tasks.as_error(reason)))
                     break
         case _:
@@ -113,7 +113,7 @@ def _fire_for_run(work: Work, run: Run, purpose: str) -> None:
     if run.phase == Phase.DONE:
         return
     if purpose == "retry":
-        runs.try_send(work, run, "delay_over", Cause(reason="its delay is over"))
+        runs.try_send(work, run, "delay_over", Cause(reason="retry delay elapsed"))
     elif purpose == "deadline":
         runs.expire(work, run)
 

@@ -1,8 +1,8 @@
-"""One transaction at work: the rows it has in hand, the moves it has decided, and what is still to follow from them.
+"""The state of one transaction: the rows it has loaded, the moves it has decided, and what is still to follow from them.
 
-    load ──▶ decide (moves, changes) ──▶ flush ──▶ what follows ──▶ decide …  until nothing follows any more
+    load ──▶ decide (moves, changes) ──▶ flush ──▶ what follows ──▶ decide …  until nothing is left to follow
 
-Rows are changed in place. A row that moves twice is written twice, in order, because the database wants to see each move.
+Rows are changed in place. A row that moves twice is written twice, in order, because the law checks each move.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from pointsman.world import World
 
 _TEXT = {each: each.value for each in (*Phase, *Outcome)}
 TOLD = ("trigger", "reason", "actor", "metadata", "entered_at")
-"""What a line of the trail says beside the states."""
+"""What an audit row says besides the states."""
 Row = TypeVar("Row", bound=Entity)
 Changes = tuple[list[Row], list[str]]
-"""Rows, and the columns in which all of them have changed."""
+"""Rows, and the columns that have changed in all of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """Who wants a move, and why; kept with it in the audit trail."""
+    """Who caused a move, and why; stored with it in the audit trail."""
 
     actor: str = "engine"
     reason: str | None = None
@@ -43,23 +43,23 @@ class Cause:
 
 
 class Table(Generic[Row]):
-    """The rows of one kind that the transaction has in hand."""
+    """The rows of one kind that the transaction has loaded."""
 
     def __init__(self, row_type: type[Row]) -> None:
         self.rows: dict[str, Row] = {}
         self._columns = row_type.CHANGING
         self._read = attrgetter(*row_type.CHANGING)
         self._stored: dict[str, tuple[Any, ...]] = {}
-        """What the database has of each row, or will have when the waves before have reached it."""
+        """The values of each row in the database, once all earlier waves are written."""
         self.followers: dict[str, tuple[str, ...]] = {}
-        """By row: others that are like it, and go wherever it goes next."""
+        """By row: the ids of rows like it, which make the same next move."""
         self._new: dict[str, Row] = {}
         self._waves: list[dict[str, Row]] = []
         self._moves: dict[str, int] = {}
         self._changed: dict[str, Row] = {}
 
     def hold(self, rows: Iterable[Row]) -> None:
-        """Take rows in hand that were read; those that are there already have changed since, and stay."""
+        """Add rows that were read. A row that was loaded before may have changed since, and is kept."""
         for row in rows:
             if row.id not in self.rows:
                 self.rows[row.id] = row
@@ -73,7 +73,7 @@ class Table(Generic[Row]):
         self._new[row.id] = row
 
     def before_move(self, row: Row) -> None:
-        """To be called before a row is changed by a move: keeps what an earlier move has made of it."""
+        """Call this before a move changes a row: it keeps the row as an earlier move left it."""
         made = self._moves.get(row.id, 0)
         if made:
             self._waves[made - 1][row.id] = copy(row)
@@ -86,7 +86,7 @@ class Table(Generic[Row]):
         self._changed.pop(row.id, None)
 
     def change(self, row: Row) -> None:
-        """Note that a row was changed where it stands."""
+        """Note that a row was changed without a move."""
         if row.id not in self._moves and row.id not in self._new:
             self._changed[row.id] = row
 
@@ -99,17 +99,17 @@ class Table(Generic[Row]):
         return new
 
     def take_moved(self) -> list[Changes[Row]]:
-        """One wave after the other, so that a row is in its first state before it is in its second."""
+        """Wave by wave, so that the first move of a row is written before its second."""
         waves, self._waves = self._waves, []
         self._moves.clear()
         return [changes for wave in waves for changes in self._sort(wave.values())]
 
     def is_followed(self, names: Iterable[str]) -> bool:
-        """Whether some of these rows are about to go where another one goes, and are not in hand."""
+        """Whether some of these rows follow the next move of another row, and are not loaded."""
         return bool(self.followers) and not {name for names in self.followers.values() for name in names}.isdisjoint(names)
 
     def is_untouched(self, name: str) -> bool:
-        """Whether nothing of a row is still to be written."""
+        """Whether a row has no unwritten changes."""
         return name not in self._moves and name not in self._changed and name not in self._new
 
     def take_changed(self) -> list[Changes[Row]]:
@@ -121,14 +121,14 @@ class Table(Generic[Row]):
         return bool(self._new or self._waves or self._changed)
 
     def _sort(self, rows: Iterable[Row]) -> list[Changes[Row]]:
-        """Put together what has changed in the same columns: most rows of a batch have, and only these columns are written."""
+        """Group rows by the columns that have changed: most rows of a batch share them, and only these are written."""
         kinds: dict[bytes, list[Row]] = {}
         for row in rows:
             values = self._read(row)
             same = bytes(map(is_, values, self._stored[row.id]))
             self._stored[row.id] = values
             if row.id in self.followers:
-                same += row.id.encode()  # on its own: what it does, others do as well
+                same += row.id.encode()  # a group of its own: its followers are written with it
             kinds.setdefault(same, []).append(row)
         return [(rows, [name for name, is_same in zip(self._columns, same) if not is_same]) for same, rows in kinds.items()]  # noqa: B905
 
@@ -176,45 +176,45 @@ class Work:
         self.new_tenants: set[str] = set()
         self.subtasks_of: dict[str, Subtasks] = {}
         self.groups: list[list[TaskKey]] = []
-        """Tasks that are alike and of which the same was reported; the first of each group is in hand."""
+        """Tasks that are alike and got the same report; the first of each group is loaded."""
         self.wakeups = Wakeup.NOTHING
-        # what is to be written beside the rows that move
+        # To be written besides the rows that move.
         self.dependencies: list[Dependency] = []
         self.timers: dict[tuple[str, str], Timer] = {}
         self.dropped_timers: set[str] = set()
         self.notices: list[Notice] = []
-        # what is still to follow
+        # What is still to follow.
         self.waiting: list[str] = []
-        """Tasks that may be ready to begin."""
+        """Tasks that may be ready."""
         self.succeeded: list[str] = []
         self.failed: list[str] = []
         self.behind: list[str] = []
-        """Tasks that wait where a worker could claim them, perhaps for something that has failed already."""
+        """Queued tasks that wait for a dependency, which may have failed already."""
         self.parents: set[str] = set()
         self.unsettled_runs: set[str] = set()
         self.struck_runs: set[str] = set()
-        """Runs in which a task has failed just now."""
+        """Runs in which a task has failed in this transaction."""
         self.reviewed_workers: set[str] = set()
         self.lost: dict[str, list[str]] = {}
-        """By worker: tasks that it has lost and that nobody has taken over yet."""
+        """By worker: tasks that it has lost and that no claim has taken over yet."""
         self.leases_lost: list[tuple[str, str, int, str | None]] = []
         """(run, task, epoch, worker) of attempts that were lost."""
         self.allocation_wanted = False
         self._held: dict[str, int] = {}
         self._at_work: dict[str, int] = {}
         self.held_change: Counter[str] = Counter()
-        """By worker: how many tasks more it holds than at the beginning."""
+        """By worker: how many more tasks it holds than when the transaction began."""
 
     def ensure_tenant(self, tenant: str) -> None:
-        """Whoever gets something of its own for the first time is written down."""
+        """Store a tenant when it gets its first row."""
         if tenant not in self._tenants and tenant not in self.new_tenants:
             self.transaction.ensure_tenant(tenant, self.now)
             self.new_tenants.add(tenant)
 
-    # rows in hand
+    # loaded rows
 
     def load(self, *, task_ids: Collection[str] = (), run_ids: Collection[str] = ()) -> None:
-        """Lock the runs of these tasks, and these runs, and read both; unknown ids are simply not there afterwards."""
+        """Lock these runs and the runs of these tasks, and read both. Unknown ids are left out."""
         task_ids = self.tasks.missing(task_ids)
         if self.tasks.is_followed(task_ids):
             self.flush()
@@ -227,7 +227,7 @@ class Work:
             self.runs.hold(self.transaction.lock_runs(sorted(run_ids), of_tasks=of_tasks))
 
     def read_tasks(self, task_ids: Collection[str]) -> None:
-        """Tasks whose runs are locked."""
+        """Read tasks whose runs are locked."""
         if missing := self.tasks.missing(task_ids):
             self.tasks.hold(self.transaction.select_tasks(missing))
 
@@ -241,13 +241,13 @@ class Work:
             self.breakers.hold(self.transaction.lock_breakers(tenant, sorted(missing)))
 
     def load_subtasks(self, parent_ids: Collection[str]) -> None:
-        """How the subtasks of these tasks stand, by what has been written."""
+        """Read how far the subtasks of these tasks are, as written so far."""
         if parent_ids:
             for subtasks in self.transaction.assess_subtasks(parent_ids):
                 self.subtasks_of[subtasks.parent_task_id] = subtasks
 
     def count_held(self, worker_ids: Collection[str]) -> dict[str, int]:
-        """How many tasks these workers hold; asked of the database once, and counted here from then on."""
+        """How many tasks these workers hold: read once, and counted here from then on."""
         if missing := [worker_id for worker_id in worker_ids if worker_id not in self._held]:
             self.flush()
             held = self.transaction.count_held(missing)
@@ -262,7 +262,7 @@ class Work:
         self.reviewed_workers.add(worker_id)
 
     def count_at_work(self, breaker: Breaker) -> int:
-        """How many attempts of a tool go on, whose breaker is locked; asked once, and counted here while others begin."""
+        """How many attempts of a tool are running; its breaker is locked. Read once, and counted here as others start."""
         if breaker.id not in self._at_work:
             self.flush()
             self._at_work[breaker.id] = self.transaction.count_at_work(breaker.tenant, breaker.tool)
@@ -273,11 +273,11 @@ class Work:
             self._at_work[breaker.id] += 1
 
     def forget_at_work(self, breaker: Breaker) -> None:
-        """One has ended; whoever wants to know asks anew."""
+        """An attempt has ended: the next count is read from the database."""
         self._at_work.pop(breaker.id, None)
 
     def add_child(self, parent_id: str) -> None:
-        """A task has one more subtask, which whoever completes it in the same commit has to know."""
+        """Note that a task has a new, open subtask, also for a report about it in the same commit."""
         parent = self.tasks.rows[parent_id]
         parent.has_subtasks = True
         self.tasks.change(parent)
@@ -324,21 +324,21 @@ class Work:
         return self.machines.known(row.machine_id) or self.machines.machine(row.machine_id, self.transaction)
 
     def decide(self, row: Entity, signal: str, facts: object) -> tuple[Transition, ...] | Refusal:
-        """The transitions that `signal` leads to, as the kernel sees it."""
+        """The transitions that `signal` leads to, as the kernel decides."""
         decided = step(self.machine(row), Snapshot(row.state, row.entered_at), signal, facts, self.now)
         return decided if isinstance(decided, Refusal) else decided.taken
 
     def takes(self, row: Entity, signal: str) -> bool:
-        """Whether `signal` could do something where `row` stands, guards aside."""
+        """Whether the state of `row` takes `signal`, guards aside."""
         return (row.state, signal) in self.machine(row).moves_on
 
     def was_told(self, row: Entity, signal: str) -> bool:
-        """Whether it was `signal` that brought `row` to where it stands."""
+        """Whether `signal` led `row` to its present state."""
         moves = self.machine(row).transitions
         return any((move.to_state, move.trigger, move.signal) == (row.state, row.trigger, signal) for move in moves)
 
     def move(self, row: Entity, transition: Transition, cause: Cause) -> State:
-        """Put a row where a transition leads to; `before_move` comes first, and what its kind needs is the caller's."""
+        """Put a row into the state that a transition leads to. Callers call `before_move` first, and do what its kind needs."""
         state = self.machine(row).state(transition.to_state)
         row.state = state.name
         row.phase = _TEXT[state.phase]
@@ -348,7 +348,7 @@ class Work:
         row.reason = cause.reason
         row.actor = cause.actor
         row.metadata = msgspec.json.encode(cause.metadata).decode() if cause.metadata else None
-        # Clocks of several machines may disagree a little; what follows is never earlier than what it follows.
+        # Clocks of several machines may disagree a little: a move is never earlier than the one before.
         row.entered_at = max(self.now, row.entered_at)
         if state.phase is Phase.ACTIVE and row.started_at is None:
             row.started_at = row.entered_at
@@ -358,7 +358,7 @@ class Work:
     # timers
 
     def set_timer(self, row: Entity, kind: Kind, purpose: str, due_at: datetime, run_id: str | None = None) -> None:
-        """A timer that fires only if the row has not moved on by then."""
+        """Set a timer that fires only if the row has not moved by then."""
         self.timers[row.id, purpose] = Timer(
             entity_id=row.id,
             purpose=purpose,
@@ -376,14 +376,14 @@ class Work:
             del self.timers[key]
 
     def watch_stay(self, row: Entity, kind: Kind, state: State, run_id: str | None) -> None:
-        """Where a state should not last, look again when it has lasted too long."""
+        """If the state has a longest stay, set a timer for its end."""
         if state.longest_stay_seconds is not None:
             self.set_timer(row, kind, "overstay", self.now + timedelta(seconds=state.longest_stay_seconds), run_id)
 
     # writing
 
     def flush(self) -> None:
-        """Write everything that has been decided, tasks before runs, because a run succeeds only with its tasks."""
+        """Write everything that was decided, tasks before runs, because a run succeeds only with its tasks."""
         write = self.transaction
         self._insert(self.runs, write.insert_runs)
         self._insert(self.workers, write.insert_workers)
@@ -414,7 +414,7 @@ class Work:
         for rows, columns in table.take_moved():
             self.wakeups |= Wakeup.EVENTS
             if followers := table.followers.pop(rows[0].id, None):
-                # The trail is written from the row: what it says must not be left over from before in some of them.
+                # The audit rows are written from these columns: no row may keep an older value in one of them.
                 told = [name for name in TOLD if name not in columns]
                 self.transaction.move_in_bulk(rows[0], [rows[0].id, *followers], [*columns, *told])
             else:

@@ -1,4 +1,4 @@
-"""What becomes of a worker: what it holds decides whether it is busy, its heartbeats whether it is there."""
+"""Workers: the tasks that a worker holds decide whether it is busy, its heartbeats whether it is alive."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from pointsman.store.contract import Wakeup
 from pointsman.store.rows import ZERO_USD, Run, Task, Worker
 
 EXPIRES_AFTER_LEASES = 10
-"""A worker that has been silent for that many leases is not waited for any longer."""
+"""A worker expires after this many leases without a heartbeat."""
 FRESH_LEASES = 0.05
-"""A sign of life that is younger than this share of a lease need not be renewed."""
+"""A heartbeat younger than this share of a lease is not renewed by a claim."""
 AVAILABLE = (Phase.QUEUED.value, Phase.ACTIVE.value)
 
 
@@ -60,7 +60,7 @@ def try_send(
     retryable: bool = False,
     error: str | None = None,
 ) -> Refusal | None:
-    """Move a worker and the tasks that go with it, or say why not and change nothing."""
+    """Move a worker and its tasks, or return why it cannot move and change nothing."""
     decided = work.decide(worker, signal, facts_of(work, worker, held=held, retryable=retryable))
     if isinstance(decided, Refusal):
         return decided
@@ -77,7 +77,7 @@ def try_send(
             worker.error = error
         if "reassign_tasks" in transition.effects or state.phase is Phase.DONE:
             reassign_tasks(work, worker, cause)
-        if state.phase is not Phase.ACTIVE:  # one that has just got something to do leaves nothing to others
+        if state.phase is not Phase.ACTIVE:  # a worker that has just become busy frees nothing for others
             work.wakeups |= Wakeup.TASKS
             work.allocation_wanted = True
         work.reviewed_workers.add(worker.id)
@@ -85,13 +85,13 @@ def try_send(
 
 
 def _with_losses(work: Work, worker: Worker, cause: Cause) -> Cause:
-    """Tasks that were taken from it and stand where they stood are named with its next move: their own trail shows nothing."""
+    """Name the tasks it lost that did not move with its own next move: their own history shows nothing."""
     lost = work.lost.pop(worker.id, None)
     return replace(cause, metadata={**(cause.metadata or {}), "lost": lost}) if lost else cause
 
 
 def _keep_wish(worker: Worker, transition: Transition) -> None:
-    """What people want of a worker holds also when it comes back after a silence."""
+    """A pause or drain still holds when the worker comes back after missed heartbeats."""
     match transition.signal:
         case "pause" | "resume":
             worker.pause_wanted = transition.signal == "pause"
@@ -102,7 +102,7 @@ def _keep_wish(worker: Worker, transition: Transition) -> None:
 
 
 def review(work: Work) -> None:
-    """Let every worker whose hands have changed follow: busy with the first task, idle after the last."""
+    """Move every worker whose tasks have changed: busy with its first task, idle after its last."""
     reviewed = sorted(work.reviewed_workers)
     work.reviewed_workers = set()
     if not reviewed:
@@ -111,18 +111,18 @@ def review(work: Work) -> None:
     for worker_id, holds in work.count_held(reviewed).items():
         worker = work.workers.rows[worker_id]
         if holds < worker.max_concurrent_tasks <= holds - work.held_change[worker_id]:
-            work.wakeups |= Wakeup.TASKS  # it had no room, and may be waiting for another task already
+            work.wakeups |= Wakeup.TASKS  # it had no room, and may already wait for its next task
         if holds and worker.phase == Phase.QUEUED:
-            # The guard asks for room before the task that it has just been given.
+            # The guard asks whether there was room before it got this task.
             try_send(work, worker, "assign", Cause(), held=holds - 1)
         elif not holds and worker.phase != Phase.DONE:
             _free(work, worker)
 
 
 def _free(work: Work, worker: Worker) -> None:
-    """Its last task has ended: it rests, leaves if it should, and one that may not work leaves its run to another."""
+    """Its last task has ended: it becomes idle, or leaves if it drains. One that may not work gives up its run."""
     if worker.drain_wanted and work.takes(worker, "drain"):
-        try_send(work, worker, "drain", Cause(reason="its last task has ended"), held=0)
+        try_send(work, worker, "drain", Cause(reason="last task ended"), held=0)
     elif work.takes(worker, "release"):
         try_send(work, worker, "release", Cause(), held=0)
     if worker.run_id and worker.phase not in AVAILABLE:
@@ -132,7 +132,7 @@ def _free(work: Work, worker: Worker) -> None:
 
 
 def heard_of(work: Work, worker: Worker, *, by_claim: bool = False) -> None:
-    """A sign of life. Claims come often: one that follows a fresh sign is not written down."""
+    """Record a heartbeat. A claim counts as one, but is recorded only if the last heartbeat is not fresh."""
     fresh_until = worker.heartbeat_at + timedelta(seconds=worker.lease_seconds * FRESH_LEASES)
     if worker.missing or not by_claim or work.now >= fresh_until:
         worker.heartbeat_at = max(work.now, worker.heartbeat_at)
@@ -141,13 +141,13 @@ def heard_of(work: Work, worker: Worker, *, by_claim: bool = False) -> None:
         worker.missing = False
         work.drop_timers(worker)
         if work.takes(worker, "recover"):
-            try_send(work, worker, "recover", Cause(reason="its heartbeats came back"))
+            try_send(work, worker, "recover", Cause(reason="heartbeats resumed"))
         work.wakeups |= Wakeup.TIMERS
         work.allocation_wanted = True
 
 
 def miss(work: Work, worker: Worker) -> None:
-    """Its lease is over: its tasks go to others, and after a while it is not waited for any longer."""
+    """Its lease has expired: its tasks go to others, and without further heartbeats it expires later."""
     worker.missing = True
     worker.run_id = None
     work.workers.change(worker)
@@ -171,24 +171,24 @@ def reassign_tasks(work: Work, worker: Worker, cause: Cause) -> None:
 
 
 def lose_lease(work: Work, task: Task, cause: Cause) -> None:
-    """An attempt is lost. Where the machine has no answer to that, the next claim takes the task over where it stands."""
+    """An attempt has lost its lease. If the machine has no transition for that, the next claim takes the task over as it is."""
     if task.phase != Phase.ACTIVE or task.lease_expired:
         return
     work.leases_lost.append((task.run_id, task.id, task.epoch, task.attempt_worker_id))
-    error = tasks.as_error(cause.reason or "its attempt was lost")
+    error = tasks.as_error(cause.reason or "attempt lost")
     if task.cancel_requested_at is not None and tasks.try_send(work, task, "cancel", cause, tasks.Report(error=error)) is None:
         return
     moves = work.machine(task).moves(task.state, "lease_lost")
     machine_counts = any(guard.name == "reclaims_left" for move in moves for guard in move.guards)
     if not machine_counts and tasks.is_used_up(task):
-        reason = f"{cause.reason}; it may not be taken up again"
+        reason = f"{cause.reason}; no reclaims left"
         tasks.try_send(
             work, task, "fail", Cause(cause.actor, reason), tasks.Report(error=tasks.as_error(reason), retryable=False)
         )
     elif not moves:
         task.lease_expired = True
         task.reclaim_count += 1
-        # Whoever takes it over asks for money and for its tool's probe anew, and would wait for its own for ever.
+        # The next attempt reserves budget and the probe of its tool again. It must not wait for those of this one.
         budgets.settle(work, task, ZERO_USD)
         breakers.leave(work, task)
         work.tasks.change(task)
@@ -203,17 +203,15 @@ def lose_lease(work: Work, task: Task, cause: Cause) -> None:
 
 
 def _send_lease_lost(work: Work, task: Task, cause: Cause) -> bool:
-    reason = cause.reason or "its attempt was lost"
+    reason = cause.reason or "attempt lost"
     if tasks.is_used_up(task):
-        reason += (
-            f"; it was interrupted {task.reclaim_count + 1} times, and is not taken up more than {task.max_reclaims} times"
-        )
+        reason += f"; interrupted {task.reclaim_count + 1} times, and at most {task.max_reclaims} reclaims are allowed"
     error = tasks.as_error(reason)
     return tasks.try_send(work, task, "lease_lost", replace(cause, reason=reason), tasks.Report(error=error)) is None
 
 
 def release_from_run(work: Work, run: Run) -> None:
-    """Give the workers back that a run had for itself."""
+    """Free the workers that are allocated to a run."""
     work.flush()
     names = work.transaction.find_run_workers([run.id])
     work.load_workers(names)
@@ -222,19 +220,19 @@ def release_from_run(work: Work, run: Run) -> None:
         worker.run_id = None
         work.workers.change(worker)
         work.reviewed_workers.add(name)
-        work.wakeups |= Wakeup.TASKS  # what it waits for may be in another run now
+        work.wakeups |= Wakeup.TASKS  # it may claim tasks of other runs now
     work.allocation_wanted = True
 
 
 def allocate(work: Work) -> None:
-    """Give runs that wait for workers of their own all that they ask for, or none; and replace those that were lost."""
+    """Allocate workers to runs that wait for their own: all that a run needs, or none. Replace those that were lost."""
     work.allocation_wanted = False
     work.flush()
     for run_id in work.transaction.list_allocatable_runs(100):
         work.load(run_ids=[run_id])
         run = work.runs.rows[run_id]
         if run.phase not in AVAILABLE:
-            continue  # it ended while we waited for it
+            continue  # it ended while we waited for its lock
         has = len(work.transaction.find_run_workers([run_id]))
         free = _find_free(work, run, run.worker_count - has)
         if run.phase == Phase.QUEUED and not _start_with(work, run, free):
@@ -242,14 +240,14 @@ def allocate(work: Work) -> None:
         for worker in free:
             worker.run_id, worker.last_tenant = run.id, run.tenant
             work.workers.change(worker)
-            work.wakeups |= Wakeup.TASKS  # it may be waiting already, and for tasks of this run from now on
+            work.wakeups |= Wakeup.TASKS  # a claim of it that waits is for tasks of this run from now on
             if worker.phase == Phase.QUEUED:
                 try_send(work, worker, "assign", Cause(reason=f"allocated to {run.name}", metadata={"run_id": run.id}), held=0)
         work.flush()
 
 
 def _find_free(work: Work, run: Run, wanted: int) -> list[Worker]:
-    """Free workers that can do what the run's tasks ask for; looked at again when locked."""
+    """Free workers with the capabilities that the run needs, checked again once they are locked."""
     needed = set(read_policy(run.policy).capabilities)
     names = work.transaction.find_free_workers(run.tenant, 1000)
     work.load_workers(names)
@@ -267,7 +265,7 @@ def _start_with(work: Work, run: Run, free: list[Worker]) -> bool:
     from pointsman.engine import runs
 
     facts = runs.facts_of(run, free_workers=len(free))
-    return runs.try_send(work, run, "start", Cause(reason=f"{len(free)} workers are free"), facts=facts) is None
+    return runs.try_send(work, run, "start", Cause(reason=f"{len(free)} free workers"), facts=facts) is None
 
 
 def served_tenants(worker: Worker) -> frozenset[str] | None:

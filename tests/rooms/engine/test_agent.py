@@ -549,7 +549,7 @@ async def test_a_failed_dependency_fails_whoever_waits_for_it_and_whoever_waits_
             assert (task.trigger, task.epoch, message_of(task)) == (
                 "dependency_failed",
                 0,
-                "something that it depends on failed for good",
+                "a dependency failed",
             )
         assert await state_of(engine, run) == "FAILED"
 

@@ -342,9 +342,9 @@ async def test_an_engine_without_the_file_says_so_when_a_run_gets_its_first_task
 
 
 UNFIT = {
-    "begins work without a worker": ("- REVIEW   -> WAITING   : reject", "- REVIEW   -> BUILDING  : reject"),
+    "starts work without a worker": ("- REVIEW   -> WAITING   : reject", "- REVIEW   -> BUILDING  : reject"),
     "without a worker": ("- REVIEW   -> RELEASED", "- BUILDING -> BUILDING : ask\n      - REVIEW   -> RELEASED"),
-    "takes a success back": ("- BROKEN   -> WAITING   : retry", "- BROKEN, RELEASED -> WAITING : retry"),
+    "undoes a success": ("- BROKEN   -> WAITING   : retry", "- BROKEN, RELEASED -> WAITING : retry"),
 }
 
 

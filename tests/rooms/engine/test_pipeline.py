@@ -298,7 +298,7 @@ async def test_a_step_that_runs_too_long_fails_and_retries(database_url: str, cl
         claim = await claim_one(engine, worker)
         await pass_time(engine, clock, 61)
         task = await task_of(engine, run, "s1")
-        assert (task.state, error_of(task)) == ("S_RETRYING", "it ran for more than 1m")
+        assert (task.state, error_of(task)) == ("S_RETRYING", "timed out after 1m")
         with pytest.raises(LeaseLost):
             await engine.complete_task(claim.task_id, claim.epoch)
         await pass_time(engine, clock, 1)
@@ -332,7 +332,7 @@ async def test_a_workstream_that_takes_too_long_fails_for_good(database_url: str
         claim = await claim_one(engine, worker)
         await pass_time(engine, clock, 60)
         ended = await engine.get_run(run.id)
-        assert (ended.state, error_of(ended)) == ("S_ABANDONED", "it took longer than it may")
+        assert (ended.state, error_of(ended)) == ("S_ABANDONED", "the run exceeded its timeout")
         assert await path_of(engine, run.id) == ["S_PENDING", "S_RUNNING", "S_FAILED", "S_ABANDONED"]
         assert await path_of(engine, claim.task_id) == ["S_PENDING", "S_RUNNING", "S_FAILED"]
         with pytest.raises(LeaseLost):
@@ -732,7 +732,7 @@ async def test_a_step_that_is_not_critical_is_passed_over_when_it_fails(database
             "S_FAILED -> S_SUCCESS : skip",
         ]
         move = await last_move(engine, claim.task_id)
-        assert (move.actor, move.reason) == ("engine", "it failed, and it is not critical")
+        assert (move.actor, move.reason) == ("engine", "failed, but not critical")
         await complete_one(engine, worker)
         assert await state_of(engine, run) == "S_SUCCESS"
         await assert_promises_kept(engine)

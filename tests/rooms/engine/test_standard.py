@@ -1020,7 +1020,7 @@ async def test_a_gate_that_nobody_answers_is_rejected_by_the_clock(database_url:
         assert await state_of(engine, run, "gate") == "WAITING_APPROVAL"
         await pass_time(engine, clock, 1)
         gate = await task_of(engine, run, "gate")
-        assert (gate.state, gate.actor, message_of(gate)) == ("FAILED", "engine", "nobody answered in time")
+        assert (gate.state, gate.actor, message_of(gate)) == ("FAILED", "engine", "no answer in time")
         assert await state_of(engine, run) == "FAILED"
 
 
@@ -1825,7 +1825,7 @@ async def test_a_run_that_takes_too_long_fails_for_good(database_url: str, clock
         assert await state_of(engine, run) == "RUNNING"
         await pass_time(engine, clock, 1)
         failed = await engine.get_run(run.id)
-        assert (failed.state, message_of(failed)) == ("FAILED", "it took longer than it may")
+        assert (failed.state, message_of(failed)) == ("FAILED", "the run exceeded its timeout")
         await claim_nothing(engine, worker)
         await engine.complete_task(claim.task_id, claim.epoch)
         await engine.signal_run(run.id, "retry")
@@ -1856,7 +1856,7 @@ async def test_the_time_of_a_run_is_over_wherever_it_stands(database_url: str, c
         await pass_time(engine, clock, 600)
         await pass_time(engine, clock, 900)
         assert await state_of(engine, run) == "FAILED"
-        assert message_of(await engine.get_run(run.id)) == "it took longer than it may"
+        assert message_of(await engine.get_run(run.id)) == "the run exceeded its timeout"
 
 
 async def test_final_checks_decide_what_becomes_of_a_run(database_url: str, clock: ManualClock) -> None:

@@ -419,7 +419,7 @@ async def test_a_job_that_takes_too_long_is_cancelled(database_url: str, clock: 
         move = await last_move(engine, job.id)
         assert (move.from_state, move.to_state, move.trigger) == ("RUNNING", "CANCELED", "cancel")
         assert move.actor == "engine"
-        assert move.reason == "it took longer than it may"
+        assert move.reason == "the run exceeded its timeout"
         assert await state_of(engine, job, "work") == "CANCELED"
         assert await members(engine, job) == []
         with pytest.raises(LeaseLost):
@@ -764,7 +764,7 @@ async def test_a_worker_that_is_silent_for_too_long_is_terminated(database_url: 
         await pass_time(engine, clock, 300)
         move = await last_move(engine, worker.id)
         assert (move.from_state, move.to_state, move.trigger) == ("RUNNING", "TERMINATED", "terminate")
-        assert (move.actor, move.reason) == ("engine", "it has been silent for too long")
+        assert (move.actor, move.reason) == ("engine", "no heartbeat for too long")
         await assert_promises_kept(engine)
 
 

@@ -141,8 +141,8 @@ async def test_whoever_spends_more_than_it_may_is_ended_with_all_it_started(
         history = await shop.engine.list_history(tasks["dear"].id)
         ended = await shop.engine.get_run(run.id)
     assert (tasks["dear"].state, tasks["dear"].cost_usd) == ("BUDGET_EXCEEDED", Decimal("0.4"))
-    who = "its run" if limit == "run" else "it"
-    assert history[-1].reason == f"{who} has spent 0.4 USD of the 0.3 that it may"
+    who = "run" if limit == "run" else "task"
+    assert history[-1].reason == f"the {who} has spent 0.4 USD of its budget of 0.3 USD"
     assert tasks["after"].outcome is None
     assert (ended.outcome, ended.spent_usd) == (Outcome.FAILURE, Decimal("0.4"))
 
@@ -187,7 +187,7 @@ async def test_what_spends_too_much_and_is_not_critical_is_passed_over(database_
               after: {needs: [dear], run: "true"}
             """)
     assert [task.state for task in tasks.values()] == ["SKIPPED", "SUCCEEDED"]
-    assert error(tasks["dear"]) == "it has spent 0.2 USD of the 0.1 that it may"
+    assert error(tasks["dear"]) == "the task has spent 0.2 USD of its budget of 0.1 USD"
 
 
 async def test_limits_hold_while_nobody_can_be_told_of_costs(sqlite_url: str, tmp_path: Path) -> None:
