@@ -177,6 +177,8 @@ def test_a_worker_comes_back_as_it_was_stored(db: StoreFixture) -> None:
         created_at=AT - SECOND,
         started_at=AT,
         name=WORDS,
+        serves='["ü", "acme"]',
+        last_tenant=WORDS,
         capabilities='["ü", "gpu"]',
         max_concurrent_tasks=4,
         lease_seconds=12.5,

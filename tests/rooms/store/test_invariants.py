@@ -154,6 +154,8 @@ UNTHINKABLE: dict[str, tuple[str, str, dict[str, Any], dict[str, Any]]] = {
     "an open breaker with a probe": ("standard.breaker", "OPEN", {}, {"probe_task_id": "any"}),
 }
 NEW_AND_UNTHINKABLE: dict[str, tuple[str, dict[str, Any]]] = {
+    "a worker that serves what is no JSON": ("standard.worker", {"serves": "some"}),
+    "a worker that serves what is no list": ("standard.worker", {"serves": "{}"}),
     "a task with a negative epoch": ("standard.task", {"epoch": -1}),
 }
 WITHOUT_THE_LAW = (

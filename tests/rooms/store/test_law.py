@@ -716,12 +716,6 @@ def test_nobody_changes_which_tenants_a_worker_serves(db: StoreFixture, somebody
     assert find(db.store, worker) == worker
 
 
-@pytest.mark.parametrize("serves", ['"some"', "{}", "none", "null"])
-def test_a_worker_serves_a_list_of_tenants_or_all(db: StoreFixture, serves: str) -> None:
-    with pytest.raises(LawBroken):
-        db.put(db.worker(serves=serves))
-
-
 # Moves of writers that know the law.
 
 
