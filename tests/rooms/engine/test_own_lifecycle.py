@@ -223,7 +223,7 @@ async def test_a_file_that_breaks_a_rule_is_refused_when_it_is_opened(
 async def test_a_changed_file_needs_a_new_version(database_url: str, clock: ManualClock, tmp_path: Path) -> None:
     async with open_engine(database_url, clock, lifecycles=[write_release(tmp_path)]) as engine:
         run = await submit_release(engine)
-    with pytest.raises(LifecycleError, match=r"Version 1 of release\.task is in use already.*'release' a new version number"):
+    with pytest.raises(LifecycleError, match=r"Version 1 of release\.task is already in use.*'release' a new version number"):
         async with open_engine(database_url, clock, lifecycles=[write_release(tmp_path, add_qa(read_example()))]):
             pass
     async with open_engine(database_url, clock, lifecycles=[write_release(tmp_path)]) as engine:

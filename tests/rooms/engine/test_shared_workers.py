@@ -11,7 +11,8 @@ from tests.rooms.engine.harness import ManualClock, open_engine, pass_time
 from tests.rooms.store.outsider import outsider
 
 from pointsman.engine.claims import Claim
-from pointsman.engine.engine import Completion, Engine
+from pointsman.engine.engine import Engine
+from pointsman.engine.operations.attempts import AttemptReport, ReportAttempt
 from pointsman.engine.submit import NewRun, NewTask
 from pointsman.errors import LeaseLost, NotFound, RequestInvalid, WorkerUnavailable
 from pointsman.store.rows import Run, Task, Worker
@@ -22,28 +23,28 @@ BATCH = 100
 
 
 async def share(engine: Engine, serves: Any, *, slots: int = 1, **options: Any) -> Worker:
-    return await engine.register_worker("shared", serves=serves, max_concurrent_tasks=slots, tenant=FLEET, **options)
+    return await engine.for_tenant(FLEET).register_worker("shared", serves=serves, max_concurrent_tasks=slots, **options)
 
 
 async def submit(engine: Engine, tenant: str, count: int = 1, *, lifecycle: str = "standard", **options: Any) -> Run:
     tasks = tuple(NewTask(name=f"{tenant}-{number}", **options) for number in range(count))
-    return await engine.submit_run(NewRun(name=tenant, tasks=tasks, lifecycle=lifecycle), tenant=tenant)
+    return await engine.for_tenant(tenant).submit_run(NewRun(name=tenant, tasks=tasks, lifecycle=lifecycle))
 
 
 async def claim(engine: Engine, worker: Worker, limit: int = 1, **options: Any) -> list[Claim]:
-    return await engine.claim_tasks(worker.id, limit, tenant=worker.tenant, **options)
+    return await engine.for_tenant(worker.tenant).claim_tasks(worker.id, limit, **options)
 
 
 async def complete(engine: Engine, claims: list[Claim]) -> None:
     for each in claims:
-        await engine.complete_task(each.task_id, each.epoch, tenant=each.tenant)
+        await engine.for_tenant(each.tenant).complete_task(each.task_id, each.epoch)
 
 
 async def test_a_worker_claims_for_the_tenants_that_it_serves_and_no_other(database_url: str, clock: ManualClock) -> None:
     async with open_engine(database_url, clock) as engine:
         for tenant in (FLEET, ACME, GLOBEX, INITECH):
             await submit(engine, tenant)
-        own = await engine.register_worker("own", max_concurrent_tasks=9, tenant=ACME)
+        own = await engine.for_tenant(ACME).register_worker("own", max_concurrent_tasks=9)
         listed, everyones = await share(engine, (ACME, GLOBEX), slots=9), await share(engine, "all", slots=9)
         assert [each.tenant for each in await claim(engine, own, 9)] == [ACME]
         assert {each.tenant for each in await claim(engine, listed, 9)} == {FLEET, GLOBEX}
@@ -79,8 +80,8 @@ async def test_a_batch_is_shared_equally_and_no_room_is_left(database_url: str, 
 async def test_within_a_tenant_priority_and_age_decide(database_url: str, clock: ManualClock) -> None:
     async with open_engine(database_url, clock) as engine:
         await submit(engine, GLOBEX, 2)
-        await engine.submit_run(
-            NewRun(name="a", tasks=(NewTask(name="old"), NewTask(name="new"), NewTask(name="urgent", priority=5))), tenant=ACME
+        await engine.for_tenant(ACME).submit_run(
+            NewRun(name="a", tasks=(NewTask(name="old"), NewTask(name="new"), NewTask(name="urgent", priority=5)))
         )
         worker = await share(engine, (ACME, GLOBEX), slots=4)
         names = [each.name for each in await claim(engine, worker, 4)]
@@ -100,11 +101,13 @@ async def test_a_tenant_whose_tasks_the_worker_cannot_do_costs_no_other_its_turn
 async def test_an_open_circuit_of_one_tenant_does_not_stop_another(database_url: str, clock: ManualClock) -> None:
     async with open_engine(database_url, clock) as engine:
         for tenant in (ACME, GLOBEX):
-            await engine.declare_tool("model", failure_threshold=1, tenant=tenant)
+            await engine.for_tenant(tenant).declare_tool("model", failure_threshold=1)
             await submit(engine, tenant, 2, tool="model")
         worker = await share(engine, "all")
         (broken,) = await claim(engine, worker)
-        await engine.fail_task(broken.task_id, broken.epoch, "no answer", retryable=False, tenant=broken.tenant)
+        await engine.for_tenant(broken.tenant).fail_task(
+            broken.task_id, broken.epoch, AttemptReport(error="no answer", retryable=False)
+        )
         for _ in range(2):
             (claimed,) = await claim(engine, worker)
             assert claimed.tenant == GLOBEX
@@ -120,16 +123,16 @@ async def test_a_shared_worker_reports_in_the_tenant_of_the_task(database_url: s
         first, second = await claim(engine, worker, 2)
         for tenant in (FLEET, second.tenant):
             with pytest.raises(NotFound):
-                await engine.complete_task(first.task_id, first.epoch, tenant=tenant)
-        await engine.note_attempt(first.task_id, first.epoch, session_id="s", tenant=first.tenant)
-        await engine.complete_task(first.task_id, first.epoch, tenant=first.tenant)
-        done = Completion(task_id=second.task_id, epoch=second.epoch)
-        assert await engine.complete_tasks([done], tenant=second.tenant) == [None]
+                await engine.for_tenant(tenant).complete_task(first.task_id, first.epoch)
+        await engine.for_tenant(first.tenant).report_attempt(first.task_id, first.epoch, report=AttemptReport(session_id="s"))
+        await engine.for_tenant(first.tenant).complete_task(first.task_id, first.epoch)
+        done = ReportAttempt(second.task_id, second.epoch, "complete")
+        assert await engine.for_tenant(second.tenant).report_attempts([done]) == [None]
         for each in (first, second):
-            assert (await engine.get_run(each.run_id, tenant=each.tenant)).state == "SUCCEEDED"
-            (attempt,) = await engine.list_attempts(each.task_id, tenant=each.tenant)
+            assert (await engine.for_tenant(each.tenant).get_run(each.run_id)).state == "SUCCEEDED"
+            (attempt,) = await engine.for_tenant(each.tenant).list_attempts(each.task_id)
             assert attempt.worker_id == worker.id
-        assert (await engine.get_worker(worker.id, tenant=FLEET)).state == "IDLE"
+        assert (await engine.for_tenant(FLEET).get_worker(worker.id)).state == "IDLE"
 
 
 async def test_a_heartbeat_speaks_for_the_tasks_of_every_tenant(database_url: str, clock: ManualClock) -> None:
@@ -138,12 +141,14 @@ async def test_a_heartbeat_speaks_for_the_tasks_of_every_tenant(database_url: st
             await submit(engine, tenant)
         worker = await share(engine, "all", slots=2)
         held = [(each.task_id, each.epoch) for each in await claim(engine, worker, 2)]
-        assert (await engine.heartbeat(worker.id, held, tenant=FLEET)).lost == ()
-        stranger = await engine.register_worker("stranger", tenant=ACME)
-        assert (await engine.heartbeat(stranger.id, held, tenant=ACME)).lost == tuple(held), "only its own attempts count"
+        assert (await engine.for_tenant(FLEET).send_heartbeat(worker.id, held)).lost == ()
+        stranger = await engine.for_tenant(ACME).register_worker("stranger")
+        assert (await engine.for_tenant(ACME).send_heartbeat(stranger.id, held)).lost == tuple(held), (
+            "only its own attempts count"
+        )
         clock.advance(LEASE + 1)
-        assert set((await engine.heartbeat(worker.id, held[:1], tenant=FLEET)).unknown) == set(held[1:])
-        assert (await engine.heartbeat(worker.id, held, tenant=FLEET)).lost == tuple(held[1:]), "it was given up"
+        assert set((await engine.for_tenant(FLEET).send_heartbeat(worker.id, held[:1])).unknown) == set(held[1:])
+        assert (await engine.for_tenant(FLEET).send_heartbeat(worker.id, held)).lost == tuple(held[1:]), "it was given up"
 
 
 async def test_the_tasks_of_a_silent_shared_worker_go_to_others(database_url: str, clock: ManualClock) -> None:
@@ -155,7 +160,7 @@ async def test_the_tasks_of_a_silent_shared_worker_go_to_others(database_url: st
         await pass_time(engine, clock, LEASE + 1)
         for each in lost:
             with pytest.raises(LeaseLost):
-                await engine.complete_task(each.task_id, each.epoch, tenant=each.tenant)
+                await engine.for_tenant(each.tenant).complete_task(each.task_id, each.epoch)
         other = await share(engine, "all", slots=2)
         again = await claim(engine, other, 2)
         assert {(each.task_id, each.epoch) for each in again} == {(each.task_id, 2) for each in lost}
@@ -168,8 +173,8 @@ async def test_a_run_with_workers_of_its_own_gets_shared_ones(database_url: str,
         narrow = await share(engine, (GLOBEX,), slots=5, lifecycle="supervised")
         await submit(engine, GLOBEX, 3)
         run = await submit(engine, ACME, 2, lifecycle="supervised")
-        assert (await engine.get_run(run.id, tenant=ACME)).state == "RUNNING"
-        assert (await engine.get_worker(worker.id, tenant=FLEET)).run_id == run.id
+        assert (await engine.for_tenant(ACME).get_run(run.id)).state == "RUNNING"
+        assert (await engine.for_tenant(FLEET).get_worker(worker.id)).run_id == run.id
         assert {each.tenant for each in await claim(engine, narrow, 3)} == {GLOBEX}
         assert {each.run_id for each in await claim(engine, worker, 5)} == {run.id}
 
@@ -188,19 +193,19 @@ async def test_only_its_owner_steers_a_shared_worker(database_url: str, clock: M
         await submit(engine, ACME)
         worker = await share(engine, (ACME,))
         refused: list[Awaitable[Any]] = [
-            engine.signal_worker(worker.id, "drain", tenant=ACME),
-            engine.heartbeat(worker.id, tenant=ACME),
-            engine.claim_tasks(worker.id, tenant=ACME),
-            engine.list_history(worker.id, tenant=ACME),
-            engine.get_worker(worker.id, tenant=GLOBEX),
+            engine.for_tenant(ACME).signal_worker(worker.id, "drain"),
+            engine.for_tenant(ACME).send_heartbeat(worker.id),
+            engine.for_tenant(ACME).claim_tasks(worker.id),
+            engine.for_tenant(ACME).list_history(worker.id),
+            engine.for_tenant(GLOBEX).get_worker(worker.id),
         ]
         for each in refused:
             with pytest.raises(NotFound):
                 await each
-        (seen,) = await engine.list_workers(tenant=ACME)
+        (seen,) = await engine.for_tenant(ACME).list_workers()
         assert (seen.id, seen.serves, seen.actor) == (worker.id, '["acme"]', None)
-        assert await engine.list_workers(tenant=GLOBEX) == []
-        await engine.signal_worker(worker.id, "pause", tenant=FLEET)
+        assert await engine.for_tenant(GLOBEX).list_workers() == []
+        await engine.for_tenant(FLEET).signal_worker(worker.id, "pause")
         with pytest.raises(WorkerUnavailable):
             await claim(engine, worker)
 

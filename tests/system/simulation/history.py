@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -123,7 +123,7 @@ class History:
             return TENANTS if worker and worker.serves != "[]" else [command.tenant]
         return [command.tenant]
 
-    def _narrow(self, attempts: Sequence[tuple[str, int]], tenant: str) -> tuple[tuple[str, int], ...]:
+    def _narrow(self, attempts: Collection[tuple[str, int]], tenant: str) -> tuple[tuple[str, int], ...]:
         return tuple(each for each in attempts if self._promises.tasks[each[0]].tenant == tenant)
 
     def _read(self, command: Any, outcome: Any, tenant: str) -> Iterator[Record]:
