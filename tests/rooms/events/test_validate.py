@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.rows import each_row
 
 from pointsman import load_lifecycle
 from pointsman.errors import Finding, LogUnreadable
@@ -163,7 +164,7 @@ def test_every_rule_has_a_log_that_breaks_it() -> None:
     assert BREAKS.keys() == RULES.keys()
 
 
-@pytest.mark.parametrize("rule", BREAKS)
+@each_row("rule", BREAKS)
 def test_a_log_that_breaks_one_rule_is_caught_by_that_rule_alone(rule: str) -> None:
     log = BREAKS[rule]
     findings = validate(log)
@@ -172,7 +173,7 @@ def test_a_log_that_breaks_one_rule_is_caught_by_that_rule_alone(rule: str) -> N
     assert findings[0].advice
 
 
-@pytest.mark.parametrize("rule", BREAKS)
+@each_row("rule", BREAKS)
 def test_up_to_its_last_line_each_of_these_logs_is_clean(rule: str) -> None:
     assert rules(BREAKS[rule][:-1]) == []
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from itertools import combinations, pairwise
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.rows import each_row
 
 from pointsman.kernel.draw import FORMATS, draw
 from pointsman.kernel.draw.cells import Cells
@@ -83,8 +83,8 @@ def pairs_drawn(layout: Layout) -> set[tuple[str, str]]:
     return arrows | {(chip.from_state, chip.to_state) for box in layout.boxes for chip in box.chips}
 
 
-@pytest.mark.parametrize("metrics", METRICS.values(), ids=METRICS)
-@pytest.mark.parametrize("name", machine_names())
+@each_row("metrics", METRICS.values())
+@each_row("name", machine_names())
 def test_nothing_overlaps_in_a_shipped_machine(name: str, metrics: Metrics) -> None:
     assert_sound(load_machine(name), metrics)
 
@@ -103,7 +103,7 @@ def test_every_machine_can_be_drawn_in_every_format(machine: Machine) -> None:
         assert draw(machine, format_, state=machine.states[-1].name)
 
 
-@pytest.mark.parametrize("name", machine_names())
+@each_row("name", machine_names())
 def test_every_move_is_an_arrow_or_a_chip(name: str) -> None:
     machine = load_machine(name)
     assert pairs_drawn(lay_out(machine, Pixels())) == {(move.from_state, move.to_state) for move in machine.transitions}

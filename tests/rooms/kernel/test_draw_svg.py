@@ -7,6 +7,7 @@ from functools import cache
 from xml.etree import ElementTree as ET
 
 import pytest
+from tests.rows import each_row
 
 from pointsman.errors import UnknownName
 from pointsman.kernel.draw import FORMATS, draw
@@ -29,7 +30,7 @@ def classes(element: Element) -> set[str]:
     return set(element.attrib["class"].split())
 
 
-@pytest.mark.parametrize("name", machine_names())
+@each_row("name", machine_names())
 def test_every_state_and_every_move_has_a_stable_id(name: str) -> None:
     machine, elements = load_machine(name), by_id(parse(name))
     for state in machine.states:
@@ -46,7 +47,7 @@ def test_every_state_and_every_move_has_a_stable_id(name: str) -> None:
         assert edge is not None or (move.from_state, move.to_state) in chips
 
 
-@pytest.mark.parametrize("name", machine_names())
+@each_row("name", machine_names())
 def test_ids_are_unique_and_carry_the_machine(name: str) -> None:
     root = parse(name)
     ids = Counter(element.attrib["id"] for element in root.iter() if "id" in element.attrib)
@@ -55,7 +56,7 @@ def test_ids_are_unique_and_carry_the_machine(name: str) -> None:
     assert not any(" " in found for found in ids)
 
 
-@pytest.mark.parametrize("name", machine_names())
+@each_row("name", machine_names())
 def test_every_trigger_and_condition_can_be_read(name: str) -> None:
     machine = load_machine(name)
     text = " ".join("".join(element.itertext()) for element in parse(name).iter() if element.tag.endswith("text"))
@@ -64,7 +65,7 @@ def test_every_trigger_and_condition_can_be_read(name: str) -> None:
         assert all(condition in text for condition in move.conditions)
 
 
-@pytest.mark.parametrize("name", machine_names())
+@each_row("name", machine_names())
 def test_everything_lies_within_the_picture(name: str) -> None:
     root = parse(name)
     _, _, width, height = map(float, root.attrib["viewBox"].split())
@@ -78,7 +79,7 @@ def test_everything_lies_within_the_picture(name: str) -> None:
         assert top + y + h <= height
 
 
-@pytest.mark.parametrize(("name", "state"), STATES)
+@each_row(("name", "state"), STATES)
 def test_the_current_state_is_lit_and_what_is_out_of_reach_is_dimmed(name: str, state: str) -> None:
     machine = load_machine(name)
     elements = by_id(parse(name, state))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
+from tests.rows import each_row
 
 from pointsman.kernel.draw import draw
 from pointsman.kernel.machine import Kind, Machine, Phase, State, Transition
@@ -15,7 +15,7 @@ def awkward_machine() -> Machine:
     return Machine("awkward.task", "awkward", Kind.TASK, 1, states, moves)
 
 
-@pytest.mark.parametrize("name", machine_names())
+@each_row("name", machine_names())
 def test_mermaid_has_every_transition(name: str) -> None:
     machine = load_machine(name)
     lines = [line.strip() for line in draw(machine, "mermaid").splitlines()]
@@ -41,7 +41,7 @@ def test_mermaid_escapes_what_would_break_it() -> None:
     assert "state_default --> state_end : a#58;b#59;c#35;d|e" in text
 
 
-@pytest.mark.parametrize("name", machine_names())
+@each_row("name", machine_names())
 def test_markdown_has_one_row_for_each_state_and_transition(name: str) -> None:
     machine = load_machine(name)
     lines = draw(machine, "markdown").splitlines()

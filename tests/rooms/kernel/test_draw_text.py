@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from functools import cache
 
-import pytest
+from tests.rows import each_row
 
 from pointsman.kernel.draw import draw
 from pointsman.kernel.draw.channels import assign_tracks
@@ -33,7 +33,7 @@ def render(name: str, state: str | None = None) -> str:
     return draw(load_machine(name), "text", state=state)
 
 
-@pytest.mark.parametrize("name", machine_names())
+@each_row("name", machine_names())
 def test_every_state_and_trigger_is_there(name: str) -> None:
     machine, text = load_machine(name), render(name)
     assert text.startswith(name)
@@ -43,14 +43,14 @@ def test_every_state_and_trigger_is_there(name: str) -> None:
         assert all(condition in text for condition in move.conditions)
 
 
-@pytest.mark.parametrize("name", machine_names())
+@each_row("name", machine_names())
 def test_it_fits_a_terminal_and_has_no_trailing_blanks(name: str) -> None:
     for line in render(name).splitlines():
         assert len(line) <= COLUMNS
         assert line == line.rstrip()
 
 
-@pytest.mark.parametrize("name", machine_names())
+@each_row("name", machine_names())
 def test_colour_adds_escapes_and_changes_nothing_else(name: str) -> None:
     coloured, plain = draw(load_machine(name), "text", color=True), render(name)
     assert "\x1b" not in plain

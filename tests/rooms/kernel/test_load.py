@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.rows import each_row
 
 import pointsman
 from pointsman.errors import LifecycleError, LifecycleInvalid, LifecycleUnreadable, PointsmanError, UnknownName
@@ -149,19 +150,15 @@ def test_a_misspelt_machine_of_a_file_is_answered_with_those_it_has(tmp_path: Pa
         load_machine(f"{path}:tsk")
 
 
-@pytest.mark.parametrize(
-    "asked", ["", ".", "..", ":", ":x", "standard.", ".task", "standard.task.x", "x" * 5000, "zzz", "task\n"]
-)
-@pytest.mark.parametrize("find", [load_lifecycle, load_machine])
+@each_row("asked", ["", ".", "..", ":", ":x", "standard.", ".task", "standard.task.x", "x" * 5000, "zzz", "task\n"])
+@each_row("find", [load_lifecycle, load_machine])
 def test_a_name_like_no_other_is_answered_with_all_of_them(find: Callable[[str], object], asked: str) -> None:
     with pytest.raises(UnknownName, match=r"Did you mean|Known: .*supervised"):
         find(asked)
 
 
-@pytest.mark.parametrize("find", [load_lifecycle, load_machine])
-@pytest.mark.parametrize(
-    "name", ["absent.yaml", "absent/", "x" * 300 + ".yaml", "nul\0byte.yaml", "lone\udc80.yaml", "high\ud800.yaml", "."]
-)
+@each_row("find", [load_lifecycle, load_machine])
+@each_row("name", ["absent.yaml", "absent/", "x" * 300 + ".yaml", "nul\0byte.yaml", "lone\udc80.yaml", "high\ud800.yaml", "."])
 def test_a_file_that_cannot_be_opened_is_unreadable(find: Callable[[Path], object], name: str, tmp_path: Path) -> None:
     with pytest.raises(LifecycleUnreadable, match="Cannot read"):
         find(tmp_path / name)
@@ -256,12 +253,12 @@ FAULTY = {
 }
 
 
-@pytest.mark.parametrize("text", FAULTY.values(), ids=FAULTY)
-def test_a_faulty_file_is_refused_with_findings_inside_it(text: str, tmp_path: Path) -> None:
-    path = write(tmp_path, text)
+@each_row("fault", FAULTY)
+def test_a_faulty_file_is_refused_with_findings_inside_it(fault: str, tmp_path: Path) -> None:
+    path = write(tmp_path, FAULTY[fault])
     with pytest.raises(LifecycleInvalid) as caught:
         load_lifecycle(path)
-    assert_placed_inside(text, caught.value)
+    assert_placed_inside(FAULTY[fault], caught.value)
 
 
 @pytest.mark.parametrize("name", ["a NUL", "a control character"])
@@ -456,7 +453,7 @@ def test_a_version_is_a_whole_number_and_the_first_where_none_is_given(written: 
     assert (lifecycle.version, lifecycle.machines[0].version) == (version, version)
 
 
-@pytest.mark.parametrize("version", ["0", "-1", "1.5", "one", "0x10", "1_000", "²", "٣", "9" * 5000, "[1]", "true"])
+@each_row("version", ["0", "-1", "1.5", "one", "0x10", "1_000", "²", "٣", "9" * 5000, "[1]", "true"])
 def test_anything_else_is_no_version(version: str, tmp_path: Path) -> None:
     with pytest.raises(LifecycleInvalid) as caught:
         load_lifecycle(write(tmp_path, MINE.replace("version: 3", f"version: {version}")))
@@ -470,7 +467,7 @@ def test_a_longest_stay_is_kept_in_seconds(stay: str, seconds: float, tmp_path: 
     assert load_machine(write(tmp_path, MINE.replace("90s", stay))).state("WORKING").longest_stay_seconds == seconds
 
 
-@pytest.mark.parametrize("stay", ["90", "1w", "-1s", "1 h", "h", "30m1h", ".5h", "1e3s", "∞s", "9" * 400 + "d"])
+@each_row("stay", ["90", "1w", "-1s", "1 h", "h", "30m1h", ".5h", "1e3s", "∞s", "9" * 400 + "d"])
 def test_anything_else_is_no_longest_stay(stay: str, tmp_path: Path) -> None:
     with pytest.raises(LifecycleInvalid, match="is not a duration"):
         load_lifecycle(write(tmp_path, MINE.replace("90s", stay)))

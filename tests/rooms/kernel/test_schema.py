@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from jsonschema import Draft7Validator
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
+from tests.rows import each_row
 
 from pointsman.errors import Place
 from pointsman.kernel.draft import Word
@@ -162,7 +163,7 @@ def test_every_shipped_file_passes_and_names_the_schema(name: str) -> None:
     assert path.read_text("utf-8").startswith(f"# yaml-language-server: $schema={SCHEMA.name}\n")
 
 
-@pytest.mark.parametrize("path", BROKEN, ids=lambda path: path.stem)
+@each_row("path", BROKEN)
 def test_a_fault_that_shows_without_the_rest_of_the_file_fails_the_schema(path: Path) -> None:
     try:
         document = parse(path)
@@ -296,14 +297,14 @@ NO_TRANSITIONS = [
 ]
 
 
-@pytest.mark.parametrize(("states", "rule"), TRANSITIONS)
+@each_row(("states", "rule"), TRANSITIONS)
 def test_a_transition_passes_both_the_schema_and_the_reader(states: str, rule: str) -> None:
     document = lifecycle(machines={"task": machine(transitions=[{states: rule}])})
     assert VALIDATOR.is_valid(document)
     assert reader_accepts(document)
 
 
-@pytest.mark.parametrize(("states", "rule"), NO_TRANSITIONS)
+@each_row(("states", "rule"), NO_TRANSITIONS)
 def test_what_is_no_transition_fails_both_the_schema_and_the_reader(states: str, rule: str) -> None:
     document = lifecycle(machines={"task": machine(transitions=[{states: rule}])})
     assert not VALIDATOR.is_valid(document)
@@ -317,7 +318,7 @@ def test_a_name_passes_both(name: str) -> None:
         assert reader_accepts(document)
 
 
-@pytest.mark.parametrize("name", ["", "2", "2nd", "my-own", "my own", "a.b", "a:b", "Ä", "x" * 101])
+@each_row("name", ["", "2", "2nd", "my-own", "my own", "a.b", "a:b", "Ä", "x" * 101])
 def test_what_is_no_name_fails_both(name: str) -> None:
     for document in (lifecycle(machines={name: machine()}), lifecycle(machines={"task": machine(states={name: HELD})})):
         assert not VALIDATOR.is_valid(document)
@@ -339,7 +340,7 @@ def test_a_duration_passes_both(stay: str) -> None:
     assert reader_accepts(document)
 
 
-@pytest.mark.parametrize("stay", ["", "90", 90, "1w", "-1s", "1 h", "h", "30m1h", "1h1h", ".5h", "1e3s", ["1h"], None])
+@each_row("stay", ["", "90", 90, "1w", "-1s", "1 h", "h", "30m1h", "1h1h", ".5h", "1e3s", ["1h"], None])
 def test_what_is_no_duration_fails_both(stay: object) -> None:
     document = lifecycle(machines={"task": machine(states={"A": {"phase": "held", "longest_stay": stay}})})
     assert not VALIDATOR.is_valid(document)

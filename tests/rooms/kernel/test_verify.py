@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.rows import each_row
 
 import pointsman.kernel
 from pointsman.errors import Finding, LifecycleInvalid
@@ -107,7 +108,7 @@ def place_of(text: str, word: str) -> tuple[int, int]:
 # ── one rule, one file ──
 
 
-@pytest.mark.parametrize("path", BROKEN, ids=lambda path: path.stem)
+@each_row("path", BROKEN)
 def test_a_broken_rule_yields_one_finding_in_its_place(path: Path) -> None:
     marks = [(number, MARK.search(line)) for number, line in enumerate(path.read_text("utf-8").splitlines(), start=1)]
     [(line, mark)] = [(number, mark) for number, mark in marks if mark]
@@ -118,7 +119,7 @@ def test_a_broken_rule_yields_one_finding_in_its_place(path: Path) -> None:
     assert mark["column"] is None or place.column == int(mark["column"])
 
 
-@pytest.mark.parametrize("path", BROKEN, ids=lambda path: path.stem)
+@each_row("path", BROKEN)
 def test_a_finding_names_the_culprit_and_says_what_to_do(path: Path) -> None:
     [mark] = [mark for line in path.read_text("utf-8").splitlines() if (mark := MARK.search(line))]
     for finding in findings_in_broken(path)[:1]:
@@ -128,7 +129,7 @@ def test_a_finding_names_the_culprit_and_says_what_to_do(path: Path) -> None:
         assert finding.advice != finding.message
 
 
-@pytest.mark.parametrize("path", BROKEN, ids=lambda path: path.stem)
+@each_row("path", BROKEN)
 def test_mending_the_fault_makes_the_file_load(path: Path, tmp_path: Path) -> None:
     text = path.read_text("utf-8")
     mended = tmp_path / path.name
@@ -303,7 +304,7 @@ def test_a_line_with_several_sources_names_its_fault_once(tmp_path: Path) -> Non
     assert [rule for rule in rules if rule.startswith("unknown")] == ["unknown-state", "unknown-guard", "unknown-effect"]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("right", "wrong"),
     [
         ("lifecycle: mine", "lifecycle:"),
@@ -359,7 +360,7 @@ def test_a_signal_that_every_machine_must_take_is_missed_once(tmp_path: Path) ->
 # ── what may have been meant ──
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("right", "wrong", "meant"),
     [
         ("- WORKING -> BAD : fail", "- WORKING -> BAD : fail [retris_left]", "retries_left"),

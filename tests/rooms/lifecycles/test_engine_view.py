@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from tests.rooms.lifecycles.tables import TABLES, Row
+from tests.rows import each_row
 
 from pointsman import load_machine
 from pointsman.kernel.machine import Kind, Outcome, Phase, Severity
@@ -190,27 +191,27 @@ def effects_of(name: str, row: Row) -> set[str]:
     )
 
 
-@pytest.mark.parametrize("name", TABLES)
+@each_row("name", TABLES)
 def test_the_phase_of_each_state_is_what_the_words_demand(name: str) -> None:
     found = {state.name: state.outcome or state.phase for state in load_machine(name).states}
     assert found == PHASES[name]
     assert PHASES[name].keys() == set(TABLES[name].states)
 
 
-@pytest.mark.parametrize("name", TABLES)
+@each_row("name", TABLES)
 def test_only_a_done_state_has_an_outcome_and_only_a_done_state_is_terminal(name: str) -> None:
     for state in load_machine(name).states:
         assert (state.outcome is not None) == (state.phase == Phase.DONE)
         assert state.phase == Phase.DONE or not state.terminal
 
 
-@pytest.mark.parametrize(("name", "row", "severity"), SEVERITIES)
+@each_row(("name", "row", "severity"), SEVERITIES)
 def test_a_move_is_reported_as_loudly_as_the_document_says(name: str, row: Row, severity: Severity) -> None:
     moves = [move for move in load_machine(name).exits(row[0]) if (move.to_state, move.trigger) == row[1:]]
     assert [move.severity for move in moves] == [severity]
 
 
-@pytest.mark.parametrize(("name", "row", "effects"), EFFECTS)
+@each_row(("name", "row", "effects"), EFFECTS)
 def test_a_move_does_what_its_document_says(name: str, row: Row, effects: set[str]) -> None:
     assert effects <= effects_of(name, row)
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-import pytest
 from tests.rooms.lifecycles.conditions import MET
 from tests.rooms.lifecycles.tables import TABLES
+from tests.rows import each_row
 
 from pointsman import load_machine
 from pointsman.kernel.machine import Refusal
@@ -168,7 +168,7 @@ def answers(name: str) -> set[Answer]:
     return own_names | set(OTHER_NAMES[name])
 
 
-@pytest.mark.parametrize("name", TABLES)
+@each_row("name", TABLES)
 def test_every_signal_does_in_every_state_what_the_documents_demand_and_nothing_else(name: str) -> None:
     machine = load_machine(name)
     found = {
@@ -180,7 +180,7 @@ def test_every_signal_does_in_every_state_what_the_documents_demand_and_nothing_
     assert found == answers(name)
 
 
-@pytest.mark.parametrize("name", TABLES)
+@each_row("name", TABLES)
 def test_a_signal_leads_where_its_trigger_leads(name: str) -> None:
     machine, automatic = load_machine(name), TABLES[name].automatic
     for signal, state, target, trigger in sorted(answers(name)):
@@ -191,7 +191,7 @@ def test_a_signal_leads_where_its_trigger_leads(name: str) -> None:
         assert all(move.trigger in automatic for move in result.taken[1:])
 
 
-@pytest.mark.parametrize("name", TABLES)
+@each_row("name", TABLES)
 def test_a_signal_that_a_state_cannot_take_is_refused(name: str) -> None:
     machine = load_machine(name)
     answered = {(signal, state) for signal, state, _, _ in answers(name)}
@@ -202,7 +202,7 @@ def test_a_signal_that_a_state_cannot_take_is_refused(name: str) -> None:
                 assert isinstance(result, Refusal), f"{name}: {signal} moved {state} along {result.taken}"
 
 
-@pytest.mark.parametrize("name", TABLES)
+@each_row("name", TABLES)
 def test_every_required_signal_is_answered_somewhere(name: str) -> None:
     answered = {signal for signal, _, _, _ in answers(name)}
     missing = set(SIGNALS[load_machine(name).kind].required) - answered

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-import pytest
 from tests.rooms.lifecycles.conditions import MET, UNMET, Instead, Otherwise
 from tests.rooms.lifecycles.tables import TABLES, Row
+from tests.rows import each_row
 
 from pointsman import load_machine
 from pointsman.kernel.machine import Case, Refusal
@@ -44,16 +44,11 @@ AUTOMATIC = [
 ]
 
 
-def describe(value: object) -> str | None:
-    """A row as a test's name."""
-    return f"{value[0]}->{value[1]}:{value[2]}" if isinstance(value, tuple) and len(value) == 3 else None
-
-
 def pull(name: str, state: str, trigger: str, facts: Facts) -> Step | Refusal:
     return step(load_machine(name), Snapshot(state, BEFORE), trigger, facts, NOW)
 
 
-@pytest.mark.parametrize(("name", "row"), PULLED, ids=describe)
+@each_row(("name", "row"), PULLED)
 def test_a_trigger_takes_its_row(name: str, row: Row) -> None:
     state, target, trigger = row
     result = pull(name, state, trigger, MET[name].get(row, Facts()))
@@ -66,7 +61,7 @@ def test_a_trigger_takes_its_row(name: str, row: Row) -> None:
         assert taken == [row]
 
 
-@pytest.mark.parametrize(("name", "state", "trigger"), NO_ROW)
+@each_row(("name", "state", "trigger"), NO_ROW)
 def test_a_trigger_without_a_row_is_refused_with_what_is_allowed(name: str, state: str, trigger: str) -> None:
     table = TABLES[name]
     result = pull(name, state, trigger, Facts())
@@ -81,7 +76,7 @@ def test_a_trigger_without_a_row_is_refused_with_what_is_allowed(name: str, stat
     assert state in result.message
 
 
-@pytest.mark.parametrize(("name", "row", "facts", "otherwise"), GUARDED, ids=describe)
+@each_row(("name", "row", "facts", "otherwise"), GUARDED)
 def test_a_row_whose_condition_does_not_hold_is_not_taken(name: str, row: Row, facts: Facts, otherwise: Otherwise) -> None:
     result = pull(name, row[0], row[2], facts)
     if isinstance(otherwise, Instead):
@@ -93,7 +88,7 @@ def test_a_row_whose_condition_does_not_hold_is_not_taken(name: str, row: Row, f
         assert otherwise.condition in result.message
 
 
-@pytest.mark.parametrize("name", TABLES)
+@each_row("name", TABLES)
 def test_every_condition_of_a_machine_was_tried_both_ways(name: str) -> None:
     for move in load_machine(name).transitions:
         row = (move.from_state, move.to_state, move.trigger)
@@ -105,7 +100,7 @@ def test_every_condition_of_a_machine_was_tried_both_ways(name: str) -> None:
                 assert any(not guard.holds(facts) for facts in tried), f"{move} was never tried without {guard}"
 
 
-@pytest.mark.parametrize(("name", "trigger", "facts", "visited"), AUTOMATIC)
+@each_row(("name", "trigger", "facts", "visited"), AUTOMATIC)
 def test_an_automatic_move_follows_at_once_and_is_recorded_on_its_own(
     name: str, trigger: str, facts: Facts, visited: tuple[str, ...]
 ) -> None:
@@ -117,9 +112,7 @@ def test_an_automatic_move_follows_at_once_and_is_recorded_on_its_own(
     assert result.effects == tuple(effect for move in result.taken for effect in move.effects)
 
 
-@pytest.mark.parametrize(
-    ("name", "trigger"), [(name, trigger) for name in TABLES for trigger in sorted(TABLES[name].automatic)]
-)
+@each_row(("name", "trigger"), [(name, trigger) for name in TABLES for trigger in sorted(TABLES[name].automatic)])
 def test_nobody_pulls_an_automatic_trigger(name: str, trigger: str) -> None:
     for state in TABLES[name].states:
         assert isinstance(pull(name, state, trigger, Facts(retries_left=True)), Refusal)

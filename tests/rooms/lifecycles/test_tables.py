@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import pytest
 from tests.rooms.lifecycles.tables import TABLES
+from tests.rows import each_row
 
 from pointsman import load_machine
 from pointsman.lifecycles import machine_names
 
-pytestmark = pytest.mark.parametrize("name", TABLES)
 
-
+@each_row("name", TABLES)
 def test_the_states_are_those_of_the_document(name: str) -> None:
     machine, table = load_machine(name), TABLES[name]
     assert {state.name for state in machine.states} == set(table.states)
@@ -19,6 +18,7 @@ def test_the_states_are_those_of_the_document(name: str) -> None:
     assert {state.name for state in machine.states if state.sealed} == table.sealed
 
 
+@each_row("name", TABLES)
 def test_a_move_between_two_states_is_legal_if_and_only_if_the_document_has_it(name: str) -> None:
     machine, table = load_machine(name), TABLES[name]
     for a in table.states:
@@ -27,6 +27,7 @@ def test_a_move_between_two_states_is_legal_if_and_only_if_the_document_has_it(n
             assert machine.may(a, b) == documented, f"{name}: {a} -> {b} is {'documented' if documented else 'not documented'}"
 
 
+@each_row("name", TABLES)
 def test_every_illegal_move_is_explained_with_what_is_legal_instead(name: str) -> None:
     machine, table = load_machine(name), TABLES[name]
     for a in table.states:
@@ -37,6 +38,7 @@ def test_every_illegal_move_is_explained_with_what_is_legal_instead(name: str) -
             assert a == b or all(f"{trigger} -> {target}" in explanation for _, target, trigger in pulled)
 
 
+@each_row("name", TABLES)
 def test_the_moves_and_their_triggers_are_those_of_the_document(name: str) -> None:
     machine, table = load_machine(name), TABLES[name]
     moves = [(move.from_state, move.to_state, move.trigger) for move in machine.transitions]
@@ -45,6 +47,7 @@ def test_the_moves_and_their_triggers_are_those_of_the_document(name: str) -> No
     assert {move.trigger for move in machine.transitions if move.automatic} == table.automatic
 
 
+@each_row("name", TABLES)
 def test_the_exits_of_a_state_are_its_rows(name: str) -> None:
     machine, table = load_machine(name), TABLES[name]
     for state in table.states:
@@ -54,6 +57,7 @@ def test_the_exits_of_a_state_are_its_rows(name: str) -> None:
         assert machine.is_terminal(state) == (state in table.terminal)
 
 
+@each_row("name", TABLES)
 def test_the_written_table_is_whole(name: str) -> None:
     """Of the table itself: sealed is terminal with no way out, and every row joins two of its states."""
     table = TABLES[name]

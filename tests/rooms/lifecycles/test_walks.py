@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import fields, replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -17,7 +18,15 @@ from pointsman.lifecycles.guards import Facts
 from pointsman.lifecycles.vocabulary import SIGNALS
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
-ANY_FACTS = st.builds(Facts, **{fact.name: st.booleans() for fact in fields(Facts)})
+FACTS = fields(Facts)
+
+
+def make_facts(code: bytes) -> Facts:
+    """One byte for each fact. Hypothesis draws bytes in a fifth of the time that single values take."""
+    return Facts(**{fact.name: bool(byte % 2) for fact, byte in zip(FACTS, code, strict=True)})
+
+
+ANY_FACTS = st.binary(min_size=len(FACTS), max_size=len(FACTS)).map(make_facts)
 walks = settings(max_examples=25, deadline=None)
 
 
@@ -82,15 +91,16 @@ def test_a_step_from_any_state_is_declared_deterministic_and_touches_nothing(
     assert {state: machine.exits(state) for state in table.states} == exits
 
 
-@pytest.mark.parametrize(("name", "state"), [(name, state) for name, table in TABLES.items() for state in sorted(table.sealed)])
+@pytest.mark.parametrize("name", [name for name, table in TABLES.items() if table.sealed])
 @settings(max_examples=5, deadline=None)
 @given(facts=ANY_FACTS)
-def test_a_sealed_state_never_changes(name: str, state: str, facts: Facts) -> None:
+def test_a_sealed_state_never_changes(name: str, facts: Facts) -> None:
     machine = load_machine(name)
-    for signal in names(machine):
-        result = step(machine, Snapshot(state, START), signal, facts, START)
-        assert isinstance(result, Refusal)
-        assert result.allowed == ()
+    for state in TABLES[name].sealed:
+        for signal in names(machine):
+            result = step(machine, Snapshot(state, START), signal, facts, START)
+            assert isinstance(result, Refusal), f"{signal} in {state}"
+            assert result.allowed == ()
 
 
 @pytest.mark.parametrize("name", TABLES)

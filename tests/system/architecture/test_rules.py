@@ -10,7 +10,7 @@ import tomllib
 from pathlib import Path
 
 import click
-import pytest
+from tests.rows import each_row
 
 from pointsman import errors
 from pointsman.cli import COMMANDS
@@ -30,7 +30,7 @@ WORDS = {str(word) for enum in (Kind, Phase, Outcome, Severity) for word in enum
 WORDS |= {signal for signals in SIGNALS.values() for signal in signals} | set(EFFECTS)
 
 
-@pytest.mark.parametrize("module", MODULES, ids=lambda module: str(module.relative_to(SOURCE)))
+@each_row("module", MODULES)
 def test_no_state_is_named_outside_a_lifecycle_file(module: Path) -> None:
     strings = {node.value for node in ast.walk(ast.parse(module.read_text("utf-8"))) if isinstance(node, ast.Constant)}
     assert not (STATES - WORDS) & {string for string in strings if isinstance(string, str)}
