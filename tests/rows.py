@@ -39,13 +39,13 @@ def _fold(test: Test, table: list[Row]) -> Test:
     @wraps(test)
     def try_all(subtests: pytest.Subtests, **fixtures: Any) -> None:
         for row in table:
-            with _report_failure(subtests, row):
+            with _report(subtests, row):
                 test(**fixtures, **row)
 
     @wraps(test)
     async def await_all(subtests: pytest.Subtests, **fixtures: Any) -> None:
         for row in table:
-            with _report_failure(subtests, row):
+            with _report(subtests, row):
                 await test(**fixtures, **row)
 
     folded: Any = await_all if inspect.iscoroutinefunction(test) else try_all
@@ -58,10 +58,10 @@ def _fold(test: Test, table: list[Row]) -> Test:
 
 
 @contextmanager
-def _report_failure(subtests: pytest.Subtests, row: Row) -> Iterator[None]:
-    """A subtest costs 2 ms, so only a row that fails becomes one."""
+def _report(subtests: pytest.Subtests, row: Row) -> Iterator[None]:
+    """Make a subtest of a row that fails or is skipped. One costs 2 ms, so a row that passes does without."""
     try:
         yield
-    except (Exception, pytest.fail.Exception):
+    except (Exception, pytest.fail.Exception, pytest.skip.Exception):
         with subtests.test(**row):
             raise

@@ -16,14 +16,15 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
 from functools import partial
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import Any, TypeVar
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.databases import DATABASES, postgres_database, sqlite_url
 from tests.rooms.engine.harness import ManualClock, claim_one, open_engine, register, state_of, submit
+from tests.rows import each_row
 from tests.system.faults.prompt import Prompt, prompt
 
 from pointsman.engine.checks import MAX_TEXT_BYTES as MAX_PAYLOAD_BYTES
@@ -65,10 +66,11 @@ ADVICE = re.compile(
 
 @dataclass
 class Desk:
-    """Where people come with requests: an engine in a thread of its own, and work that has been begun."""
+    """An engine in a thread of its own that requests are sent to, and work that has been begun."""
 
-    url: str
-    somebody: Prompt
+    database: str
+    folders: pytest.TempPathFactory
+    somebody: Prompt = field(init=False)
     engine: Engine = field(init=False)
     run: Run = field(init=False)
     worker: Worker = field(init=False)
@@ -76,11 +78,16 @@ class Desk:
     """Held by `worker`, as attempt 1."""
     waiting: Task = field(init=False)
     """Nobody has claimed it."""
-    spoilt: bool = False
-    """Something happened that should not have: the next test gets another one."""
     _loop: asyncio.AbstractEventLoop = field(init=False)
-    _opened: threading.Event = field(default_factory=threading.Event)
     _closing: asyncio.Event = field(init=False)
+    _opened: ExitStack = field(default_factory=ExitStack)
+
+    def __enter__(self) -> Desk:
+        self._open()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._opened.close()
 
     def ask(self, question: Callable[[Desk], Awaitable[Answer]]) -> Answer:
         async def put() -> Answer:
@@ -105,12 +112,14 @@ class Desk:
     def nothing_changes(self) -> Iterator[None]:
         """Whatever happens inside leaves the database as it was, and a good request is served afterwards."""
         before = self.read_traces()
-        self.spoilt = True
-        yield
-        assert self.read_traces() == before
-        run = self.ask(lambda desk: submit(desk.engine, NewTask(name="good")))
-        assert run.state == "PENDING"
-        self.spoilt = False
+        try:
+            yield
+            assert self.read_traces() == before
+            run = self.ask(lambda desk: submit(desk.engine, NewTask(name="good")))
+            assert run.state == "PENDING"
+        except BaseException:
+            self._open()  # so that the next request is not blamed for this one
+            raise
 
     def refuses(
         self, question: Callable[[Desk], Awaitable[object]], *kinds: type[PointsmanError], path: str | None = None
@@ -128,9 +137,30 @@ class Desk:
                 assert ADVICE.search(problem.message), f"it does not say what to do: {problem.message}"
         return error
 
-    async def _live(self) -> None:
+    def _open(self) -> None:
+        self._opened.close()
+        if self.database == "sqlite":
+            url = sqlite_url(self.folders.mktemp("desk"))
+        else:
+            url = self._opened.enter_context(postgres_database())
+        self.somebody = self._opened.enter_context(prompt(url))
+        self._opened.enter_context(self._serve(url))
+
+    @contextmanager
+    def _serve(self, url: str) -> Iterator[None]:
+        ready = threading.Event()
+        thread = threading.Thread(target=lambda: asyncio.run(self._live(url, ready)))
+        thread.start()
+        try:
+            assert ready.wait(PATIENCE_SECONDS)
+            yield
+        finally:
+            self._loop.call_soon_threadsafe(self._closing.set)
+            thread.join()
+
+    async def _live(self, url: str, ready: threading.Event) -> None:
         self._loop, self._closing = asyncio.get_running_loop(), asyncio.Event()
-        async with open_engine(self.url, ManualClock()) as engine:
+        async with open_engine(url, ManualClock()) as engine:
             self.engine = engine
             await engine.declare_tool("compiler")
             self.run = await submit(engine, NewTask(name="running", tool="compiler"), NewTask(name="waiting", priority=-1))
@@ -138,55 +168,14 @@ class Desk:
             claim = await claim_one(engine, self.worker)
             self.running, self.waiting = await engine.list_tasks(self.run.id)
             assert claim.task_id == self.running.id
-            self._opened.set()
+            ready.set()
             await self._closing.wait()
-
-    @contextmanager
-    def open(self) -> Iterator[Desk]:
-        thread = threading.Thread(target=lambda: asyncio.run(self._live()))
-        thread.start()
-        try:
-            assert self._opened.wait(PATIENCE_SECONDS)
-            yield self
-        finally:
-            self._loop.call_soon_threadsafe(self._closing.set)
-            thread.join()
-
-
-@dataclass
-class Hall:
-    """One desk for all who come, and another one when somebody has spoilt it."""
-
-    database: str
-    folders: pytest.TempPathFactory
-    stack: ExitStack = field(default_factory=ExitStack)
-    desk: Desk | None = None
-
-    def find(self) -> Desk:
-        if self.desk is None or self.desk.spoilt:
-            self.stack.close()
-            self.desk = self._open()
-        return self.desk
-
-    def _open(self) -> Desk:
-        if self.database == "sqlite":
-            url = sqlite_url(self.folders.mktemp("desk"))
-        else:
-            url = self.stack.enter_context(postgres_database())
-        somebody = self.stack.enter_context(prompt(url))
-        return self.stack.enter_context(Desk(url, somebody).open())
 
 
 @pytest.fixture(scope="module", params=DATABASES)
-def hall(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hall]:
-    opened = Hall(request.param, tmp_path_factory)
-    with opened.stack:
+def desk(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
+    with Desk(request.param, tmp_path_factory) as opened:
         yield opened
-
-
-@pytest.fixture
-def desk(hall: Hall) -> Desk:
-    return hall.find()
 
 
 # ids
@@ -233,8 +222,8 @@ BAD_IDS = {
 }
 
 
-@pytest.mark.parametrize("bad", BAD_IDS)
-@pytest.mark.parametrize("method", BY_ID)
+@each_row("bad", BAD_IDS)
+@each_row("method", BY_ID)
 def test_nothing_is_found_under_a_name_that_nobody_has(desk: Desk, method: str, bad: str) -> None:
     kind, ask = BY_ID[method]
     error = desk.refuses(lambda desk: ask(desk, BAD_IDS[bad]), NotFound)
@@ -247,7 +236,7 @@ def test_what_never_was_has_no_history(desk: Desk) -> None:
     desk.refuses(lambda desk: desk.engine.list_history(BAD_IDS["unknown"]), NotFound)
 
 
-@pytest.mark.parametrize("bad", ["nul", "half a surrogate"])
+@each_row("bad", ["nul", "half a surrogate"])
 @pytest.mark.parametrize(
     "ask",
     [
@@ -282,7 +271,7 @@ def test_a_worker_is_told_which_of_its_attempts_nobody_knows(desk: Desk) -> None
     desk.refuses(lambda desk: desk.engine.send_heartbeat(desk.worker.id, [(HALF, 1)]), NotFound)
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60)
 @given(name=st.text(st.characters(exclude_categories=()), max_size=40))
 def test_no_name_does_harm(desk: Desk, name: str) -> None:
     """Names of all characters that there are, halves of surrogates too."""
@@ -309,7 +298,7 @@ def test_an_unknown_lifecycle_suggests_the_nearest(desk: Desk) -> None:
         assert "Did you mean standard?" in str(error)
 
 
-@pytest.mark.parametrize("name", ["", NUL, HALF, "x" * 10_000, "../standard", "standard.run"])
+@each_row("name", ["", NUL, HALF, "x" * 10_000, "../standard", "standard.run"])
 def test_a_lifecycle_that_cannot_be_is_unknown(desk: Desk, name: str) -> None:
     desk.refuses(lambda desk: submit(desk.engine, NewTask(name="a"), lifecycle=name), UnknownName, RequestInvalid)
 
@@ -398,7 +387,7 @@ SHAPES: dict[str, tuple[dict[str, Any], str, str]] = {
 }
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+@each_row("shape", SHAPES)
 def test_a_run_that_could_never_end_or_makes_no_sense_is_refused(desk: Desk, shape: str) -> None:
     options, path, words = SHAPES[shape]
     error = desk.refuses(lambda desk: desk.engine.submit_run(NewRun(**{"name": "bad", **options})), RequestInvalid, path=path)
@@ -439,7 +428,7 @@ def test_every_problem_is_told_at_once(desk: Desk) -> None:
     assert paths == {"name", "worker_count", "tasks[0].max_retries", "tasks[0].timeout_seconds", "tasks[1].name"}
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("tasks", "path"),
     [
         ([NewTask(name="running")], "tasks[0].name"),
@@ -450,9 +439,8 @@ def test_every_problem_is_told_at_once(desk: Desk) -> None:
         ([NewTask(name="a", payload=object())], "tasks[0].payload"),
         ([], "tasks"),
     ],
-    ids=["taken", "unknown", "circle", "part of what it waits for", "number", "payload", "none"],
 )
-@pytest.mark.parametrize("key", [None, "a key"])
+@each_row("key", [None, "a key"])
 def test_what_is_added_to_a_run_is_looked_at_too(desk: Desk, tasks: list[NewTask], path: str, key: str | None) -> None:
     desk.refuses(lambda desk: desk.engine.add_tasks(desk.run.id, tasks, request_id=key), RequestInvalid, path=path)
 
@@ -559,22 +547,22 @@ LIST_LIMITS: dict[str, Asked] = {
 }
 
 
-@pytest.mark.parametrize("bad", BAD_NUMBERS)
-@pytest.mark.parametrize("name", RUN_NUMBERS)
+@each_row("bad", BAD_NUMBERS)
+@each_row("name", RUN_NUMBERS)
 def test_a_number_of_a_run_is_checked(desk: Desk, name: str, bad: str) -> None:
     options: dict[str, Any] = {name: BAD_NUMBERS[bad]}
     desk.refuses(lambda desk: submit(desk.engine, NewTask(name="a"), NewTask(name="b"), **options), RequestInvalid, path=name)
 
 
-@pytest.mark.parametrize("bad", BAD_NUMBERS)
-@pytest.mark.parametrize("name", TASK_NUMBERS)
+@each_row("bad", BAD_NUMBERS)
+@each_row("name", TASK_NUMBERS)
 def test_a_number_of_a_task_is_checked(desk: Desk, name: str, bad: str) -> None:
     options: dict[str, Any] = {name: BAD_NUMBERS[bad]}
     desk.refuses(lambda desk: submit(desk.engine, NewTask(name="a", **options)), RequestInvalid, path=f"tasks[0].{name}")
 
 
-@pytest.mark.parametrize("bad", BAD_NUMBERS)
-@pytest.mark.parametrize("name", BACKOFF_NUMBERS)
+@each_row("bad", BAD_NUMBERS)
+@each_row("name", BACKOFF_NUMBERS)
 def test_a_number_of_a_backoff_is_checked(desk: Desk, name: str, bad: str) -> None:
     options: dict[str, Any] = {name: BAD_NUMBERS[bad]}
     backoff = Backoff(**options)
@@ -584,35 +572,36 @@ def test_a_number_of_a_backoff_is_checked(desk: Desk, name: str, bad: str) -> No
     desk.refuses(lambda desk: submit(desk.engine, NewTask(name="a"), backoff=backoff), RequestInvalid, path=f"backoff.{name}")
 
 
-@pytest.mark.parametrize("bad", BAD_NUMBERS)
-@pytest.mark.parametrize("name", CALL_NUMBERS)
+KILLED = ("exit_code", "negative")
+"""The one that is good: a process that was killed has a negative exit code."""
+
+
+@each_row(("name", "bad"), [row for row in product(CALL_NUMBERS, BAD_NUMBERS) if row != KILLED])
 def test_a_number_of_a_request_is_checked(desk: Desk, name: str, bad: str) -> None:
-    if (name, bad) == ("exit_code", "negative"):
-        pytest.skip("a process that was killed has one")
     desk.refuses(lambda desk: CALL_NUMBERS[name](desk, BAD_NUMBERS[bad]), RequestInvalid, path=name)
 
 
-@pytest.mark.parametrize("name", ["max_concurrent_tasks", "failure_threshold", "limit", "lease_seconds", "cooldown_seconds"])
+@each_row("name", ["max_concurrent_tasks", "failure_threshold", "limit", "lease_seconds", "cooldown_seconds"])
 def test_nothing_is_done_no_times(desk: Desk, name: str) -> None:
     desk.refuses(lambda desk: CALL_NUMBERS[name](desk, 0), RequestInvalid, path=name)
 
 
-@pytest.mark.parametrize("bad", BAD_AMOUNTS)
-@pytest.mark.parametrize("method", CALL_AMOUNTS)
+@each_row("bad", BAD_AMOUNTS)
+@each_row("method", CALL_AMOUNTS)
 def test_an_amount_of_money_is_checked(desk: Desk, method: str, bad: str) -> None:
     path, ask = CALL_AMOUNTS[method]
     desk.refuses(lambda desk: ask(desk, BAD_AMOUNTS[bad]), RequestInvalid, path=path)
 
 
-@pytest.mark.parametrize("amount", ["0.0000019", "1.99999999999", "99999999.9999999"])
+@each_row("amount", ["0.0000019", "1.99999999999", "99999999.9999999"])
 def test_an_amount_that_cannot_be_kept_exactly_is_refused(desk: Desk, amount: str) -> None:
     desk.refuses(
         lambda desk: submit(desk.engine, NewTask(name="a"), budget_usd=Decimal(amount)), RequestInvalid, path="budget_usd"
     )
 
 
-@pytest.mark.parametrize("bad", BAD_NUMBERS)
-@pytest.mark.parametrize("method", LIST_LIMITS)
+@each_row("bad", BAD_NUMBERS)
+@each_row("method", LIST_LIMITS)
 def test_the_size_of_a_page_is_checked(desk: Desk, method: str, bad: str) -> None:
     desk.refuses(lambda desk: LIST_LIMITS[method](desk, BAD_NUMBERS[bad]), RequestInvalid, path="limit")
 
@@ -721,14 +710,14 @@ def submit_with(desk: Desk, *, tenant: str = "default", actor: str = "user", **o
     return engine.submit_run(NewRun(name="a", tasks=(NewTask(name="a"),)), **options)
 
 
-@pytest.mark.parametrize("bad", BAD_TEXTS)
-@pytest.mark.parametrize("place", TEXTS)
+@each_row("bad", BAD_TEXTS)
+@each_row("place", TEXTS)
 def test_text_that_no_database_could_keep_is_refused(desk: Desk, place: str, bad: str) -> None:
     path, ask = TEXTS[place]
     desk.refuses(lambda desk: ask(desk, BAD_TEXTS[bad]), RequestInvalid, path=path)
 
 
-@pytest.mark.parametrize("place", ["key of a submission", "tenant of a submission", "name of a tool", "name of a worker"])
+@each_row("place", ["key of a submission", "tenant of a submission", "name of a tool", "name of a worker"])
 def test_a_key_is_no_longer_than_an_index_can_hold(desk: Desk, place: str) -> None:
     """A few kilobytes that cannot be compressed are too much for an index of PostgreSQL."""
     path, ask = TEXTS[place]
@@ -736,19 +725,19 @@ def test_a_key_is_no_longer_than_an_index_can_hold(desk: Desk, place: str) -> No
     desk.refuses(lambda desk: ask(desk, text), RequestInvalid, path=path)
 
 
-@pytest.mark.parametrize("place", ["tenant of a submission", "name of a tool", "name of a worker", "capability of a worker"])
+@each_row("place", ["tenant of a submission", "name of a tool", "name of a worker", "capability of a worker"])
 def test_a_name_is_not_empty(desk: Desk, place: str) -> None:
     path, ask = TEXTS[place]
     desk.refuses(lambda desk: ask(desk, ""), RequestInvalid, path=path)
 
 
-@pytest.mark.parametrize("place", TEXTS)
+@each_row("place", TEXTS)
 def test_a_text_is_text(desk: Desk, place: str) -> None:
     path, ask = TEXTS[place]
     desk.refuses(lambda desk: ask(desk, 7), RequestInvalid, path=path)
 
 
-@pytest.mark.parametrize("tenant", [NUL, HALF, HUGE], ids=list(BAD_TEXTS))
+@each_row("tenant", [NUL, HALF, HUGE])
 @pytest.mark.parametrize(
     "ask",
     [
@@ -764,7 +753,7 @@ def test_no_question_is_answered_to_an_impossible_tenant(desk: Desk, ask: Asked,
     desk.refuses(lambda desk: ask(desk, tenant), RequestInvalid, NotFound, path="tenant")
 
 
-@pytest.mark.parametrize("text", [NUL, HALF], ids=["nul", "half a surrogate"])
+@each_row("text", [NUL, HALF])
 @pytest.mark.parametrize(
     ("path", "ask"),
     [
@@ -847,14 +836,14 @@ JSON_PLACES: dict[str, tuple[str, Asked]] = {
 }
 
 
-@pytest.mark.parametrize("bad", NOT_JSON)
-@pytest.mark.parametrize("place", JSON_PLACES)
+@each_row("bad", NOT_JSON)
+@each_row("place", JSON_PLACES)
 def test_what_json_cannot_hold_is_refused(desk: Desk, place: str, bad: str) -> None:
     path, ask = JSON_PLACES[place]
     desk.refuses(lambda desk: ask(desk, NOT_JSON[bad]), RequestInvalid, path=path)
 
 
-@pytest.mark.parametrize("depth", [100, 300, 500, 800, 900, 930, 950, 960, 970, 980, 990, 1000, 1500, 5000])
+@each_row("depth", [100, 300, 500, 800, 900, 930, 950, 960, 970, 980, 990, 1000, 1500, 5000])
 def test_what_is_nested_is_kept_whole_or_refused(desk: Desk, depth: int) -> None:
     """Where the limit lies is nobody's business, but there is no depth at which something else happens."""
     new = NewRun(name="deep", tasks=(NewTask(name="a", payload=nest(depth)),))
@@ -873,7 +862,7 @@ def test_a_payload_of_a_megabyte_is_kept_and_one_byte_more_is_refused(desk: Desk
     desk.refuses(lambda desk: submit(desk.engine, NewTask(name="a", payload=fits + "x")), RequestInvalid)
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40)
 @given(
     payload=st.recursive(
         st.none()
@@ -897,9 +886,7 @@ def test_any_json_reaches_the_worker_as_it_was(desk: Desk, payload: Any) -> None
 # signals
 
 
-@pytest.mark.parametrize(
-    "signal", ["complete", "fail", "claim", "expire", "lease_lost", "delay_over", "children_done", "overspend"]
-)
+@each_row("signal", ["complete", "fail", "claim", "expire", "lease_lost", "delay_over", "children_done", "overspend"])
 def test_people_do_not_speak_for_a_worker_or_the_engine(desk: Desk, signal: str) -> None:
     for ask in (
         lambda desk: desk.engine.signal_task(desk.running.id, signal),
@@ -909,7 +896,7 @@ def test_people_do_not_speak_for_a_worker_or_the_engine(desk: Desk, signal: str)
         assert "people may say: approve" in str(error)
 
 
-@pytest.mark.parametrize("signal", ["start", "complete", "fail", "wait", "proceed", "expire", "delay_over"])
+@each_row("signal", ["start", "complete", "fail", "wait", "proceed", "expire", "delay_over"])
 def test_people_do_not_say_what_follows_from_the_tasks_of_a_run(desk: Desk, signal: str) -> None:
     desk.refuses(lambda desk: desk.engine.signal_run(desk.run.id, signal), RequestInvalid, path="signal")
     desk.refuses(
@@ -940,18 +927,18 @@ async def test_nor_what_only_leads_there_by_a_fallback(
         assert await engine.get_task(task.id) == task
 
 
-@pytest.mark.parametrize("signal", ["register", "release", "suspect", "recover"])
+@each_row("signal", ["register", "release", "suspect", "recover"])
 def test_people_do_not_say_what_a_worker_does(desk: Desk, signal: str) -> None:
     desk.refuses(lambda desk: desk.engine.signal_worker(desk.worker.id, signal), RequestInvalid, path="signal")
 
 
-@pytest.mark.parametrize("signal", ["claim", "approve", "accept", "retry", "lease_lost", "no_such_signal", ""])
+@each_row("signal", ["claim", "approve", "accept", "retry", "lease_lost", "no_such_signal", ""])
 def test_a_worker_says_only_what_workers_say(desk: Desk, signal: str) -> None:
     error = desk.refuses(lambda desk: desk.engine.report_attempt(desk.running.id, 1, signal), RequestInvalid, path="signal")
     assert "It may say: complete" in str(error)
 
 
-@pytest.mark.parametrize("signal", ["", "no_such_signal", "CANCEL", "cancel ", "SUCCEEDED"])
+@each_row("signal", ["", "no_such_signal", "CANCEL", "cancel ", "SUCCEEDED"])
 def test_a_signal_that_does_not_exist_is_refused_with_what_is_allowed(desk: Desk, signal: str) -> None:
     for ask in (
         lambda desk: desk.engine.signal_task(desk.running.id, signal),
@@ -962,12 +949,12 @@ def test_a_signal_that_does_not_exist_is_refused_with_what_is_allowed(desk: Desk
         assert "cancel" in str(error) or "pause" in str(error)
 
 
-@pytest.mark.parametrize("to_state", ["", "NO_SUCH_STATE", "running", "SUCCEEDED"])
+@each_row("to_state", ["", "NO_SUCH_STATE", "running", "SUCCEEDED"])
 def test_a_state_that_does_not_exist_is_unknown(desk: Desk, to_state: str) -> None:
     desk.refuses(lambda desk: desk.engine.request_transition(Kind.WORKER, desk.worker.id, to_state=to_state), UnknownName)
 
 
-@pytest.mark.parametrize("to_state", ["INITIALIZING", "SHUTDOWN", "BUSY"])
+@each_row("to_state", ["INITIALIZING", "SHUTDOWN", "BUSY"])
 def test_a_state_that_cannot_be_reached_is_an_answer(desk: Desk, to_state: str) -> None:
     with desk.nothing_changes():
         result = desk.ask(lambda desk: desk.engine.request_transition(Kind.WORKER, desk.worker.id, to_state=to_state))
@@ -992,8 +979,8 @@ def test_a_breaker_is_not_called_a_worker(desk: Desk) -> None:
     assert "worker" not in str(error)
 
 
-@pytest.mark.parametrize("epoch", [0, -1, 2, 10**6, 2**63, 2**80])
-@pytest.mark.parametrize("key", [None, "a key"])
+@each_row("epoch", [0, -1, 2, 10**6, 2**63, 2**80])
+@each_row("key", [None, "a key"])
 def test_an_attempt_that_never_was_changes_nothing(desk: Desk, epoch: int, key: str | None) -> None:
     task_id = desk.running.id
     for ask in (
@@ -1008,7 +995,7 @@ def test_an_attempt_that_never_was_changes_nothing(desk: Desk, epoch: int, key: 
         assert "nothing was changed" in str(error)
 
 
-@pytest.mark.parametrize("epoch", [None, "1", 1.5, math.nan, True, [1]])
+@each_row("epoch", [None, "1", 1.5, math.nan, True, [1]])
 def test_an_epoch_is_a_whole_number(desk: Desk, epoch: Any) -> None:
     desk.refuses(lambda desk: desk.engine.complete_task(desk.running.id, epoch), RequestInvalid, path="epoch")
 
@@ -1044,7 +1031,7 @@ BAD_POSITIONS = [
 ]
 
 
-@pytest.mark.parametrize("position", BAD_POSITIONS, ids=ascii)
+@each_row("position", BAD_POSITIONS)
 def test_a_malformed_position_is_refused(desk: Desk, position: str) -> None:
     error = desk.refuses(lambda desk: desk.engine.list_transitions(after=position), RequestInvalid, path="after")
     assert "Pass a position" in str(error)
@@ -1095,12 +1082,12 @@ AFTER_CLOSING: dict[str, Callable[[Engine], Awaitable[object]]] = {
 }
 
 
-@pytest.mark.parametrize("method", AFTER_CLOSING)
-async def test_a_closed_engine_says_so(database_url: str, clock: ManualClock, method: str) -> None:
+async def test_a_closed_engine_says_so(database_url: str, clock: ManualClock, subtests: pytest.Subtests) -> None:
     async with open_engine(database_url, clock) as engine:
         await submit(engine, NewTask(name="a"))
-    with pytest.raises(EngineClosed):
-        await asyncio.wait_for(AFTER_CLOSING[method](engine), PATIENCE_SECONDS)
+    for method, ask in AFTER_CLOSING.items():
+        with subtests.test(method), pytest.raises(EngineClosed):
+            await asyncio.wait_for(ask(engine), PATIENCE_SECONDS)
 
 
 async def test_closing_twice_is_closing_once(database_url: str, clock: ManualClock) -> None:
