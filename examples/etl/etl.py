@@ -1,4 +1,4 @@
-"""The functions of etl.yaml: whatever they return as JSON is there for the tasks that come later."""
+"""The functions of etl.yaml. Their return values are the outputs that later tasks use."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Book = dict[str, Any]
 
 
 async def extract(folder: str, year: int) -> dict[str, Any]:
-    """The books of a year, from all the libraries at once."""
+    """Read the books of a year from all libraries at the same time."""
     files = await asyncio.to_thread(find, folder)
     shelves = await asyncio.gather(*(asyncio.to_thread(read, file) for file in files))
     books = [book for shelf in shelves for book in shelf if int(book["year"]) == year]
@@ -32,7 +32,7 @@ def read(file: Path) -> list[Book]:
 
 
 def transform(books: list[Book]) -> list[Book]:
-    """One entry a title, with all the libraries that have it."""
+    """Make one entry for each title, with all libraries that have it."""
     merged: dict[str, Book] = {}
     for book in books:
         title = book["title"].strip().capitalize()
@@ -43,7 +43,7 @@ def transform(books: list[Book]) -> list[Book]:
 
 
 def load(books: list[Book], database: str) -> dict[str, Any]:
-    """Into a table, all or nothing."""
+    """Write the books into a table, all or none."""
     Path(database).parent.mkdir(exist_ok=True)
     with closing(sqlite3.connect(database)) as connection, connection:
         connection.execute("DROP TABLE IF EXISTS books")
@@ -54,6 +54,6 @@ def load(books: list[Book], database: str) -> dict[str, Any]:
 
 
 def is_complete(output: dict[str, Any]) -> bool:
-    """Whether the table has as many rows as were put in."""
+    """Return whether the table has as many rows as were written."""
     with closing(sqlite3.connect(output["database"])) as connection:
         return bool(connection.execute("SELECT count(*) FROM books").fetchone()[0] == output["rows"])

@@ -1,4 +1,4 @@
-"""A service that is down for a while: so many calls fail as build/failures says."""
+"""A service that fails at first. build/failures contains the number of calls that fail."""
 
 import argparse
 import fcntl
@@ -14,7 +14,7 @@ def main() -> int:
     parser.add_argument("--city", required=True)
     city = parser.parse_args().city
     with FAILURES.open("r+") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)  # calls come at the same time
+        fcntl.flock(file, fcntl.LOCK_EX)  # calls run at the same time
         left = int(file.read())
         file.seek(0)
         file.truncate()
