@@ -1,4 +1,4 @@
-# `make run` runs a flow; `make test` checks everything. Both set up what they need in .venv.
+# `make run` runs a flow; `make test` runs all checks and tests. Both set up .venv first.
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
@@ -13,14 +13,14 @@ SEEDS ?= 500
 
 help:
 	@echo "make run     set up .venv and run a flow: a fan-out, a retry, checks, a skipped branch"
-	@echo "make tour    set up .venv and take the tour of the shipped machines"
-	@echo "make test    set up .venv and run every check and test"
-	@echo "make lint    only the static checks: ruff, mypy, import-linter"
-	@echo "make simulate SEEDS=500   run that many seeds of the simulation, on all cores"
-	@echo "make bench   measure kernel, engine and flows against peers and floors, and write docs/benchmarks.md"
-	@echo "make docs    write the reference of the shipped machines and their pictures anew"
-	@echo "make lock    write requirements/*.txt anew from pyproject.toml"
-	@echo "make clean   remove the environments and everything that was built"
+	@echo "make tour    set up .venv and show the shipped machines"
+	@echo "make test    set up .venv and run all checks and tests"
+	@echo "make lint    run only the static checks: ruff, mypy, import-linter"
+	@echo "make simulate SEEDS=500   run 500 seeds of the simulation, on all cores"
+	@echo "make bench   measure kernel, engine and flows against peers and floors, and update docs/benchmarks.md"
+	@echo "make docs    regenerate the reference and the pictures of the shipped machines"
+	@echo "make lock    regenerate requirements/*.txt from pyproject.toml"
+	@echo "make clean   remove the environments and all build files"
 
 run: $(VENV)/run.stamp
 	@$(BIN)/python examples/tour.py flow
@@ -48,9 +48,9 @@ bench: $(VENV)/bench.stamp $(PEERS)/peers.stamp $(PREFECT)/prefect.stamp
 	$(BIN)/python bench/engine.py --peers $(PEERS)/bin/python --write docs/benchmarks.md
 	$(BIN)/python bench/run.py --prefect $(PREFECT)/bin/python --write docs/benchmarks.md
 
-# The environments: a venv works without ensurepip too, as long as this Python has some pip.
+# The environments. A Python without ensurepip works too, if it has pip.
 $(VENV)/venv.stamp $(PEERS)/venv.stamp $(PREFECT)/venv.stamp:
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Pointsman needs Python 3.11 or later; say which: make PYTHON=python3.12")'
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Pointsman needs Python 3.11 or later. Choose one: make PYTHON=python3.12")'
 	@echo "Setting up $(@D) …"
 	@$(PYTHON) -m venv $(@D) 2>/dev/null || { rm -rf $(@D) && $(PYTHON) -m venv --without-pip $(@D) && $(PYTHON) -m pip --python $(@D)/bin/python install -q pip; }
 	@touch $@

@@ -1,4 +1,4 @@
-"""What holds for all tests: machines are shared and noisy, so no example fails for being slow; databases are real ones."""
+"""Settings and fixtures of all tests. Machines may be slow, so Hypothesis has no deadline. Databases are real."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ settings.load_profile("pointsman")
 
 def pytest_configure() -> None:
     databases.claim_ownership()
-    # Who runs in the background of a shell ignores it, and so would everything that the tests start.
+    # A background job of a shell ignores SIGINT, and so would every process that the tests start.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -30,7 +30,7 @@ def pytest_unconfigure() -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Run a coroutine test in an event loop of its own."""
+    """Run a coroutine test in its own event loop."""
     if not inspect.iscoroutinefunction(pyfuncitem.obj):
         return None
     names = pyfuncitem._fixtureinfo.argnames
@@ -41,26 +41,26 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
 @pytest.fixture
 def sqlite_url(tmp_path: Path) -> str:
-    """A database that is not there yet."""
+    """A database that does not exist yet."""
     return databases.sqlite_url(tmp_path)
 
 
 @pytest.fixture
 def postgres_url() -> Iterator[str]:
-    """A database that is migrated."""
+    """A migrated database."""
     with databases.postgres_database() as url:
         yield url
 
 
 @pytest.fixture
 def empty_postgres_url() -> Iterator[str]:
-    """A database without any table."""
+    """A database without tables."""
     with databases.postgres_database(migrated=False) as url:
         yield url
 
 
 @pytest.fixture(params=databases.DATABASES)
 def database_url(request: pytest.FixtureRequest) -> str:
-    """The same test on every database."""
+    """Runs the test on every database."""
     url: str = request.getfixturevalue(f"{request.param}_url")
     return url

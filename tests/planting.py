@@ -1,7 +1,7 @@
-"""How bugs are planted: a few characters of the engine or of its SQL, changed while they are loaded.
+"""Plant bugs: change a few characters of the engine or of its SQL while they are loaded.
 
-That takes a process that has not imported the engine yet. The old text has to be found exactly once: when the code is
-rewritten, its bugs move along with it, or this fails loudly.
+The process must not have imported the engine yet. The old text must occur exactly once. So when you rewrite that code, you must
+move its bugs too, or planting fails.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Patch:
 
     @property
     def module(self) -> str:
-        """What has to be loaded for it to take effect."""
+        """The module that must be loaded for the change to take effect."""
         store, is_sql, _ = self.place.partition(":")
         return f"pointsman.store.{store}.store" if is_sql else f"pointsman.{self.place}"
 
@@ -36,7 +36,7 @@ class Patch:
 
 
 def plant(*patches: Patch) -> None:
-    """Have the engine imported with these changes in it."""
+    """Import the engine with these changes."""
     loaded = [patch.module for patch in patches if patch.module in sys.modules]
     if loaded:
         raise LookupError(f"{loaded} were imported before the bug could be planted")
@@ -47,7 +47,7 @@ def plant(*patches: Patch) -> None:
 
 
 def _patch_scripts(patches: dict[str, Patch]) -> None:
-    """Stores read their SQL when they are loaded, and their schema when they migrate: both get the changed text."""
+    """Stores read their SQL when they are loaded, and their schema when they migrate. Change both texts."""
     from pointsman.store import scripts
 
     read_queries, read_migrations = scripts.read_queries, scripts.read_migrations
@@ -72,7 +72,7 @@ def _apply(patch: Patch | None, text: str) -> str:
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Finds the modules that are to be patched where they are, and loads them with another text."""
+    """Finds the modules to patch, and loads them with the changed text."""
 
     def __init__(self, patches: Sequence[Patch]) -> None:
         self._patches = {patch.module: patch for patch in patches}
@@ -96,5 +96,5 @@ class _Loader(importlib.machinery.SourceFileLoader):
         self._patch = patch
 
     def get_code(self, fullname: str) -> object:  # type: ignore[override]
-        """Compiled from the patched text, never from a cache."""
+        """Compile the patched text, and never use a cache."""
         return compile(self._patch.apply(Path(self.get_filename(fullname)).read_text("utf-8")), self.path, "exec")

@@ -7,8 +7,8 @@ together; in one commit, where each goes alone; and, where nothing else happens 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
-from contextlib import ExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
@@ -17,9 +17,10 @@ from typing import Any
 import msgspec
 import pytest
 from msgspec.structs import replace
-from tests.databases import DATABASES, postgres_database, sqlite_url
+from tests.databases import DATABASES, postgres_database, registered_sqlite_url
 from tests.rooms.engine.harness import ManualClock, open_engine, pass_time, path_of, register, submit
 from tests.rooms.engine.test_commits import fit_valve, together
+from tests.rows import each_row
 from tests.system.faults.prompt import prompt
 
 from pointsman.engine import bulk
@@ -184,18 +185,21 @@ class Stage:
         self._database = database
         self._folder = folder
         self._patch = patch
-        self._urls = ExitStack()
         self._number = 0
 
-    def close(self) -> None:
-        self._urls.close()
+    @contextmanager
+    def database(self) -> Iterator[str]:
+        self._number += 1
+        (folder := self._folder / str(self._number)).mkdir()
+        if self._database == "sqlite":
+            yield registered_sqlite_url(folder)
+        else:
+            with postgres_database(registered=True) as url:
+                yield url
 
     @asynccontextmanager
     async def engine(self, *, together: bool) -> AsyncIterator[tuple[Engine, ManualClock, list[int]]]:
         """With what was led in it; where nothing goes together, everybody goes alone."""
-        self._number += 1
-        (folder := self._folder / str(self._number)).mkdir()
-        url = sqlite_url(folder) if self._database == "sqlite" else self._urls.enter_context(postgres_database())
         led: list[int] = []
         lead = bulk.lead
 
@@ -204,7 +208,7 @@ class Stage:
                 led.append(len(arguments[2]))
             return goes
 
-        with self._patch.context() as patch:
+        with self.database() as url, self._patch.context() as patch:
             patch.setattr(bulk, "lead", count)
             patch.setattr(bulk, "FEWEST", FEWEST if together else 10**9)
             clock = ManualClock()
@@ -238,10 +242,8 @@ def assert_same(found: dict[str, Any], expected: dict[str, Any]) -> None:
 
 
 @pytest.fixture(params=DATABASES)
-def stage(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    stage = Stage(request.param, tmp_path, monkeypatch)
-    yield stage
-    stage.close()
+def stage(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stage:
+    return Stage(request.param, tmp_path, monkeypatch)
 
 
 # Fifty at once.
@@ -546,8 +548,8 @@ ASIDE: dict[str, Callable[[Worker, Sequence[Claim]], Ask]] = {
 
 
 @pytest.mark.parametrize("lifecycle", ["standard", "agent", "orchestrated"])
-@pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.parametrize("what", ASIDE)
+@each_row("when", ["before", "after"])
+@each_row("what", ASIDE)
 async def test_in_the_same_commit(stage: Stage, what: str, when: str, lifecycle: str) -> None:
     """Whoever comes first is heard first, and those that it is not about go on as they would."""
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.rows import each_row
 from tests.system.histories import models
 from tests.system.histories.checker import Unexplained, check_history
 from tests.system.histories.record import Record
@@ -645,14 +646,14 @@ def a_worker_holds_more_than_it_can(db: StoreFixture) -> None:
 # all of them
 
 
-@pytest.mark.parametrize("history", GOOD, ids=lambda history: history.__name__)
+@each_row("history", GOOD)
 def test_a_history_that_can_be_is_accepted(history: History) -> None:
     db = StoreFixture()
     history(db)
     assert check_history(db.records) > 0
 
 
-@pytest.mark.parametrize(("history", "subject"), BAD, ids=[history.__name__ for history, _ in BAD])
+@each_row(("history", "subject"), BAD)
 def test_a_history_that_cannot_be_is_refused(history: History, subject: str) -> None:
     db = StoreFixture()
     history(db)
