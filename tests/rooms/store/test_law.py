@@ -694,25 +694,25 @@ def test_a_task_is_given_only_to_a_worker_of_its_tenant(db: StoreFixture, prompt
 
 @pytest.mark.parametrize("serves", ['["acme"]', '["acme","initech"]', '"all"'])
 def test_a_task_is_given_to_a_worker_of_another_tenant_that_serves_its_own(
-    db: StoreFixture, somebody: Outsider, serves: str
+    db: StoreFixture, prompt: Outsider, serves: str
 ) -> None:
     db.tenant("globex")
     shared, narrow = (db.put(db.worker(tenant="globex", serves=each)) for each in (serves, '["acme2","all"]'))
     task = db.bring(db.put_task(), "QUEUED")
     stolen = db.moved(task, "RUNNING", worker_id=narrow.id)
     with pytest.raises(Refused, match="pointsman"):
-        type_columns(somebody, task, **{column: getattr(stolen, column) for column in Task.CHANGING})
+        type_columns(prompt, task, **{column: getattr(stolen, column) for column in Task.CHANGING})
     with pytest.raises(LawBroken):
         db.move(task, "RUNNING", worker_id=narrow.id)
     held = db.move(task, "RUNNING", worker_id=shared.id)
     assert find(db.store, held) == held
 
 
-def test_nobody_changes_which_tenants_a_worker_serves(db: StoreFixture, somebody: Outsider) -> None:
+def test_nobody_changes_which_tenants_a_worker_serves(db: StoreFixture, prompt: Outsider) -> None:
     worker = db.put(db.worker(serves='["globex"]'))
     for serves in ('"all"', "[]", '["initech"]'):
         with pytest.raises(Refused, match="keeps"):
-            type_columns(somebody, worker, serves=serves)
+            type_columns(prompt, worker, serves=serves)
     assert find(db.store, worker) == worker
 
 
