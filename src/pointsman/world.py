@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
+import socket
 import time
 from collections.abc import Awaitable
 from dataclasses import dataclass, field
@@ -79,3 +81,5 @@ class World:
     ids: Ids = field(default_factory=RandomIds)
     chance: Chance = field(default_factory=random.SystemRandom)
     sleep: Sleep = _sleep
+    process: str = field(default_factory=lambda: f"{socket.gethostname()}:{os.getpid()}")
+    """The name of this process, for people."""

@@ -20,7 +20,7 @@ from msgspec import Struct
 
 from pointsman.engine.hooks import DutyPerformed
 from pointsman.engine.queries import Core
-from pointsman.errors import EngineClosed
+from pointsman.errors import EngineClosed, StoreBusy, StoreUnavailable
 from pointsman.store.contract import Wakeup
 
 SHORTEST_PAUSE_SECONDS = 0.02
@@ -42,6 +42,8 @@ class Duty(Struct, frozen=True, kw_only=True):
     """After so much, more is likely to be due, and it is performed again at once."""
     next_due: Callable[[], Awaitable[float]] | None = None
     """In how many seconds there will be something to do; without it, after each interval."""
+    rest_seconds: float = 0.0
+    """How long it rests between two turns, so that what happens meanwhile is dealt with at once."""
     wakes_on: Wakeup = Wakeup.NOTHING
     """What may make it due earlier."""
 
@@ -89,7 +91,7 @@ class Duties:
             await asyncio.wait(self._tasks)
 
     async def _keep(self, duty: Duty) -> None:
-        if duty.next_due is None:
+        if duty.next_due is None and not duty.wakes_on:
             await self._core.wakeups.pause(duty.interval_seconds)
         while True:
             expected = self._core.wakeups.expect(duty.wakes_on)
@@ -99,6 +101,8 @@ class Duties:
                 return
             except Exception as error:  # noqa: BLE001 - whatever it is, the next turn may go well, and the duty has to go on
                 pause = await self._fail(duty, error)
+            if duty.rest_seconds:
+                await self._core.wakeups.pause(duty.rest_seconds)
             if pause:
                 await self._core.pause(expected, pause)
             else:
@@ -137,7 +141,10 @@ class Duties:
         metrics.failures_in_a_row += 1
         metrics.last_error = f"{type(error).__name__}: {error}"
         pause = min(FIRST_BACKOFF_SECONDS * 2.0 ** min(metrics.failures_in_a_row - 1, 16), LONGEST_BACKOFF_SECONDS)
-        log.error(
+        # That the database is away is told by every operation; the log need not repeat it for each duty.
+        level = logging.INFO if isinstance(error, StoreBusy | StoreUnavailable) else logging.ERROR
+        log.log(
+            level,
             "duty %s failed: %s; the next try is in %g seconds",
             duty.name,
             error,

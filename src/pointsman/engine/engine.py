@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable, Coroutine, Iterable, Mapping
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -27,7 +28,7 @@ from pointsman.engine.operations.runs import AddTasks, ApproveRun, SetBudget, Si
 from pointsman.engine.operations.tasks import SignalTask
 from pointsman.engine.operations.tools import DeclareTool, ResetBreaker
 from pointsman.engine.operations.transition import RequestTransition
-from pointsman.engine.operations.upkeep import ExpireWorkers, FireTimers, PurgeKeys, Repair, Upkeep
+from pointsman.engine.operations.upkeep import ExpireWorkers, FireTimers, NoteDuty, PurgeKeys, Repair, Upkeep
 from pointsman.engine.operations.workers import (
     ClaimTasks,
     GiveUpTasks,
@@ -39,7 +40,7 @@ from pointsman.engine.operations.workers import (
 from pointsman.engine.queries import LONGEST_PAUSE_SECONDS, Core, Queries
 from pointsman.engine.timers import BATCH
 from pointsman.engine.writer import CommitMetrics
-from pointsman.errors import EngineClosed, PointsmanError, RequestError, StoreBusy, StoreFull, StoreUnavailable
+from pointsman.errors import EngineClosed, PointsmanError, RequestError, StoreBusy, StoreError, StoreFull, StoreUnavailable
 from pointsman.store.contract import Reader, Store, Wakeup
 from pointsman.store.rows import Task
 from pointsman.world import World
@@ -305,4 +306,6 @@ class Engine(TenantEngine):
         return await self._core.ask(look)
 
     async def _note_duty(self, name: str, error: Exception | None, failures: int) -> None:
-        """Kept in the database, so that `status` shows it in any process; while the database is away, the log has it."""
+        """Kept in the database, so that `status` shows it in any process; while the database is away, only the log has it."""
+        with suppress(StoreError, EngineClosed):
+            await self._core.writer.submit(NoteDuty(name=name, error=str(error) if error else None, failures=failures))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Collection, Iterator
+from datetime import timedelta
 from typing import TypeVar
 
 from pointsman.engine import checks
@@ -17,10 +18,24 @@ from pointsman.engine.writer import CLOSED, Writer
 from pointsman.errors import EngineClosed, NotFound, Problem
 from pointsman.kernel.machine import Machine, Phase
 from pointsman.store.contract import Reader, Store, Wakeup, read_position
-from pointsman.store.rows import Attempt, Breaker, Dependency, Entity, Notice, Result, Run, Task, Transition, Worker
+from pointsman.store.rows import (
+    Attempt,
+    Breaker,
+    Dependency,
+    DutyFailure,
+    Entity,
+    Notice,
+    Result,
+    Run,
+    Task,
+    Transition,
+    Worker,
+)
 from pointsman.world import World
 
 LONGEST_PAUSE_SECONDS = 60.0
+FAILING_FOR = timedelta(minutes=3)
+"""A duty that fails is tried again at least every minute: what is older comes from a process that has ended."""
 HELD_BACK_SECONDS = 0.05
 """No wake-up tells when a transaction ends that moved nothing, but kept others from being shown."""
 PAGE = 1000
@@ -185,6 +200,14 @@ class Queries:
     async def measure_transitions(self) -> list[tuple[str, str | None, str, int, float]]:
         """(machine, from, to, how often, mean seconds in the state left)."""
         return await self._ask(lambda reader: reader.measure_transitions(self.tenant))
+
+    async def list_duty_failures(self) -> list[DutyFailure]:
+        """Duties that fail at the moment, in any process on this database."""
+        return await self._ask(lambda reader: reader.list_duty_failures(reader.now() - FAILING_FOR))
+
+    async def is_held_back(self) -> bool:
+        """Whether the stream holds transitions back until a transaction that still runs has ended."""
+        return await self._ask(lambda reader: reader.is_held_back())
 
     async def diagnose(self) -> list[Diagnosis]:
         """What is stuck in the whole database, why, and what would help."""

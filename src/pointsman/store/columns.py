@@ -14,6 +14,7 @@ from pointsman.store.law import RuleRow, StateRow
 from pointsman.store.rows import (
     Breaker,
     Dependency,
+    DutyFailure,
     Lane,
     MachineRow,
     Notice,
@@ -88,6 +89,7 @@ ROW_TYPES = {
         Timer,
         Transition,
         Notice,
+        DutyFailure,
         StoredResponse,
         MachineRow,
         StateRow,

@@ -32,6 +32,7 @@ from pointsman.store.rows import (
     Attempt,
     Breaker,
     Dependency,
+    DutyFailure,
     Entity,
     Lane,
     MachineRow,
@@ -144,6 +145,10 @@ class Reader(ABC):
     @abstractmethod
     def is_held_back(self) -> bool:
         """Whether committed moves are not shown yet, because a transaction that still runs may add earlier ones."""
+
+    def list_duty_failures(self, since: datetime) -> list[DutyFailure]:
+        """Duties of any process that have failed since then, the latest first."""
+        return self._all(DutyFailure, "list_duty_failures", since=self._from_instant(since))
 
     def list_notices(self, tenant: str, *, limit: int) -> list[Notice]:
         """The latest notices, newest first."""
@@ -454,6 +459,13 @@ class Transaction(Reader):
 
     def insert_notices(self, notices: Sequence[Notice]) -> None:
         self._write("insert_notices", notices)
+
+    def save_duty_failure(self, failure: DutyFailure) -> None:
+        self._write("save_duty_failures", [failure])
+
+    def drop_duty_failures(self, name: str, process: str, before: datetime) -> None:
+        """Those of a duty in a process, and all that are older than an instant."""
+        self._rows("drop_duty_failures", name=name, process=process, before=self._from_instant(before))
 
     def find_response(self, tenant: str, endpoint: str, key: str) -> StoredResponse | None:
         return self._one(StoredResponse, "find_response", tenant=tenant, endpoint=endpoint, key=key)

@@ -387,6 +387,19 @@ class Notice(Struct, frozen=True, kw_only=True):
     at: datetime
 
 
+class DutyFailure(Struct, frozen=True, kw_only=True):
+    """A duty that fails in a process, so that every process can say so; dropped when it goes well again."""
+
+    TABLE: ClassVar[str] = "duty_failure"
+
+    name: str
+    process: str
+    failures: int
+    """In a row."""
+    error: str
+    failed_at: datetime
+
+
 class StoredResponse(Struct, frozen=True, kw_only=True):
     """The answer to a request with an idempotency key."""
 

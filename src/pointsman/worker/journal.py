@@ -18,9 +18,11 @@ from typing import Any
 
 import msgspec
 
+from pointsman.engine.duties import Duty
 from pointsman.engine.engine import Engine
-from pointsman.errors import LogUnreadable, NotFound, RequestInvalid, StoreError
-from pointsman.store.contract import read_position
+from pointsman.engine.queries import HELD_BACK_SECONDS, LONGEST_PAUSE_SECONDS
+from pointsman.errors import LogUnreadable, NotFound, RequestInvalid
+from pointsman.store.contract import Wakeup, read_position
 from pointsman.store.rows import Transition
 from pointsman.world import Sleep
 
@@ -28,7 +30,9 @@ PAGE = 5_000
 LONGEST_LINE = 1 << 20
 USUAL_LINES = 1 << 14
 """Usually enough for the last two lines."""
-PAUSE_SECONDS = 0.5
+REST_SECONDS = 0.5
+NEVER_FULL = 2
+"""One turn writes everything there is."""
 
 
 class _Last(msgspec.Struct):
@@ -44,14 +48,26 @@ class _Last(msgspec.Struct):
         return str(self.metadata["position"])
 
 
-async def keep(engine: Engine, path: Path, sleep: Sleep) -> None:
-    """Append new transitions until cancelled. While the database is unavailable or the disk is full, wait."""
-    while True:
-        with suppress(StoreError, OSError):
-            position = await append(engine, path)
-            async for _ in engine.watch(after=position):
-                break
-        await sleep(PAUSE_SECONDS)  # what arrives meanwhile is written at once
+def journal_duty(engine: Engine, path: Path, sleep: Sleep) -> Duty:
+    """The duty that appends new transitions. Its cursor is the last line of the file."""
+    appended: str | None = None
+
+    async def perform() -> int:
+        nonlocal appended
+        before, appended = appended, await append(engine, path)
+        while await engine.is_held_back():  # no wake-up tells when the transactions that hold it back have ended
+            await sleep(HELD_BACK_SECONDS)
+            appended = await append(engine, path)
+        return int(appended != before)
+
+    return Duty(
+        name="journal",
+        perform=perform,
+        interval_seconds=LONGEST_PAUSE_SECONDS,
+        full_batch=NEVER_FULL,
+        rest_seconds=REST_SECONDS,
+        wakes_on=Wakeup.EVENTS,
+    )
 
 
 async def append(engine: Engine, path: Path) -> str | None:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import timedelta
 from typing import ClassVar
 
 from pointsman.engine import doctor, timers
 from pointsman.engine.doctor import Diagnosis
 from pointsman.engine.operation import Operation
 from pointsman.engine.work import Work
+from pointsman.store.rows import DutyFailure
+
+FORGET_FAILURES_AFTER = timedelta(hours=1)
+LONGEST_ERROR = 2000
 
 
 class Upkeep(Operation[int], frozen=True):
@@ -43,6 +48,24 @@ class PurgeKeys(Upkeep, frozen=True):
     def decide(self, work: Work) -> Callable[[], int]:
         purged = work.transaction.purge_responses(work.now, self.limit)
         return lambda: purged
+
+
+class NoteDuty(Operation[None], frozen=True):
+    """Keep that a duty fails in this process, or that it goes well again: then `error` is None."""
+
+    name: str
+    error: str | None
+    failures: int
+
+    def decide(self, work: Work) -> Callable[[], None]:
+        process = work.world.process
+        work.transaction.drop_duty_failures(self.name, process, work.now - FORGET_FAILURES_AFTER)
+        if self.error is not None:
+            failure = DutyFailure(
+                name=self.name, process=process, failures=self.failures, error=self.error[:LONGEST_ERROR], failed_at=work.now
+            )
+            work.transaction.save_duty_failure(failure)
+        return lambda: None
 
 
 class Repair(Operation[int], frozen=True):

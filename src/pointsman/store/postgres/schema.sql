@@ -377,6 +377,15 @@ CREATE TABLE notice (
     at        timestamptz NOT NULL
 );
 
+CREATE TABLE duty_failure (
+    name      text COLLATE "C" NOT NULL,
+    process   text COLLATE "C" NOT NULL,
+    failures  integer NOT NULL CHECK (failures > 0),
+    error     text NOT NULL,
+    failed_at timestamptz NOT NULL,
+    PRIMARY KEY (name, process)
+);
+
 CREATE TABLE idempotency_key (
     tenant       text COLLATE "C" NOT NULL REFERENCES tenant,
     endpoint     text COLLATE "C" NOT NULL,

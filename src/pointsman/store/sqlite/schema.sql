@@ -347,6 +347,15 @@ CREATE TABLE notice (
     at        INTEGER NOT NULL
 ) STRICT;
 
+CREATE TABLE duty_failure (
+    name      TEXT NOT NULL,
+    process   TEXT NOT NULL,
+    failures  INTEGER NOT NULL CHECK (failures > 0),
+    error     TEXT NOT NULL,
+    failed_at INTEGER NOT NULL,
+    PRIMARY KEY (name, process)
+) STRICT;
+
 CREATE TABLE idempotency_key (
     tenant       TEXT NOT NULL REFERENCES tenant,
     endpoint     TEXT NOT NULL,
