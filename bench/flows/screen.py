@@ -30,10 +30,10 @@ from bench.own import layered_run
 from bench.report import Row, Table, Target
 
 from pointsman import app
-from pointsman.cli.progress import Progress
 from pointsman.cli.view import FRAMES_A_SECOND, LiveView
 from pointsman.engine.engine import Engine
 from pointsman.engine.operations.attempts import ReportAttempt
+from pointsman.views.progress import Progress
 
 KNOWN = 10_000
 BURST = 1_000

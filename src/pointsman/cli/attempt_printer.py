@@ -1,4 +1,4 @@
-"""What a worker does, line by line: for whoever reads its terminal, its journal of the system, or its `--json`."""
+"""What `pointsman worker` prints: a line for each start and end of an attempt, or an object with `--json`."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from datetime import datetime
 
 import click
 
-from pointsman.cli.describe import first_line
 from pointsman.cli.output import count, tell, write_line
-from pointsman.cli.project import short
 from pointsman.cli.view import MARKS, SKIPPED_MARK, STYLES, format_seconds
 from pointsman.engine.claims import Claim
 from pointsman.kernel.machine import Outcome, Phase
+from pointsman.views.find import short
+from pointsman.views.values import first_line
 from pointsman.worker.verdict import Canceled, Checked, Completed, Expired, Failed, FanOut, Nothing, Skipped, Verdict
 from pointsman.world import Clock
 
@@ -22,14 +22,14 @@ from pointsman.world import Clock
 class AttemptPrinter:
     clock: Clock
     as_json: bool
-    _begun: dict[tuple[str, int], datetime] = field(default_factory=dict)
+    _started: dict[tuple[str, int], datetime] = field(default_factory=dict)
 
     def note(self, claim: Claim, verdict: Verdict | None) -> None:
         now = self.clock.now()
         key = (claim.task_id, claim.epoch)
         if verdict is None:
-            self._begun[key] = now
-        seconds = (now - self._begun.pop(key)).total_seconds() if verdict is not None else None
+            self._started[key] = now
+        seconds = (now - self._started.pop(key)).total_seconds() if verdict is not None else None
         event, words = _describe(verdict)
         if self.as_json:
             told = {
@@ -61,19 +61,19 @@ def _describe(verdict: Verdict | None) -> tuple[str, str]:
     """What happened, and why."""
     match verdict:
         case None:
-            return "began", ""
+            return "started", ""
         case Completed() | Checked(failures=()):
-            return "done", ""
+            return Outcome.SUCCESS.value, ""
         case Checked(failures):
-            return "went wrong", "\n".join(failures)
+            return Outcome.FAILURE.value, "\n".join(failures)
         case Failed(message) | Expired(message):
-            return "went wrong", message
+            return Outcome.FAILURE.value, message
         case Canceled():
-            return "called off", ""
+            return Outcome.CANCELED.value, ""
         case Skipped(reason):
             return "skipped", reason
         case FanOut(items):
-            return "done", f"spread over {count(len(items), 'item')}"
+            return Outcome.SUCCESS.value, f"added {count(len(items), 'subtask')}"
         case Nothing(why):
             return why, ""
 

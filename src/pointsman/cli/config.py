@@ -1,4 +1,4 @@
-"""`pointsman config`: the settings that hold here, and where each comes from."""
+"""`pointsman config`: every setting, and where it comes from."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def command() -> None:
 def show(*, asked: Asked) -> None:
     """Show every setting, its value and where it comes from.
 
-    The first of these that says something about a setting wins: a flag, a variable (POINTSMAN_SLOTS), pointsman.toml,
-    [tool.pointsman] of pyproject.toml, the default.
+    The first source that has a setting wins: a flag, an environment variable (POINTSMAN_SLOTS), pointsman.toml,
+    [tool.pointsman] in pyproject.toml, the default.
 
     \b
     Examples:
@@ -47,7 +47,7 @@ def show(*, asked: Asked) -> None:
 
 
 def describe_settings(settings: Settings) -> dict[str, object]:
-    """The form that other programs rely on."""
+    """The JSON form, which programs rely on."""
     return {
         "directory": str(settings.directory),
         "settings": {name: {"value": hide(getattr(settings, name)), "from": settings.origins[name]} for name in SETTINGS},

@@ -26,7 +26,7 @@ from pointsman.settings import load_settings
 
 FORMS_BY_SUFFIX = {".svg": "svg", ".mmd": "mermaid", ".mermaid": "mermaid"}
 PICTURES = (".png", ".jpg", ".jpeg", ".gif", ".webp", ".bmp", ".pdf", ".ps", ".eps")
-"""What people want to see drawn, and is not drawn here."""
+"""Formats that are not supported."""
 
 file_argument = click.argument("file", metavar="FILE")
 directory_option = click.option(
@@ -34,13 +34,13 @@ directory_option = click.option(
     "-C",
     metavar="FOLDER",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="Where the project is whose tools are meant, if not around the file.",
+    help="The project whose tools the flow uses (default: the one around the file).",
 )
 
 
 @click.group(cls=Commands)
 def command() -> None:
-    """Look at flow files: check, show and draw them."""
+    """Check, show and draw flow files."""
 
 
 @command.command()
@@ -50,8 +50,8 @@ def command() -> None:
 def check(files: tuple[str, ...], *, directory: Path | None, as_json: bool) -> int:
     """Verify flow files.
 
-    Every finding has its place and says what to do. Tools must be described in the settings of the project around the file.
-    Exit code 0: sound, 1: findings, 2: a file cannot be read.
+    Every finding has its line and column, and says what to do. Tools must be declared in the settings of the project around
+    the file. Exit code 0: valid, 1: findings, 2: a file cannot be read.
 
     \b
     Examples:
@@ -81,7 +81,7 @@ def check(files: tuple[str, ...], *, directory: Path | None, as_json: bool) -> i
             click.echo(f"{file}: {count(len(findings), 'finding')}", err=True)
         else:
             size = f"{count(len(flow.tasks), 'task')} in {count(len(find_stages(flow)), 'stage')}"
-            click.echo(f"{click.style('sound', fg='green')}  {file}: {flow.name}, {size}")
+            click.echo(f"{click.style('valid', fg='green')}  {file}: {flow.name}, {size}")
     if as_json:
         click.echo(json.dumps(reports, indent=2))
     return worst
@@ -131,12 +131,12 @@ def show(file: str, *, directory: Path | None, as_json: bool) -> int:
     "-f",
     "form",
     metavar=f"[{'|'.join(FORMATS)}]",
-    help="What to draw; if not said, what the name of the output ends with, or text.",
+    help="The format (default: by the suffix of the output, or text).",
 )
 @click.option("--output", "-o", help="Write to this file (- for stdout).")
 @json_option
 def draw_file(file: str, form: str | None, output: str | None, *, as_json: bool) -> int:
-    """Draw the tasks and what they wait for, as text, SVG or Mermaid.
+    """Draw the tasks and their dependencies, as text, SVG or Mermaid.
 
     \b
     Examples:
@@ -158,7 +158,7 @@ def draw_file(file: str, form: str | None, output: str | None, *, as_json: bool)
 
 
 @command.command()
-@click.option("--json", is_flag=True, expose_value=False, help="Changes nothing: it is JSON anyway.")
+@click.option("--json", is_flag=True, expose_value=False, help="No effect: the output is JSON anyway.")
 def schema() -> None:
     """Print the JSON Schema of flow files, for editors.
 
@@ -172,7 +172,7 @@ def schema() -> None:
 
 
 def describe_flow(flow: Flow) -> dict[str, Any]:
-    """The form that other programs rely on."""
+    """The JSON form, which programs rely on."""
     return {
         "name": flow.name,
         "description": flow.description,
@@ -195,7 +195,7 @@ def describe_flow(flow: Flow) -> dict[str, Any]:
 
 
 def choose_form(output: str | None) -> str:
-    """What a file of this name should hold."""
+    """The format for a file of this name."""
     return FORMS_BY_SUFFIX.get(Path(output or "").suffix.lower(), "text")
 
 
@@ -203,13 +203,13 @@ def refuse_pictures(output: str) -> None:
     suffix = Path(output).suffix
     if suffix.lower() in PICTURES:
         message = (
-            f"A {suffix} cannot be drawn here. Draw an SVG, which every browser shows: -o {Path(output).with_suffix('.svg')}"
+            f"{suffix} files are not supported. Draw an SVG, which every browser shows: -o {Path(output).with_suffix('.svg')}"
         )
         raise click.UsageError(message, click.get_current_context())
 
 
 def _find_tools(file: str, directory: Path | None) -> Collection[str] | None:
-    """The tools of the project around a flow file, or of the one that was named; None if that folder does not exist."""
+    """The tools of the project around a flow file, or of `directory`; None if that folder does not exist."""
     return _load_tools(directory or Path(file).absolute().parent)
 
 
@@ -219,7 +219,7 @@ def _load_tools(folder: Path) -> Collection[str] | None:
 
 
 def _load(file: str, *, as_json: bool) -> Flow | None:
-    """The flow, or None after its findings were shown."""
+    """The flow; None if it has findings, which are shown."""
     try:
         return load_flow(Path(file))
     except FlowInvalid as invalid:

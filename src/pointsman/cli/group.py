@@ -1,4 +1,4 @@
-"""The root of the command tree: finds commands late, and turns every expected error into one clear line."""
+"""The root of the command tree: imports commands when they are used, and prints every expected error as one line."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LONGEST_SUMMARY = 1000
 
 
 class Commands(click.Group):
-    """A group of commands that names the nearest ones after a typo."""
+    """A group of commands that suggests the nearest ones after a typo."""
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0]
@@ -29,7 +29,7 @@ class Commands(click.Group):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Every command with its whole first sentence; click would cut what is too long for one line."""
+        """Every command with its whole first sentence; click would cut long ones."""
         commands = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
         rows = [
             (name, command.get_short_help_str(LONGEST_SUMMARY)) for name, command in commands if command and not command.hidden
@@ -39,7 +39,7 @@ class Commands(click.Group):
 
 
 class Root(Commands):
-    """Loads `pointsman.cli.NAME` when NAME is asked for; its `command` is the command, or NAME where a module has several."""
+    """Imports `pointsman.cli.NAME` for the command NAME; a module has one `command`, or several by their names."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         del ctx
@@ -66,7 +66,7 @@ def root() -> None:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run one command line and say how it went: 0 well, 1 something was found, 2 it could not be done."""
+    """Run one command line and return its exit code: 0 success, 1 findings or a failed run, 2 it could not be done."""
     try:
         result = root.main(list(arguments), prog_name="pointsman", standalone_mode=False, color=wants_color())
     except NoArgsIsHelpError as error:
@@ -87,9 +87,9 @@ def run(arguments: Sequence[str]) -> int:
     except (click.Abort, KeyboardInterrupt):
         fail("Interrupted.")
         return 130
-    except Exception:  # noqa: BLE001 - whatever it is, 1 would say that the command did its work and found something
+    except Exception:  # noqa: BLE001 - exit code 1 would mean that the command did its work
         traceback.print_exc()
-        fail("This is a defect of Pointsman. Please report it, with the lines above.")
+        fail("This is a bug in Pointsman. Please report it with the lines above.")
         return 2
     return result if isinstance(result, int) else 0
 

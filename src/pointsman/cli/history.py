@@ -1,4 +1,4 @@
-"""`pointsman history`: every move that something has made."""
+"""`pointsman history`: every transition of a run, a task, a worker or a tool."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from pathlib import Path
 
 import click
 
-from pointsman.cli.describe import describe_attempt, describe_move, find_log, first_line, read_error
+from pointsman.cli.describe import describe_attempt, describe_move, find_log
 from pointsman.cli.output import count, near, show_seconds, show_state, show_table
-from pointsman.cli.project import LATEST, Asked, Project, find_run, find_task, in_project, names_part, project_options, short
-from pointsman.engine import budgets
+from pointsman.cli.project import Asked, Project, in_project, project_options
 from pointsman.engine.engine import Engine
 from pointsman.errors import NotFound, NothingYet, Problem, RequestInvalid
 from pointsman.kernel.machine import Kind
 from pointsman.store.rows import Attempt, Task, Transition
+from pointsman.views.find import LATEST, find_run, find_task, is_part, short
+from pointsman.views.values import first_line, read_error, show_usd
 
 JOURNAL = Path(".state") / "transitions.jsonl"
 RUNS_TO_SEARCH = 20
@@ -24,13 +25,13 @@ RUNS_TO_SEARCH = 20
 @click.command()
 @click.argument("identity", metavar="[ID]", required=False)
 @click.argument("task", metavar="[TASK]", required=False)
-@click.option("--rebuild", is_flag=True, help=f"Write {JOURNAL} anew from the database.")
+@click.option("--rebuild", is_flag=True, help=f"Write {JOURNAL} again from the database.")
 @project_options
 def command(identity: str | None, task: str | None, *, rebuild: bool, asked: Asked) -> None:
-    """Show every move of a run, a task, a worker or a tool: when, from where to where, who and why; and all attempts.
+    """Show every transition of a run, a task, a worker or a tool: when, who and why; and every attempt.
 
-    ID is that of a run, a task or a worker (or the beginning or the end of it), the name of a tool, or `latest` for the latest
-    run. A task can also be given as RUN TASK.
+    ID is the id of a run, a task or a worker (or the beginning or the end of it), the name of a tool, or `latest` for the
+    latest run. You can also name a task as RUN TASK.
 
     \b
     Examples:
@@ -41,11 +42,11 @@ def command(identity: str | None, task: str | None, *, rebuild: bool, asked: Ask
     """
     if rebuild:
         if identity is not None:
-            raise click.UsageError("--rebuild is about everything: leave out the id.", click.get_current_context())
+            raise click.UsageError("--rebuild writes the whole journal: leave out the id.", click.get_current_context())
         in_project(asked, lambda project: rebuild_journal(project, as_json=asked.as_json))
         return
     if identity is None:
-        raise click.UsageError("Whose history? Name a run, a task, a worker or a tool.", click.get_current_context())
+        raise click.UsageError("Name a run, a task, a worker or a tool.", click.get_current_context())
     in_project(asked, lambda project: show_history(project, identity, task, as_json=asked.as_json))
 
 
@@ -111,21 +112,21 @@ def show_attempts(attempts: Sequence[Attempt], task: Task, directory: Path) -> N
             str(attempt.epoch),
             short(attempt.worker_id),
             show_seconds((attempt.ended_at - attempt.started_at).total_seconds()) if attempt.ended_at else "",
-            attempt.ended_by or "goes on",
+            attempt.ended_by or "still running",
             str(attempt.exit_code) if attempt.exit_code is not None else "",
-            f"{budgets.show(attempt.cost_usd)} USD" if attempt.cost_usd else "",
+            f"{show_usd(attempt.cost_usd)} USD" if attempt.cost_usd else "",
             first_line(read_error(attempt.error)),
         )
         for attempt in attempts
     ]
     show_table(("attempt", "worker", "took", "ended by", "exit", "cost", "error"), rows, fits=True)
     for attempt in attempts:
-        if path := find_log(directory, task, attempt.epoch, attempt.log_path):
+        if path := find_log(directory, task.run_id, task.name, attempt.epoch, attempt.log_path):
             click.echo(f"log of attempt {attempt.epoch}: {near(path)}")
 
 
 async def find_entity(engine: Engine, identity: str, task: str | None) -> tuple[Kind, str, str]:
-    """(kind, id, name) of what a person means; a run is looked for first."""
+    """(kind, id, name) of the entity that a person means."""
     if task is not None:
         found = await find_task(engine, await find_run(engine, identity), task)
         return Kind.TASK, found.id, found.name
@@ -136,16 +137,16 @@ async def find_entity(engine: Engine, identity: str, task: str | None) -> tuple[
     except (RequestInvalid, NothingYet) as unknown:
         for run in await engine.list_runs(limit=RUNS_TO_SEARCH):
             for each in await engine.list_tasks(run.id):
-                if names_part(identity, each.id):
+                if is_part(identity, each.id):
                     return Kind.TASK, each.id, each.name
         if isinstance(unknown, RequestInvalid):
-            raise RequestInvalid([Problem("", f"No task, worker or tool is called '{identity}'. {unknown}")]) from None
+            raise RequestInvalid([Problem("", f"There is no task, worker or tool '{identity}'. {unknown}")]) from None
         raise
     return Kind.RUN, run.id, run.name
 
 
 async def _find_other(engine: Engine, identity: str) -> tuple[Kind, str, str] | None:
-    """Anything but a run: a task by its whole id, a tool by its name, a worker by its id, a part of it, or its name."""
+    """Anything but a run: a task by its whole id, a tool by its name, a worker by its name, its id or a part of that."""
     if identity == LATEST:
         return None
     for breaker in await engine.list_breakers():
@@ -155,7 +156,7 @@ async def _find_other(engine: Engine, identity: str) -> tuple[Kind, str, str] | 
         task = await engine.get_task(identity)
     except NotFound:
         known = await engine.list_workers()
-        workers = [worker for worker in known if names_part(identity, worker.id)]
+        workers = [worker for worker in known if is_part(identity, worker.id)]
         workers = workers or [worker for worker in known if worker.name == identity][-1:]
         return (Kind.WORKER, workers[0].id, workers[0].name) if len(workers) == 1 else None
     return Kind.TASK, task.id, task.name

@@ -1,4 +1,4 @@
-"""Where the log of the library goes: to stderr, as text or as JSON lines, from a level on."""
+"""Where the log of the library goes: to stderr, as text or as JSON lines."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", 
 
 
 class LogHandler(logging.Handler):
-    """Writes each record as one line; whoever owns the screen may take the lines over."""
+    """Writes each record as one line; a live display can take the lines over."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -27,7 +27,7 @@ class LogHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         try:
             self.write(self.format(record))
-        except Exception:  # noqa: BLE001 - a log that cannot be written stops nobody
+        except Exception:  # noqa: BLE001 - a log that cannot be written must not stop the program
             self.handleError(record)
 
 
@@ -42,7 +42,7 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """One object a line, the fields of the record beside the message."""
+    """One object per line, with the fields of the record beside the message."""
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, Any] = {
@@ -61,11 +61,13 @@ _handler = LogHandler()
 
 
 def configure_logging(level: str | None, *, as_json: bool) -> None:
-    """From flags, or from POINTSMAN_LOG: a level, and `:json` behind it for JSON lines."""
+    """From flags, or from POINTSMAN_LOG: a level, followed by `:json` for JSON lines."""
     from_environment, _, form = os.environ.get("POINTSMAN_LOG", "").lower().partition(":")
     wanted = level or from_environment or "warning"
     if wanted not in LEVELS or form not in ("", "json"):
-        raise click.UsageError(f"POINTSMAN_LOG is '{wanted}'. Say one of {', '.join(LEVELS)}, with ':json' for JSON lines.")
+        raise click.UsageError(
+            f"POINTSMAN_LOG is '{wanted}'. Use one of {', '.join(LEVELS)}, followed by ':json' for JSON lines."
+        )
     _handler.setFormatter(JsonFormatter() if as_json or form == "json" else TextFormatter())
     logger = logging.getLogger("pointsman")
     logger.handlers[:] = [_handler]
@@ -76,7 +78,7 @@ def configure_logging(level: str | None, *, as_json: bool) -> None:
 
 @contextmanager
 def divert_logs(write: Callable[[str], None]) -> Iterator[None]:
-    """Hand the lines to whoever owns the screen for a while."""
+    """Hand the lines to a live display for a while."""
     before, _handler.write = _handler.write, write
     try:
         yield
@@ -85,7 +87,7 @@ def divert_logs(write: Callable[[str], None]) -> Iterator[None]:
 
 
 def _fields(record: logging.LogRecord) -> dict[str, Any]:
-    """What came with the record: run, task, attempt, worker, tenant, operation, duty …"""
+    """The structured fields of the record: run, task, attempt, worker, tenant, operation, duty …"""
     return {name: value for name, value in vars(record).items() if name not in _STANDARD and value is not None}
 
 

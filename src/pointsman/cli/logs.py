@@ -1,4 +1,4 @@
-"""`pointsman logs`: what the attempts of tasks have written, from their files."""
+"""`pointsman logs`: the output of tasks, from their log files."""
 
 from __future__ import annotations
 
@@ -10,18 +10,20 @@ from pathlib import Path
 
 import click
 
-from pointsman.cli.describe import find_log, read_error, read_output, read_tail
+from pointsman.cli.describe import find_log, read_tail
 from pointsman.cli.group import wants_color
-from pointsman.cli.project import Asked, Project, find_run, find_task, in_project, project_options
-from pointsman.cli.status import arrange
+from pointsman.cli.project import Asked, Project, in_project, project_options
 from pointsman.errors import Problem, RequestInvalid
 from pointsman.kernel.machine import Phase
 from pointsman.store.rows import Run, Task
+from pointsman.views.find import find_run, find_task
+from pointsman.views.runs import arrange
+from pointsman.views.values import read_error, read_output
 from pointsman.worker.log import log_parts
 
 BLOCK = 65_536
 LONGEST_LINE = 1 << 20
-"""What goes on for longer is shown in pieces."""
+"""A longer line is shown in pieces."""
 LOOK_SECONDS = 0.2
 PREFIX_COLORS = ("cyan", "magenta", "yellow", "green", "blue", "bright_cyan", "bright_magenta")
 
@@ -29,14 +31,14 @@ PREFIX_COLORS = ("cyan", "magenta", "yellow", "green", "blue", "bright_cyan", "b
 @click.command()
 @click.argument("run", metavar="RUN")
 @click.argument("task", metavar="[TASK]", required=False)
-@click.option("--follow", "-f", is_flag=True, help="Go on until the run has ended.")
-@click.option("--attempt", type=click.IntRange(1), metavar="N", help="Attempt N of the task instead of the last one.")
-@click.option("--tail", "-n", type=click.IntRange(0), metavar="N", help="Only the last N lines of each task.")
+@click.option("--follow", "-f", is_flag=True, help="Wait for more output until the run has ended.")
+@click.option("--attempt", type=click.IntRange(1), metavar="N", help="Show attempt N of the task instead of the last one.")
+@click.option("--tail", "-n", type=click.IntRange(0), metavar="N", help="Show only the last N lines of each task.")
 @project_options
 def command(run: str, task: str | None, attempt: int | None, tail: int | None, *, follow: bool, asked: Asked) -> int:
-    """Show what the tasks of RUN have written, or only its TASK: the last attempt of each.
+    """Show the output of the tasks of RUN, or only of TASK: the last attempt of each.
 
-    With several tasks every line begins with the name of its task. With --json every line is an object.
+    With several tasks, each line begins with the name of its task. With --json each line is an object.
 
     \b
     Examples:
@@ -46,28 +48,28 @@ def command(run: str, task: str | None, attempt: int | None, tail: int | None, *
       pointsman logs latest fetch --tail 20
     """
     if attempt is not None and task is None:
-        raise click.UsageError("--attempt is about one task: name it.", click.get_current_context())
+        raise click.UsageError("--attempt needs a TASK.", click.get_current_context())
     return in_project(asked, lambda project: show_logs(project, run, task, attempt, tail, follow=follow, as_json=asked.as_json))
 
 
 @dataclass(slots=True)
 class Log:
-    """The log of one attempt: its file and the part that was rotated away, read on from where we were."""
+    """The log of one attempt: its file and the rotated one before it, and how far they have been read."""
 
     task: Task
     epoch: int
     path: Path | None
     offsets: dict[Path, tuple[int, int]] = field(default_factory=dict)
-    """By file: its identity, and how much of it was shown."""
+    """By file: its inode, and how many bytes of it were shown."""
     rest: bytes = b""
-    """The beginning of a line that has not ended."""
+    """The beginning of an unfinished line."""
 
     def parts(self) -> tuple[Path, ...]:
-        """In the order in which they were written."""
+        """Oldest first."""
         return tuple(log_parts(self.path)) if self.path else ()
 
     def read_on(self) -> Iterator[bytes]:
-        """What has been written since we looked the last time; a part that was begun anew is shown from its beginning."""
+        """What was written since the last read; a file that was replaced is read from its beginning."""
         for part in self.parts():
             with part.open("rb") as file:
                 identity, offset = self.offsets.get(part, (0, 0))
@@ -81,7 +83,7 @@ class Log:
                 self.offsets[part] = (stat.st_ino, offset)
 
     def skip_to_tail(self, lines: int) -> None:
-        """Pass over all but the last lines."""
+        """Skip all but the last lines."""
         wanted = lines
         for part in reversed(self.parts()):
             size = part.stat().st_size
@@ -90,7 +92,7 @@ class Log:
             wanted = max(wanted - found, 0)
 
     def lines(self, *, to_the_end: bool) -> Iterator[bytes]:
-        """Whole lines, without their ends; at the end also one that was left open."""
+        """Complete lines without their line breaks; at the end also an unfinished one."""
         for block in self.read_on():
             *whole, self.rest = (self.rest + block).split(b"\n")
             yield from whole
@@ -103,7 +105,7 @@ class Log:
 
 
 def find_tail(path: Path, lines: int) -> tuple[int, int]:
-    """Where the last lines of a file begin, and how many there are, read from its end."""
+    """Where the last lines of a file begin, and how many there are; it is read backwards."""
     found = 0
     with path.open("rb") as file:
         position = file.seek(0, 2)
@@ -131,8 +133,8 @@ async def show_logs(
     only = await find_task(project.engine, run, task) if task is not None else None
     begun = [each for each in arrange(await project.engine.list_tasks(run.id)) if each.epoch]
     tasks = [only] if only else begun
-    if only and (parts := [each for each in begun if each.parent_task_id == only.id]):
-        only, tasks = None, parts  # it has only been spread over them
+    if only and (subtasks := [each for each in begun if each.parent_task_id == only.id]):
+        only, tasks = None, subtasks  # the task itself only created them
     if only and attempt is not None:
         logs = [await find_attempt(project, only, attempt)]
     else:
@@ -150,12 +152,12 @@ async def show_logs(
     if follow:
         await follow_logs(project, run, only, logs, printer)
     elif not logs:
-        click.echo(f"No task of '{run.name}' has begun, so nothing has been written.", err=True)
+        click.echo(f"No task of '{run.name}' has started, so there is no output.", err=True)
     return 1 if only and is_missing else 0
 
 
 async def follow_logs(project: Project, run: Run, only: Task | None, logs: list[Log], printer: Printer) -> None:
-    """Show what is written until the run has ended; the database is asked only when something has moved in it."""
+    """Show output until the run has ended; the run is queried again only when something has moved."""
     known = {(log.task.id, log.epoch): log for log in logs}
     growing = set(known)
     looked_at: tuple[str | None] | None = None
@@ -172,8 +174,8 @@ async def follow_logs(project: Project, run: Run, only: Task | None, logs: list[
         for key in sorted(growing):
             log = known[key]
             if log.path is None and log.epoch == log.task.epoch:
-                log.path = last_log(project, log.task)  # made at the first byte
-            # An attempt is over before its task says so, and its log is whole then.
+                log.path = last_log(project, log.task)  # the file is created with the first byte
+            # The log of an attempt is complete before its task leaves the active state.
             is_over = log.task.phase != Phase.ACTIVE or log.task.epoch != log.epoch or run.phase == Phase.DONE
             printer.show(log, to_the_end=is_over)
             growing -= {key} if is_over else set()
@@ -182,39 +184,39 @@ async def follow_logs(project: Project, run: Run, only: Task | None, logs: list[
 
 
 def last_log(project: Project, task: Task) -> Path | None:
-    return find_log(project.settings.directory, task, task.epoch, task.attempt_log_path)
+    return find_log(project.settings.directory, task.run_id, task.name, task.epoch, task.attempt_log_path)
 
 
 async def find_attempt(project: Project, task: Task, number: int) -> Log:
     attempts = await project.engine.list_attempts(task.id)
     for attempt in attempts:
         if attempt.epoch == number:
-            return Log(task, number, find_log(project.settings.directory, task, number, attempt.log_path))
+            return Log(task, number, find_log(project.settings.directory, task.run_id, task.name, number, attempt.log_path))
     there = ", ".join(str(attempt.epoch) for attempt in attempts) or "none"
     raise RequestInvalid([Problem("", f"'{task.name}' has no attempt {number}. Its attempts: {there}.")])
 
 
 def show_remains(log: Log, printer: Printer, *, several: bool) -> None:
-    """The file is gone, or there never was one: say so, with what the database has kept; silence among others is no news."""
+    """There is no file: say so, and show the tail from the database. Among several tasks, those without output are left out."""
     task = log.task
     kept = read_output(task).get("tail") or read_tail(task.error) or read_error(task.error)
     if several and log.path is None:
         return
     if task.epoch == 0:
-        what = f"'{task.name}' has not begun, so it has written nothing."
+        what = f"'{task.name}' has not started, so there is no output."
     elif log.path is None:
-        click.echo(f"Attempt {log.epoch} of '{task.name}' has written nothing.", err=True)
+        click.echo(f"Attempt {log.epoch} of '{task.name}' wrote nothing.", err=True)
         return
     else:
         what = f"The log of attempt {log.epoch} of '{task.name}' is not on this machine: {log.path} does not exist."
     is_last = log.epoch == task.epoch
-    click.echo(what + (" This is the end of it, as the database has kept it:" if kept and is_last else ""), err=True)
+    click.echo(what + (" The database has the end of it:" if kept and is_last else ""), err=True)
     if isinstance(kept, str) and is_last:
         printer.show_lines(log, kept.encode().rstrip(b"\n").split(b"\n"))
 
 
 class Printer:
-    """How lines are shown: as objects, behind the name of their task, or just as they were written."""
+    """Prints lines: as objects, behind the name of their task, or as they were written."""
 
     def __init__(self, tasks: Sequence[Task], *, several: bool, as_json: bool) -> None:
         self._width = max((len(task.name) for task in tasks), default=0)
@@ -223,7 +225,7 @@ class Printer:
         self._colored = sys.stdout is not None and sys.stdout.isatty() and wants_color() is not False
 
     def show(self, log: Log, *, to_the_end: bool = False) -> None:
-        """What has been written since the last time."""
+        """What was written since the last call."""
         if self._several or self._as_json:
             self.show_lines(log, log.lines(to_the_end=to_the_end))
             return

@@ -22,9 +22,9 @@ machine_argument = click.argument("machine", metavar="MACHINE")
 
 @click.group(cls=Commands)
 def command() -> None:
-    """Look at lifecycles: list, show, check and draw their machines.
+    """List, show, check and draw the machines of lifecycles.
 
-    MACHINE is a shipped one (`standard.task`) or one of a file of your own (`my-lifecycle.yaml:task`).
+    MACHINE is a shipped one (`standard.task`) or one from your own file (`my-lifecycle.yaml:task`).
     """
 
 
@@ -77,7 +77,7 @@ def show(machine: str, *, as_json: bool) -> None:
     ]
     show_table(("from", "to", "trigger", "signal", "when", "severity", "effects"), rows)
     for signal, fallback in loaded.fallbacks.items():
-        click.echo(f"\nWhere a state does not take {signal}, it counts as {fallback}.", nl=False)
+        click.echo(f"\nWhere a state has no transition for {signal}, it counts as {fallback}.", nl=False)
     click.echo()
 
 
@@ -85,9 +85,9 @@ def show(machine: str, *, as_json: bool) -> None:
 @click.argument("sources", metavar="[FILE]...", nargs=-1)
 @json_option
 def check(sources: tuple[str, ...], *, as_json: bool) -> int:
-    """Verify lifecycle files, or the shipped ones if none is named.
+    """Verify lifecycle files, or the shipped ones if you name none.
 
-    Every finding has its place and says what to do. Exit code 0: sound, 1: findings, 2: a file cannot be read.
+    Every finding has its line and column, and says what to do. Exit code 0: valid, 1: findings, 2: a file cannot be read.
 
     \b
     Examples:
@@ -116,7 +116,7 @@ def check(sources: tuple[str, ...], *, as_json: bool) -> int:
                 show_finding(finding)
             click.echo(f"{source}: {count(len(findings), 'finding')}", err=True)
         else:
-            click.echo(f"{click.style('sound', fg='green')}  {source}: {', '.join(each.name for each in lifecycle.machines)}")
+            click.echo(f"{click.style('valid', fg='green')}  {source}: {', '.join(each.name for each in lifecycle.machines)}")
     if as_json:
         click.echo(json.dumps(reports, indent=2))
     return worst
@@ -124,10 +124,8 @@ def check(sources: tuple[str, ...], *, as_json: bool) -> int:
 
 @command.command("draw")
 @machine_argument
-@click.option(
-    "--format", "-f", "form", metavar=f"[{'|'.join(FORMATS)}]", default="text", show_default=True, help="What to draw."
-)
-@click.option("--state", "-s", help="Light this state, and dim what can no longer be reached from it.")
+@click.option("--format", "-f", "form", metavar=f"[{'|'.join(FORMATS)}]", default="text", show_default=True, help="The format.")
+@click.option("--state", "-s", help="Highlight this state, and dim states that cannot be reached from it.")
 @click.option("--output", "-o", help="Write to this file (- for stdout).")
 @json_option
 def draw_machine(machine: str, form: str, state: str | None, output: str | None, *, as_json: bool) -> None:
@@ -148,7 +146,7 @@ def draw_machine(machine: str, form: str, state: str | None, output: str | None,
 
 
 @command.command()
-@click.option("--json", is_flag=True, expose_value=False, help="Changes nothing: it is JSON anyway.")
+@click.option("--json", is_flag=True, expose_value=False, help="No effect: the output is JSON anyway.")
 def schema() -> None:
     """Print the JSON Schema of lifecycle files, for editors.
 
@@ -162,7 +160,7 @@ def schema() -> None:
 
 
 def describe_machine(machine: Machine) -> dict[str, object]:
-    """The form that other programs rely on."""
+    """The JSON form, which programs rely on."""
     return {
         "name": machine.name,
         "lifecycle": machine.lifecycle,

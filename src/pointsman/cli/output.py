@@ -25,9 +25,7 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON f
 
 @contextmanager
 def lasting() -> Iterator[None]:
-    """For whoever works and tells people of it on stderr: when nobody reads that any more (a terminal that was closed, a pipe
-    whose other end is gone), the work goes on in silence.
-    """
+    """Keep working when stderr can no longer be written to (a closed terminal or pipe): later messages are dropped."""
     try:
         yield
     except OSError:
@@ -37,21 +35,19 @@ def lasting() -> Iterator[None]:
 
 
 def tell(message: str) -> None:
-    """A line on stderr, for whoever still reads it."""
+    """Print a line on stderr, if it is still open."""
     with lasting():
         click.echo(message, err=True)
 
 
 STDOUT, STDERR = 1, 2
 _data: list[TextIO] = []
-"""Where data goes that is not to be mixed with anything, while there is such a place."""
+"""The real stdout, while everything else is sent to stderr."""
 
 
 @contextmanager
 def data_apart() -> Iterator[None]:
-    """While functions of others are called in this process, only `write_line` reaches stdout; what else goes there, be it from
-    threads and programs that they start, goes to stderr instead.
-    """
+    """Reserve stdout for `write_line`: what functions of users, their threads and their programs print goes to stderr."""
     sys.stdout.flush()
     kept = os.dup(STDOUT)
     os.dup2(STDERR, STDOUT)
@@ -111,7 +107,7 @@ def show_table(heads: tuple[str, ...], rows: Sequence[tuple[str, ...]], *, fits:
 
 
 def hand_out(drawing: str, output: str | None, described: Mapping[str, object] | None) -> None:
-    """A drawing to its file, or to stdout; and to programs with what describes it."""
+    """Write a drawing to its file or to stdout; for programs as an object with its description."""
     if output is not None:
         try:
             Path(output).write_text(drawing, "utf-8")
@@ -125,7 +121,7 @@ def hand_out(drawing: str, output: str | None, described: Mapping[str, object] |
 
 
 def terminal_columns() -> int | None:
-    """How wide the terminal is; None where stdout is none, and nothing needs to be cut."""
+    """The width of the terminal; None if stdout is not a terminal, and nothing needs to be cut."""
     return shutil.get_terminal_size().columns if sys.stdout is not None and sys.stdout.isatty() else None
 
 
@@ -134,13 +130,13 @@ def cut(text: str, width: int) -> str:
 
 
 def show_state(state: str, phase: str, outcome: str | None) -> str:
-    """The name of a state in the colour of its phase, or of how it ended."""
+    """The name of a state in the color of its outcome or phase."""
     color = OUTCOME_COLORS[Outcome(outcome)] if outcome else PHASE_COLORS.get(Phase(phase))
     return click.style(state, fg=color)
 
 
 def show_seconds(seconds: float) -> str:
-    """A length of time for people: two figures are enough."""
+    """A duration with its two largest units."""
     if seconds < 10:
         return f"{max(seconds, 0):.1f}s"
     whole = int(seconds)
@@ -151,12 +147,12 @@ def show_seconds(seconds: float) -> str:
 
 
 def near(path: Path) -> str:
-    """A path as one would write it from here."""
+    """A path relative to the current folder, if it is below it."""
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
 
 
 def show_time(at: datetime) -> str:
-    """By the clock on the wall."""
+    """Local time."""
     return f"{at.astimezone():%H:%M:%S}"
 
 

@@ -1,4 +1,4 @@
-"""What commands share that look at a project: their options, its engine, and which run or task is meant."""
+"""What the commands of a project share: their options, its engine and its settings."""
 
 from __future__ import annotations
 
@@ -19,18 +19,13 @@ import msgspec
 from pointsman import app
 from pointsman.cli.output import json_option
 from pointsman.engine.engine import Engine
-from pointsman.errors import NotFound, NothingYet, Problem, RequestInvalid, StoreUnusable, nearest
-from pointsman.kernel.machine import Lifecycle, Phase
+from pointsman.errors import NothingYet, StoreUnusable
+from pointsman.kernel.machine import Lifecycle
 from pointsman.settings import Settings, hide_password, load_settings
-from pointsman.store.rows import Run, Task
+from pointsman.store.rows import Run
+from pointsman.views import runs
+from pointsman.views.values import RunView
 from pointsman.world import World
-
-LATEST = "latest"
-SHORTEST_PART = 4
-"""Less of an id is rather a slip than meant."""
-SHORT = 8
-PAGE = 1000
-FEW = 8
 
 Result = TypeVar("Result")
 
@@ -45,7 +40,7 @@ class Asked:
 
     @property
     def options(self) -> str:
-        """What has to be said again for another command to mean the same project; passwords are not repeated."""
+        """The options that another command needs to find the same project; passwords are left out."""
         store = f" --store {shlex.quote(hide_password(self.store))}" if self.store else ""
         return store + (f" -C {shlex.quote(str(self.directory))}" if self.directory != Path() else "")
 
@@ -56,14 +51,14 @@ class Asked:
 def project_options(command: Callable[..., Result]) -> Callable[..., Result]:
     """--store, --directory and --json, handed to the command as `asked`."""
 
-    @click.option("--store", metavar="URL", help="The database, if not that of the project.")
+    @click.option("--store", metavar="URL", help="The database, if not the one of the project.")
     @click.option(
         "--directory",
         "-C",
         metavar="FOLDER",
         type=click.Path(exists=True, file_okay=False, path_type=Path),
         default=".",
-        help="Where the project is, if not here.",
+        help="The folder of the project (default: the current one).",
     )
     @json_option
     @wraps(command)
@@ -74,19 +69,19 @@ def project_options(command: Callable[..., Result]) -> Callable[..., Result]:
 
 
 def worker_options(command: Callable[..., Result]) -> Callable[..., Result]:
-    """What can be set for whoever does the work, handed to the command as `flags`."""
+    """The settings of a worker, handed to the command as `flags`."""
 
-    @click.option("--slots", "-j", metavar="N", type=int, help="How many tasks to do at once (default: one a processor).")
+    @click.option("--slots", "-j", metavar="N", type=int, help="How many tasks to run at once (default: one per processor).")
     @click.option(
-        "--capability", "capabilities", metavar="NAME", multiple=True, help="What this machine can do; again for more."
+        "--capability", "capabilities", metavar="NAME", multiple=True, help="A capability of this worker; repeat for more."
     )
-    @click.option("--lease", "lease_seconds", metavar="TIME", help="How long the worker may be silent (default: 30s).")
+    @click.option("--lease", "lease_seconds", metavar="TIME", help="How long the worker may miss heartbeats (default: 30s).")
+    @click.option("--grace", "grace_seconds", metavar="TIME", help="Time between SIGTERM and SIGKILL (default: 10s).")
+    @click.option("--log-bytes", metavar="SIZE", help="The largest size of the log of an attempt (default: 100MB).")
     @click.option(
-        "--grace", "grace_seconds", metavar="TIME", help="Between asking a process to end and killing it (default: 10s)."
+        "--pass-env", metavar="NAME", multiple=True, help="An environment variable that tasks inherit; repeat for more."
     )
-    @click.option("--log-bytes", metavar="SIZE", help="The largest log of an attempt (default: 100MB).")
-    @click.option("--pass-env", metavar="NAME", multiple=True, help="A variable that tasks inherit; again for more.")
-    @click.option("--on-pause", metavar="finish|suspend", help="What becomes of what runs in a pause (default: finish).")
+    @click.option("--on-pause", metavar="finish|suspend", help="What running tasks do in a pause (default: finish).")
     @wraps(command)
     def with_options(*arguments: Any, **options: Any) -> Result:
         names = ("slots", "capabilities", "lease_seconds", "grace_seconds", "log_bytes", "pass_env", "on_pause")
@@ -109,6 +104,15 @@ class Project:
         """A command about the same project, for people to copy."""
         return f"{shlex.join(('pointsman', command, *words))}{self.options}"
 
+    def find_dead(self) -> set[str]:
+        """Workers of this machine that have died, although their leases may last."""
+        from pointsman.worker.records import find_dead
+
+        return find_dead(self.settings.directory)
+
+    async def view_run(self, run_id: str) -> RunView:
+        return await runs.view_run(self.engine, run_id, self.world.clock.now(), self.find_dead())
+
 
 @asynccontextmanager
 async def open_project(
@@ -120,7 +124,7 @@ async def open_project(
     lifecycles: Iterable[Lifecycle] = (),
     **flags: object,
 ) -> AsyncIterator[Project]:
-    """Open the project of a command; only one that `creates` makes a database where there is none."""
+    """Open the project that a command is about; only a command that `creates` makes a database where there is none."""
     settings = settings or asked.settings(**flags)
     file = database_file(settings)
     if file is not None and not file.exists():
@@ -129,16 +133,14 @@ async def open_project(
         try:
             file.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise StoreUnusable(
-                f"Cannot create {file.parent}: {error.strerror}. Name a folder that may be written to: -C"
-            ) from None
+            raise StoreUnusable(f"Cannot create {file.parent}: {error.strerror}. Name a writable folder: -C") from None
     world = World()
     async with app.open(settings.store, lifecycles=lifecycles, keeps=keeps, world=world) as engine:
         yield Project(engine, settings, world, asked.options)
 
 
 def in_project(asked: Asked, work: Callable[[Project], Awaitable[Result]]) -> Result:
-    """Do some work with the project and nothing else; where commands become asynchronous."""
+    """Run an asynchronous command with its project open."""
 
     async def do() -> Result:
         async with open_project(asked) as project:
@@ -152,103 +154,8 @@ def database_file(settings: Settings) -> Path | None:
     return Path(path) if path not in (settings.store, ":memory:") else None
 
 
-def short(identity: str) -> str:
-    """The end of an id, which is enough to name it; ids that were made together begin alike."""
-    return identity[-SHORT:]
-
-
-async def find_run(engine: Engine, name: str | None) -> Run:
-    """The run that a person means: by its id, the beginning or the end of it, or as the latest one."""
-    if name is None or name == LATEST:
-        newest = await engine.list_runs(limit=1)
-        if not newest:
-            raise NothingYet
-        return newest[0]
-    try:
-        return await engine.get_run(name)
-    except NotFound:
-        found = [run async for run in _all_runs(engine) if names_part(name, run.id)]
-    if len(found) == 1:
-        return found[0]
-    if found:
-        raise _unclear("run", name, found)
-    raise await _unknown_run(engine, name)
-
-
-async def find_task(engine: Engine, run: Run, name: str) -> Task:
-    """A task of a run: by its name, its id, or a part of that."""
-    tasks = await engine.list_tasks(run.id)
-    found = [task for task in tasks if name in (task.name, task.id)] or [task for task in tasks if names_part(name, task.id)]
-    if len(found) == 1:
-        return found[0]
-    if found:
-        raise _unclear("task", name, found)
-    names = [task.name for task in tasks]
-    meant = nearest(name, names)
-    hint = f"Did you mean {' or '.join(meant)}?" if meant else f"It has: {_few(names)}."
-    raise _refusal(f"The run '{run.name}' ({short(run.id)}) has no task '{name}'. {hint}")
-
-
-def names_part(name: str, identity: str) -> bool:
-    """Whether `name` is the beginning or the end of an id; its prefix may be left out."""
-    bare = identity.partition("_")[2]
-    return len(name) >= SHORTEST_PART and (identity.startswith(name) or bare.startswith(name) or identity.endswith(name))
-
-
-async def is_attended(project: Project, run: Run) -> bool:
-    """Whether a worker is there that may do the tasks of a run; one that was killed here is not, though its lease may last."""
-    from pointsman.worker.records import find_dead
-
-    now = project.world.clock.now()
-    dead = find_dead(project.settings.directory)
-    return any(
-        worker.phase != Phase.DONE
-        and worker.id not in dead
-        and worker.run_id in (None, run.id)
-        and (now - worker.heartbeat_at).total_seconds() < worker.lease_seconds
-        for worker in await project.engine.list_workers()
-    )
-
-
-async def _all_runs(engine: Engine) -> AsyncIterator[Run]:
-    after = None
-    while page := await engine.list_runs(after=after, limit=PAGE):
-        for run in page:
-            yield run
-        after = page[-1].id
-
-
-async def _unknown_run(engine: Engine, name: str) -> Exception:
-    runs = await engine.list_runs(limit=PAGE)
-    if not runs:
-        return NothingYet()
-    same_name = [run for run in runs if run.name == name]
-    if same_name:
-        return _refusal(f"'{name}' is the name of a flow, not of a run. Its runs: {_few(short(run.id) for run in same_name)}.")
-    ids = {part: run for run in runs for part in (run.id, short(run.id))}
-    meant = [f"{short(ids[part].id)} ({ids[part].name})" for part in nearest(name, ids)]
-    hint = f"Did you mean {' or '.join(dict.fromkeys(meant))}?" if meant else ""
-    few = f" Write at least {SHORTEST_PART} letters of its id." if len(name) < SHORTEST_PART else ""
-    latest = _few(f"{short(run.id)} ({run.name})" for run in runs[:3])
-    return _refusal(f"There is no run '{name}'.{few} {hint or f'The latest are: {latest}.'} See: pointsman status")
-
-
-def _unclear(what: str, name: str, found: Iterable[Run | Task]) -> RequestInvalid:
-    some = _few(f"{each.id} ({each.name})" for each in found)
-    return _refusal(f"'{name}' could be more than one {what}: {some}. Write more of it.")
-
-
-def _few(names: Iterable[str]) -> str:
-    names = list(names)
-    return ", ".join(names[:FEW]) + (f" and {len(names) - FEW:,} more" if len(names) > FEW else "")
-
-
-def _refusal(message: str) -> RequestInvalid:
-    return RequestInvalid([Problem("", message)])
-
-
 def warn_of_changes(run: Run) -> None:
-    """A run goes on with the flow as it was submitted, which surprises whoever has just mended the file."""
+    """A run uses the flow as it was submitted; warn a person who has just edited the file."""
     payload = msgspec.json.decode(run.payload)
     if not isinstance(payload, dict) or not payload.get("file"):
         return
@@ -258,12 +165,12 @@ def warn_of_changes(run: Run) -> None:
     except OSError:
         return
     if is_changed:
-        message = f"{file.name} has changed since this run was submitted, which goes on as it was. To run it as it is now:"
+        message = f"{file.name} has changed since this run was submitted. The run keeps the old version. To run the new one:"
         click.echo(click.style(f"{message} pointsman run {shlex.quote(payload['file'])}", fg="yellow"), err=True)
 
 
 def person() -> str:
-    """Who gives the command, for the history."""
+    """The name of the user who gives the command, for the history."""
     try:
         return getpass.getuser()
     except (KeyError, OSError, ImportError):

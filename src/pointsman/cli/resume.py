@@ -1,4 +1,4 @@
-"""`pointsman resume`: go on with a run that was interrupted, paused or is to be tried again."""
+"""`pointsman resume`: continue a run that was interrupted or paused."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from typing import Any
 
 import click
 
-from pointsman.cli.project import Asked, find_run, open_project, person, project_options, short, warn_of_changes, worker_options
-from pointsman.kernel.machine import Phase
+from pointsman.cli.project import Asked, open_project, person, project_options, warn_of_changes, worker_options
+from pointsman.kernel.machine import Outcome, Phase
+from pointsman.views.find import find_run, short
 
 
 @click.command()
@@ -16,10 +17,10 @@ from pointsman.kernel.machine import Phase
 @worker_options
 @project_options
 def command(run: str | None, *, flags: dict[str, Any], asked: Asked) -> int:
-    """Go on with RUN (the latest one, if none is named) where it stands.
+    """Continue RUN (by default the latest run) from its present state.
 
-    What was done stays done. What was interrupted is done again, as another attempt; processes that a killed worker left
-    behind here are ended before. A run that was paused goes on.
+    Tasks that succeeded are not repeated. Interrupted tasks run again, as another attempt; processes that a killed worker left
+    behind on this machine are killed first. A paused run is resumed.
 
     \b
     Examples:
@@ -30,24 +31,20 @@ def command(run: str | None, *, flags: dict[str, Any], asked: Asked) -> int:
 
 
 async def _resume(name: str | None, asked: Asked, flags: dict[str, Any]) -> int:
-    from pointsman.cli.describe import read_lanes
-    from pointsman.cli.run import declare_tools, warn_of_needs
+    from pointsman.cli.run import declare_tools
     from pointsman.cli.run_to_end import run_to_end
-    from pointsman.cli.steer import can_retry
 
     async with open_project(asked, keeps=True, **flags) as project:
         run = await find_run(project.engine, name)
         if run.phase == Phase.DONE:
-            name = short(run.id)
-            again = f"Try what failed again: {project.hint('retry', name)}"
-            words = again if await can_retry(project, run) else "Start a new one: pointsman run"
-            click.echo(f"{run.name} ({name}) has ended: {run.state}. {words}", err=True)
-            return 0 if run.outcome == "success" else 1
+            view = await project.view_run(run.id)
+            retry = f"Retry it: {project.hint('retry', short(run.id))}"
+            what = retry if view.find_step("retry") else "Start a new run: pointsman run"
+            click.echo(f"{run.name} ({short(run.id)}) has ended: {run.state}. {what}", err=True)
+            return 0 if run.outcome == Outcome.SUCCESS else 1
         after = await project.engine.last_position()
         if run.phase == Phase.HELD and (await project.engine.get_machine(run)).moves(run.state, "resume"):
             run = await project.engine.for_tenant(actor=person()).signal_run(run.id, "resume")
         warn_of_changes(run)
         await declare_tools(project)
-        unfinished = [task for task in await project.engine.list_tasks(run.id) if task.phase != Phase.DONE]
-        warn_of_needs(project.settings, {word for _, words in read_lanes(unfinished).values() for word in words})
         return await run_to_end(project, run, after=after, as_json=asked.as_json)

@@ -1,4 +1,4 @@
-"""`pointsman run`: a flow from its file to its end, here and now."""
+"""`pointsman run`: run a flow from its file to its end, in this process."""
 
 from __future__ import annotations
 
@@ -10,27 +10,28 @@ from typing import Any
 import click
 
 from pointsman.cli.output import count
-from pointsman.cli.project import Asked, Project, open_project, person, project_options, short, worker_options
+from pointsman.cli.project import Asked, Project, open_project, person, project_options, worker_options
 from pointsman.errors import Problem, RequestInvalid
 from pointsman.settings import Settings
+from pointsman.views.find import short
 
 
 @click.command()
 @click.argument("flow", metavar="FLOW.YAML")
-@click.option("--input", "-i", "given", metavar="KEY=VALUE", multiple=True, help="An input of the flow; again for more.")
-@click.option("--detach", is_flag=True, help="Only submit it, for workers that run elsewhere, and print its id.")
+@click.option("--input", "-i", "given", metavar="KEY=VALUE", multiple=True, help="An input of the flow; repeat for more.")
+@click.option("--detach", is_flag=True, help="Only submit the run, for workers elsewhere, and print its id.")
 @worker_options
 @project_options
 def command(flow: str, given: tuple[str, ...], *, detach: bool, flags: dict[str, Any], asked: Asked) -> int:
-    """Run the flow of a file, and show how it goes.
+    """Run a flow, and show its progress.
 
-    Its state is kept in .pointsman/state.db of the project: when this is killed or the machine goes down, `pointsman resume`
-    goes on where it stood, without doing anything again that was done.
+    The state of the run is stored in .pointsman/state.db of the project. If this process is killed or the machine goes down,
+    `pointsman resume` continues the run without repeating tasks that succeeded.
 
-    Ctrl-C calls the run off, for good; twice kills what runs. SIGTERM lets what runs finish and leaves the rest for `pointsman
-    resume`. After `pointsman pause` from elsewhere this waits for `pointsman resume`.
+    Ctrl-C cancels the run for good; a second one kills running tasks. SIGTERM finishes running tasks and leaves the others for
+    `pointsman resume`. After a `pointsman pause` this waits for `pointsman resume`.
 
-    Exit code 0: succeeded, 1: failed or called off, 2: it could not be started, 130: called off by Ctrl-C, 143: by SIGTERM.
+    Exit code 0: succeeded, 1: failed or canceled, 2: could not be started, 130: canceled by Ctrl-C, 143: ended by SIGTERM.
 
     \b
     Examples:
@@ -59,19 +60,11 @@ async def _run(file: Path, inputs: dict[str, str], asked: Asked, settings: Setti
         if not asked.as_json:
             tasks = count(len(new.tasks), "task")
             click.echo(f"{click.style(run.name, bold=True)}  {tasks}, run {short(run.id)}", err=True)
-        warn_of_needs(settings, {word for task in new.tasks for word in task.capabilities})
         return await run_to_end(project, run, as_json=asked.as_json)
 
 
-def warn_of_needs(settings: Settings, needed: set[str]) -> None:
-    """What this process cannot do, and others have to."""
-    if missing := needed - set(settings.capabilities):
-        message = f"Some tasks wait for a worker that can do: {', '.join(sorted(missing))} (see --capability)."
-        click.echo(click.style(message, fg="yellow"), err=True)
-
-
 async def declare_tools(project: Project) -> None:
-    """Make the tools of the settings known, with their breakers and limits."""
+    """Declare the tools of the settings, with their breakers and limits."""
     for tool in project.settings.tools.values():
         await project.engine.declare_tool(
             tool.name,
@@ -91,6 +84,6 @@ def _read_inputs(given: tuple[str, ...]) -> dict[str, str]:
         if not separator or not key:
             raise RequestInvalid([Problem("--input", f"'{each}' is not KEY=VALUE. Write for example: -i version=1.4.0")])
         if key in inputs:
-            raise RequestInvalid([Problem("--input", f"'{key}' is given twice. Say it once.")])
+            raise RequestInvalid([Problem("--input", f"'{key}' is given twice. Give it once.")])
         inputs[key] = value
     return inputs

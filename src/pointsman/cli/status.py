@@ -1,46 +1,31 @@
-"""`pointsman status`: the latest runs, or one of them with its tasks and what can be done next."""
+"""`pointsman status`: the latest runs, one run with its tasks and next steps, or the workers."""
 
 from __future__ import annotations
 
-import json
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import click
+import msgspec
 
-from pointsman.cli.describe import (
-    Needs,
-    describe_run,
-    describe_task,
-    describe_worker,
-    elapsed_seconds,
-    explain_breaker,
-    explain_capabilities,
-    explain_delay,
-    explain_exhaustion,
-    explain_loss,
-    find_log,
-    find_lost,
-    first_line,
-    read_capabilities,
-    read_error,
-    read_lanes,
-    show_instant,
-)
+from pointsman.cli.describe import find_log, show_json
+from pointsman.cli.hints import list_commands, show_waiting
 from pointsman.cli.output import count, cut, near, show_seconds, show_state, show_table
-from pointsman.cli.project import PAGE, Asked, Project, find_run, in_project, project_options, short
-from pointsman.engine import budgets
+from pointsman.cli.project import Asked, Project, in_project, project_options
 from pointsman.errors import NothingYet
-from pointsman.kernel.machine import Machine, Outcome, Phase
-from pointsman.store.rows import Breaker, Run, Task, Worker
+from pointsman.kernel.machine import Outcome, Phase
+from pointsman.views import runs
+from pointsman.views.find import find_run, short
+from pointsman.views.values import EntityView, RunView, TaskView, first_line, show_usd
+from pointsman.views.workers import list_workers
 from pointsman.worker.log import log_path
 
 MOST_TASKS = 50
-"""More than these, and those that need no attention are only counted."""
+"""Of more tasks than these, only the ones that need attention are shown."""
 MOST_FAILURES = 3
 LONGEST_NAME = 32
 
@@ -48,11 +33,11 @@ LONGEST_NAME = 32
 @click.command()
 @click.argument("run", metavar="[RUN]", required=False)
 @click.option("--number", "-n", type=click.IntRange(1, 1000), default=20, show_default=True, help="How many runs to list.")
-@click.option("--all", "-a", "show_all", is_flag=True, help=f"Show all tasks, also where there are more than {MOST_TASKS}.")
-@click.option("--workers", is_flag=True, help="Show the workers instead; with --all also those that are gone.")
+@click.option("--all", "-a", "show_all", is_flag=True, help=f"Show every task, even if there are more than {MOST_TASKS}.")
+@click.option("--workers", is_flag=True, help="Show the workers instead; with --all also those that have left.")
 @project_options
 def command(run: str | None, number: int, *, show_all: bool, workers: bool, asked: Asked) -> None:
-    """Show the latest runs, or how the tasks of RUN stand, why they wait, and what can be done next.
+    """Show the latest runs, or the tasks of RUN, why they wait and what you can do next.
 
     RUN is an id, the beginning or the end of one, or `latest`.
 
@@ -64,7 +49,7 @@ def command(run: str | None, number: int, *, show_all: bool, workers: bool, aske
       pointsman status --workers
     """
     if workers and run is not None:
-        raise click.UsageError("--workers is about all of them: leave out the run.", click.get_current_context())
+        raise click.UsageError("--workers shows all workers: leave out the run.", click.get_current_context())
     try:
         if workers:
             in_project(asked, lambda project: show_workers(project, show_all=show_all, as_json=asked.as_json))
@@ -79,191 +64,110 @@ def command(run: str | None, number: int, *, show_all: bool, workers: bool, aske
 
 
 async def show_runs(project: Project, number: int, *, as_json: bool) -> None:
-    runs = await project.engine.list_runs(limit=number + 1)
-    if not runs:
+    listed = await runs.list_runs(project.engine, number + 1)
+    if not listed:
         raise NothingYet
-    counts = await count_tasks(project, [run.id for run in runs])
-    now = project.world.clock.now()
     if as_json:
-        listed = [{**describe_run(run), "tasks": describe_counts(counts[run.id])} for run in runs[:number]]
-        click.echo(json.dumps(listed, indent=2))
+        click.echo(show_json(listed[:number]))
         return
+    now = project.world.clock.now()
     rows = [
         (
             show_state(run.state, run.phase, run.outcome),
             cut(run.name, LONGEST_NAME),
-            f"{done(counts[run.id]):,}/{counts[run.id].total():,}",
+            f"{run.tasks['done']:,}/{run.tasks['total']:,}",
             f"{show_seconds((now - run.created_at).total_seconds())} ago",
             show_elapsed(run, now),
             short(run.id),
         )
-        for run in runs[:number]
+        for run in listed[:number]
     ]
-    show_table(("state", "name", "tasks", "begun", "took", "run"), rows)
-    if len(runs) > number:
-        click.echo(f"There are older ones: pointsman status -n {number * 2}", err=True)
+    show_table(("state", "name", "tasks", "created", "took", "run"), rows)
+    if len(listed) > number:
+        click.echo(f"There are older runs: pointsman status -n {number * 2}", err=True)
 
 
 async def show_run(project: Project, name: str, *, show_all: bool, as_json: bool) -> None:
-    engine = project.engine
-    run = await find_run(engine, name)
-    tasks = await engine.list_tasks(run.id)
-    machines = {row.machine_id: await engine.get_machine(row) for row in (run, *tasks)}
-    surroundings = await look_around(project, run, tasks)
-    attended = bool(surroundings.workers)
-    steps = list(next_steps(project, run, tasks, machines, surroundings))
-    now = project.world.clock.now()
+    run = await project.view_run((await find_run(project.engine, name)).id)
     if as_json:
-        described = {
-            **describe_run(run),
-            "tasks": [{**describe_task(task), "why": explain(task, surroundings, now) or None} for task in tasks],
-            "attended": attended,
-            "next": [{"command": step, "what": what} for step, what in steps],
-            "as_of": show_instant(now),
-        }
-        click.echo(json.dumps(described, indent=2))
+        click.echo(show_json(describe_run(project, run)))
         return
-    ended = sum(task.phase == Phase.DONE for task in tasks)
+    now = run.as_of
     head = f"{click.style(run.name, bold=True)}  {show_state(run.state, run.phase, run.outcome)}"
     took = f", {show_elapsed(run, now)}" if run.started_at else ""
-    click.echo(f"{head}  {ended:,} of {count(len(tasks), 'task')} done{took}{show_money(run)}")
+    click.echo(f"{head}  {run.ended_tasks:,} of {count(len(run.tasks), 'task')} done{took}{show_money(run)}")
     click.echo(click.style(run.id, dim=True))
     if run.phase == Phase.HELD and run.reason:
-        click.echo(f"Why: {run.reason}")
+        click.echo(f"Reason: {run.reason}")
     click.echo()
-    show_tasks(tasks, surroundings, now, show_all=show_all)
-    show_failures(project, tasks)
-    if folder := find_logs(project, run, tasks):
+    show_tasks(run.tasks, now, show_all=show_all)
+    show_failures(project, run.failed_tasks)
+    if folder := find_logs(project, run):
         click.echo(f"\nLogs: {near(folder)}")
-    if run.phase in (Phase.QUEUED, Phase.ACTIVE) and not attended:
-        click.echo("\nNo worker is at it.")
-    lost, exhausted = find_lost(tasks, machines), explain_exhaustion(run, now)
-    if run.outcome == Outcome.FAILURE and (lost or exhausted):
-        click.echo(f"\n{explain_loss(lost[0]) if lost else exhausted}")
-    if steps:
+    if run.waiting:
+        sentence = show_waiting(run.waiting, now)
+        click.echo(f"\n{sentence[0].upper()}{sentence[1:]}.")
+    if run.obstacle:
+        click.echo(f"\n{run.obstacle}")
+    if hints := list(write_hints(project, run)):
         click.echo("\nNext:")
-        width = max(len(step) for step, _ in steps)
-        for step, what in steps:
-            click.echo(f"  {step.ljust(width)}  {click.style(f'# {what}', dim=True)}")
+        width = max(len(command) for command, _ in hints)
+        for command, effect in hints:
+            click.echo(f"  {command.ljust(width)}  {click.style(f'# {effect}', dim=True)}")
 
 
-def find_logs(project: Project, run: Run, tasks: Sequence[Task]) -> Path | None:
-    """The folder of all logs of a run; where others have written them, the one that they have in common."""
+def describe_run(project: Project, run: RunView) -> dict[str, Any]:
+    """The view as an object, with the words and commands that people get."""
+    described: dict[str, Any] = msgspec.to_builtins(run)
+    for task, view in zip(described["tasks"], run.tasks, strict=True):
+        task["why"] = explain(view, run.as_of) or None
+    described["next"] = [{"command": command, "what": step.effect} for command, step in list_commands(project, run)]
+    return described
+
+
+def write_hints(project: Project, run: RunView) -> Iterator[tuple[str, str]]:
+    """The log of what failed, then every step that has a command; watching where others do the work."""
+    # A task that only waited for its subtasks has written nothing.
+    if failed := sorted(run.failed_tasks, key=lambda task: task.has_subtasks):
+        yield project.hint("logs", short(run.id), failed[0].name), "shows what it wrote"
+    commands = list_commands(project, run)
+    if run.attended and run.phase != Phase.DONE and not any(step.operation == "resume" for _, step in commands):
+        yield project.hint("watch", short(run.id)), "shows what happens"
+    yield from ((command, step.effect) for command, step in commands)
+
+
+def find_logs(project: Project, run: RunView) -> Path | None:
+    """The folder with all logs of a run; where workers of other projects wrote them, the one that they have in common."""
     folder = Path(log_path(project.settings.directory, run.id, "any", 1)).parent.parent
     if folder.is_dir():
         return folder
-    recorded = [project.settings.directory / task.attempt_log_path for task in tasks if task.attempt_log_path]
+    recorded = [project.settings.directory / task.log_path for task in run.tasks if task.log_path]
     return Path(os.path.commonpath([path.parent for path in recorded])) if recorded else None
 
 
-def show_money(run: Run) -> str:
-    """What it has spent, where that is anything or there is a limit to it."""
+def show_money(run: RunView) -> str:
+    """What it has spent, where it has spent anything or has a budget."""
     if run.budget_usd is not None:
-        return f", {budgets.show(run.spent_usd)} of {budgets.show(run.budget_usd)} USD spent"
-    return f", {budgets.show(run.spent_usd)} USD spent" if run.spent_usd else ""
+        return f", {show_usd(run.spent_usd)} of {show_usd(run.budget_usd)} USD spent"
+    return f", {show_usd(run.spent_usd)} USD spent" if run.spent_usd else ""
 
 
-@dataclass(frozen=True, slots=True)
-class Surroundings:
-    """What is not in a task itself and may be why it waits."""
-
-    run: Run
-    workers: Sequence[Worker]
-    """Those that are there and may do its tasks."""
-    blockers: Mapping[str, list[str]] = field(default_factory=dict)
-    """By task: the names of those that it still waits for."""
-    needs: Mapping[int, Needs] = field(default_factory=dict)
-    """By lane: tasks of one lane ask for the same tool and the same abilities."""
-    breakers: Mapping[str, Breaker] = field(default_factory=dict)
-    at_work: Mapping[str, int] = field(default_factory=dict)
-    """By tool with a limit: how many of its tasks are at work, in all runs."""
-
-    def of_task(self, task: Task) -> Needs:
-        return self.needs.get(task.lane_id, (None, ()))
-
-
-async def look_around(project: Project, run: Run, tasks: Sequence[Task]) -> Surroundings:
-    workers = [worker for worker in await list_living(project) if worker.run_id in (None, run.id)]
-    blockers = await find_blockers(project, run, tasks)
-    if not any(task.phase == Phase.QUEUED for task in tasks):
-        return Surroundings(run, workers, blockers)
-    needs = read_lanes(tasks)
-    tools = {tool for tool, _ in needs.values() if tool}
-    breakers = {breaker.tool: breaker for breaker in await project.engine.list_breakers() if breaker.tool in tools}
-    limited = any(breaker.max_concurrent is not None for breaker in breakers.values())
-    at_work = Counter(await list_tools_at_work(project)) if limited else Counter[str]()
-    return Surroundings(run, workers, blockers, needs, breakers, at_work)
-
-
-async def list_living(project: Project) -> list[Worker]:
-    """Workers that are there; one that was killed here is not, though its lease may last."""
-    from pointsman.worker.records import find_dead
-
-    now = project.world.clock.now()
-    dead = find_dead(project.settings.directory)
-    return [
-        worker
-        for worker in await project.engine.list_workers()
-        if worker.phase != Phase.DONE
-        and worker.id not in dead
-        and (now - worker.heartbeat_at).total_seconds() < worker.lease_seconds
-    ]
-
-
-async def list_tasks_at_work(project: Project) -> list[Task]:
-    """All that somebody works on, of the latest runs."""
-    engine = project.engine
-    runs = await engine.list_runs(limit=PAGE)
-    counted = await engine.count_tasks([run.id for run in runs])
-    busy = {run_id for run_id, phase, _, _ in counted if phase == Phase.ACTIVE}
-    return [task for run_id in sorted(busy) for task in await engine.list_tasks(run_id) if task.current_attempt is not None]
-
-
-async def list_tools_at_work(project: Project) -> list[str]:
-    tasks = [task for task in await list_tasks_at_work(project) if not task.lease_expired]
-    needs = read_lanes(tasks)
-    return [tool for task in tasks if (tool := needs[task.lane_id][0])]
-
-
-async def find_blockers(project: Project, run: Run, tasks: Sequence[Task]) -> dict[str, list[str]]:
-    """By task: the names of those that it still waits for."""
-    open_tasks = {task.id: task.name for task in tasks if task.outcome != Outcome.SUCCESS}
-    blockers: dict[str, list[str]] = {}
-    if any(task.open_dependencies for task in tasks):
-        for dependency in await project.engine.list_dependencies(run.id):
-            if dependency.depends_on_id in open_tasks:
-                blockers.setdefault(dependency.task_id, []).append(open_tasks[dependency.depends_on_id])
-    return blockers
-
-
-def arrange(tasks: Sequence[Task]) -> Iterator[Task]:
-    """Every task before its subtasks, and otherwise in the order of the run."""
-    children: dict[str | None, list[Task]] = {}
-    for task in tasks:
-        children.setdefault(task.parent_task_id, []).append(task)
-    waiting = children.get(None, [])[::-1]
-    while waiting:
-        task = waiting.pop()
-        yield task
-        waiting += children.get(task.id, [])[::-1]
-
-
-def show_tasks(tasks: Sequence[Task], surroundings: Surroundings, now: datetime, *, show_all: bool) -> None:
-    shown = list(arrange(tasks))
+def show_tasks(tasks: Sequence[TaskView], now: datetime, *, show_all: bool) -> None:
+    shown = list(runs.arrange(tasks))
     if len(tasks) > MOST_TASKS and not show_all:
         shown = pick(shown)
     rows = [
         (
             cut("  " * task.depth + task.name, LONGEST_NAME),
             show_state(task.state, task.phase, task.outcome),
-            str(task.epoch) if task.epoch else "",
+            str(task.attempts) if task.attempts else "",
             show_elapsed(task, now) if task.phase in (Phase.ACTIVE, Phase.DONE) else "",
-            explain(task, surroundings, now),
+            explain(task, now),
         )
         for task in shown
     ]
     if rows:
-        show_table(("task", "state", "tries", "took", "why"), rows, fits=True)
+        show_table(("task", "state", "attempts", "took", "why"), rows, fits=True)
     if left_out := Counter((task.state, task.phase, task.outcome) for task in tasks) - Counter(
         (task.state, task.phase, task.outcome) for task in shown
     ):
@@ -271,11 +175,11 @@ def show_tasks(tasks: Sequence[Task], surroundings: Surroundings, now: datetime,
         click.echo(f"{'and ' if rows else ''}{words} (-a shows all)")
 
 
-def pick(tasks: Sequence[Task]) -> list[Task]:
-    """Those that people want to see of many: what failed, what goes on, and what all the others are parts of."""
+def pick(tasks: Sequence[TaskView]) -> list[TaskView]:
+    """Of many tasks those that people want to see: failed, active, and the ones with subtasks."""
 
-    def rank(task: Task) -> int:
-        if task.outcome == Outcome.FAILURE or task.phase == Phase.ACTIVE or (task.trigger == "skip" and task.error):
+    def rank(task: TaskView) -> int:
+        if task.outcome == Outcome.FAILURE or task.phase == Phase.ACTIVE or (task.skipped and task.error):
             return 0
         return 1 if task.has_subtasks else 2 if task.outcome != Outcome.SUCCESS else 3 if task.depth == 0 else 4
 
@@ -284,145 +188,54 @@ def pick(tasks: Sequence[Task]) -> list[Task]:
     return [task for task in tasks if task.id in chosen]
 
 
-def explain(task: Task, surroundings: Surroundings, now: datetime) -> str:
-    """Why a task is where it is, where that is not plain."""
-    if task.cancel_requested_at and task.phase != Phase.DONE:
-        return "is being called off"
-    if task.outcome == Outcome.SUCCESS:
-        return first_line(read_error(task.error) or task.reason) if task.trigger == "skip" else ""
-    if task.question is not None and task.phase == Phase.HELD:
-        return first_line(task.question)
-    error = first_line(read_error(task.error))
+def explain(task: TaskView, now: datetime) -> str:
+    """Why a task waits, failed or was skipped."""
+    error = first_line(task.error)
+    if task.waiting:
+        before = f"last error: {error}" if error and task.waiting.kind != "answer" else ""
+        return "; ".join(filter(None, (show_waiting(task.waiting, now), before)))
     if task.phase == Phase.DONE:
-        return error or first_line(task.reason)
-    waits = explain_waiting(task, surroundings, now) if task.phase in (Phase.QUEUED, Phase.HELD) else ""
-    return "; ".join(part for part in (waits, f"before: {error}" if error else "") if part)
+        return "" if task.outcome == Outcome.SUCCESS and not task.skipped else error or first_line(task.reason)
+    return f"last error: {error}" if error and task.phase != Phase.ACTIVE else ""
 
 
-def explain_waiting(task: Task, surroundings: Surroundings, now: datetime) -> str:
-    """What a task waits for that has not begun; the first reason is the one to mend."""
-    blockers = surroundings.blockers.get(task.id, [])
-    if task.open_dependencies and blockers:
-        return f"after: {', '.join(blockers[:3])}" + (f" and {len(blockers) - 3:,} more" if len(blockers) > 3 else "")
-    run = surroundings.run
-    if run.phase in (Phase.DONE, Phase.HELD) and not task.run_open:
-        return f"its run is {run.state}"
-    if delay := explain_delay(task, now):
-        return delay
-    if task.phase != Phase.QUEUED:
-        return ""
-    tool, capabilities = surroundings.of_task(task)
-    if unable := explain_capabilities(capabilities, surroundings.workers):
-        return unable
-    breaker = surroundings.breakers.get(tool or "")
-    return explain_breaker(breaker, surroundings.at_work.get(breaker.tool, 0), now) if breaker else ""
-
-
-def show_failures(project: Project, tasks: Sequence[Task]) -> None:
-    """What has failed in full, and where to read on."""
-    failed = [task for task in tasks if task.outcome == Outcome.FAILURE]
+def show_failures(project: Project, failed: Sequence[TaskView]) -> None:
+    """The error of each failed task, and where its log is."""
     for task in failed[:MOST_FAILURES]:
-        click.echo(f"\n{click.style(task.name, fg='red')}: {first_line(read_error(task.error) or task.reason)}")
-        if path := find_log(project.settings.directory, task, task.epoch, task.attempt_log_path):
+        click.echo(f"\n{click.style(task.name, fg='red')}: {first_line(task.error or task.reason)}")
+        if path := find_log(project.settings.directory, task.run_id, task.name, task.attempts, task.log_path):
             click.echo(f"  log: {near(path)}")
     if len(failed) > MOST_FAILURES:
         click.echo(f"\nand {len(failed) - MOST_FAILURES:,} more")
 
 
-def next_steps(
-    project: Project, run: Run, tasks: Sequence[Task], machines: Mapping[int, Machine], surroundings: Surroundings
-) -> Iterator[tuple[str, str]]:
-    """Commands that make sense now: only what the machines take, and what can still lead to success."""
-    name = short(run.id)
-    attended = bool(surroundings.workers)
-    is_over = bool(find_lost(tasks, machines) or explain_exhaustion(run, project.world.clock.now()))
-    failed = next((task for task in tasks if task.outcome == Outcome.FAILURE), None)
-    machine = machines[run.machine_id]
-    # One that only waited for its subtasks has written nothing.
-    told = next((task for task in tasks if task.outcome == Outcome.FAILURE and not task.has_subtasks), failed)
-    if told:
-        yield project.hint("logs", name, told.name), "what it wrote"
-    ended_badly = [task for task in tasks if task.critical and task.outcome in (Outcome.FAILURE, Outcome.CANCELED)]
-    # A run that is tried again fails at once where one of these stays as it is.
-    can_retry = all(machines[task.machine_id].moves(task.state, "retry") for task in ended_badly)
-    if machine.moves(run.state, "retry") and can_retry and not is_over:
-        yield project.hint("retry", name), "try again what has failed"
-    elif failed and machines[failed.machine_id].moves(failed.state, "retry") and run.phase != Phase.DONE:
-        yield project.hint("retry", name, failed.name), "try it again"
-    if failed and machines[failed.machine_id].moves(failed.state, "skip") and run.outcome != Outcome.CANCELED and not is_over:
-        yield project.hint("skip", name, failed.name), "go on without it"
-    missing = find_missing(tasks, surroundings)
-    abilities = [word for each in missing for word in ("--capability", each)]
-    if missing and attended and run.phase != Phase.DONE:
-        yield project.hint("worker", *abilities), "do what the others cannot, where that can be done"
-    if machine.moves(run.state, "resume") or (run.phase in (Phase.QUEUED, Phase.ACTIVE) and not attended):
-        yield project.hint("resume", name, *abilities), "go on"
-    elif run.phase != Phase.DONE:
-        yield project.hint("watch", name), "see what happens"
-    if machine.moves(run.state, "pause") and attended:
-        yield project.hint("pause", name), "let nothing more begin"
-    if machine.moves(run.state, "cancel"):
-        yield project.hint("cancel", name), "end it"
-
-
-def find_missing(tasks: Sequence[Task], surroundings: Surroundings) -> list[str]:
-    """What tasks wait for that no worker can do."""
-    waiting = [surroundings.of_task(task)[1] for task in tasks if task.phase == Phase.QUEUED]
-    return sorted({word for needed in waiting if explain_capabilities(needed, surroundings.workers) for word in needed})
-
-
 async def show_workers(project: Project, *, show_all: bool, as_json: bool) -> None:
-    """Who is there, what they hold, and when they were last heard of."""
-    living = {worker.id for worker in await list_living(project)}
-    workers = [worker for worker in await project.engine.list_workers() if show_all or worker.phase != Phase.DONE]
-    held: dict[str | None, list[Task]] = {}
-    for task in await list_tasks_at_work(project):
-        held.setdefault(task.attempt_worker_id, []).append(task)
+    """Who is alive, what they hold, and when they were last heard from."""
+    now = project.world.clock.now()
+    listed = await list_workers(project.engine, now, project.find_dead())
+    workers = [worker for worker in listed if show_all or worker.phase != Phase.DONE]
     if as_json:
-        described = [describe_worker(worker, held.get(worker.id, []), alive=worker.id in living) for worker in workers]
-        click.echo(json.dumps(described, indent=2))
+        click.echo(show_json(workers))
         return
     if not workers:
-        click.echo("No worker is there. Start one: pointsman worker", err=True)
+        click.echo("No worker is running. Start one: pointsman worker", err=True)
         return
-    now = project.world.clock.now()
     rows = [
         (
             cut(worker.name, LONGEST_NAME),
             show_state(worker.state, worker.phase, worker.outcome),
-            f"{len(held.get(worker.id, []))}/{worker.max_concurrent_tasks}",
+            f"{len(worker.holds)}/{worker.slots}",
             f"{show_seconds((now - worker.heartbeat_at).total_seconds())} ago"
-            + ("" if worker.id in living or worker.phase == Phase.DONE else ", lost"),
-            ", ".join(read_capabilities(worker)),
+            + ("" if worker.alive or worker.phase == Phase.DONE else ", lost"),
+            ", ".join(worker.capabilities),
             short(worker.id),
-            ", ".join(f"{task.name} ({short(task.run_id)})" for task in held.get(worker.id, [])),
+            ", ".join(f"{task.name} ({short(task.run_id)})" for task in worker.holds),
         )
         for worker in workers
     ]
-    show_table(("worker", "state", "slots", "heard of", "can do", "id", "holds"), rows, fits=True)
+    show_table(("worker", "state", "slots", "heartbeat", "capabilities", "id", "holds"), rows, fits=True)
 
 
-async def count_tasks(project: Project, run_ids: Sequence[str]) -> dict[str, Counter[tuple[str, str | None]]]:
-    counts: dict[str, Counter[tuple[str, str | None]]] = {run_id: Counter() for run_id in run_ids}
-    for run_id, phase, outcome, number in await project.engine.count_tasks(run_ids):
-        counts[run_id][phase, outcome] += number
-    return counts
-
-
-def done(counts: Counter[tuple[str, str | None]]) -> int:
-    return sum(number for (phase, _), number in counts.items() if phase == Phase.DONE)
-
-
-def describe_counts(counts: Counter[tuple[str, str | None]]) -> dict[str, int]:
-    by_phase = Counter({phase.value: 0 for phase in Phase})
-    by_outcome = Counter({outcome.value: 0 for outcome in Outcome})
-    for (phase, outcome), number in counts.items():
-        by_phase[phase] += number
-        if outcome:
-            by_outcome[outcome] += number
-    return {"total": counts.total(), **by_phase, **by_outcome}
-
-
-def show_elapsed(entity: Run | Task, now: datetime) -> str:
-    seconds = elapsed_seconds(entity, now)
+def show_elapsed(entity: EntityView, now: datetime) -> str:
+    seconds = entity.elapsed_seconds(now)
     return show_seconds(seconds) if seconds is not None else ""

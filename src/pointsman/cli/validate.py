@@ -1,4 +1,4 @@
-"""`pointsman validate`: hold a log of transitions against the machines that it follows."""
+"""`pointsman validate`: check a log of transitions against the machines of a lifecycle."""
 
 from __future__ import annotations
 
@@ -21,28 +21,28 @@ GZIP = b"\x1f\x8b"
 
 @click.command()
 @click.argument("log", metavar="LOG", required=False)
-@click.option("--lifecycle", "-l", default="orchestrated", show_default=True, help="Whose machines: a name or a file.")
-@click.option("--partial", is_flag=True, help="The log may begin midway: accept entities first seen in any state.")
-@click.option("--rules", is_flag=True, help="List the rules and stop.")
+@click.option("--lifecycle", "-l", default="orchestrated", show_default=True, help="The lifecycle: a name or a file.")
+@click.option("--partial", is_flag=True, help="The log may start midway: accept entities that are first seen in any state.")
+@click.option("--rules", is_flag=True, help="List the rules and exit.")
 @json_option
 def command(log: str | None, lifecycle: str, *, partial: bool, rules: bool, as_json: bool) -> int:
     """Check LOG, a file of JSON event lines (- for stdin), against the machines of a lifecycle.
 
     \b
-    An event is one JSON object a line:
-      timestamp   2026-01-15T10:30:00.000Z, never before the line above
+    An event is one JSON object per line:
+      timestamp   2026-01-15T10:30:00.000Z, never before the previous line
       event_type  MACHINE_state_transition: task_…, workstream_…, worker_…
       severity    info, warning, error or critical
-      entity_id   whose transition it is
+      entity_id   the entity that moves
       from_state  the state it leaves (null where it is created)
       to_state    the state it enters
-      trigger     the machine's name for what happened
-      metadata    an object; these keys are checked where they occur:
+      trigger     the trigger, as the machine names it
+      metadata    an object; these keys are checked if present:
                   worker_id, run_id or workstream_id, depends_on, critical,
                   retry_count, max_retries, max_concurrent_tasks, created_at,
                   started_at, completed_at, machine (for mixed logs)
 
-    Exit code 0: clean, 1: findings, 2: the log cannot be read. Memory stays flat, however long the log is.
+    Exit code 0: clean, 1: findings, 2: the log cannot be read. Memory use does not grow with the log.
 
     \b
     Examples:
@@ -54,7 +54,7 @@ def command(log: str | None, lifecycle: str, *, partial: bool, rules: bool, as_j
         show_rules(as_json=as_json)
         return 0
     if log is None:
-        raise click.UsageError("Which log? Name a file, or - for stdin.", click.get_current_context())
+        raise click.UsageError("Name a log file, or - for stdin.", click.get_current_context())
     validator = Validator(load_lifecycle(lifecycle), "stdin" if log == "-" else log, partial=partial)
     report = JsonReport() if as_json else TextReport()
     error: LogUnreadable | None = None
@@ -129,9 +129,9 @@ class TextReport:
         rules = ", ".join(f"{rule} {number:,}" for rule, number in summary.by_rule.most_common())
         click.echo(f"{summary.file}: {verdict} ({what})" + (f": {rules}" if rules else ""), err=True)
         if not summary.lines:
-            click.echo("There is nothing in it.", err=True)
+            click.echo("The log is empty.", err=True)
         if summary.by_rule["unknown-state"] + summary.by_rule["event-type"] > summary.lines // 2:
-            click.echo("Most of it names states of another lifecycle: is --lifecycle the right one?", err=True)
+            click.echo("Most lines name states of another lifecycle: check --lifecycle.", err=True)
 
     def _wipe(self) -> None:
         if self._live:
@@ -139,7 +139,7 @@ class TextReport:
 
 
 class JsonReport:
-    """One JSON object, written as it is found, so that a long list never waits in memory."""
+    """One JSON object, written piece by piece, so that findings do not pile up in memory."""
 
     def __init__(self) -> None:
         self._separator = '{"findings": [\n'
@@ -149,7 +149,7 @@ class JsonReport:
         self._separator = ",\n"
 
     def progress(self, summary: Summary) -> None:
-        """Programs do not watch."""
+        """Programs need no progress."""
 
     def end(self, summary: Summary, error: PointsmanError | None) -> None:
         opening = self._separator if self._separator.startswith("{") else "\n"

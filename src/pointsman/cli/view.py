@@ -1,18 +1,18 @@
-"""How a run is shown while it goes on: a live picture in a terminal, plain lines elsewhere, events for programs."""
+"""How the progress of a run is shown: a live display in a terminal, plain lines elsewhere, events for programs."""
 
 from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import datetime
 from typing import TYPE_CHECKING, Protocol
 
 import click
 
 from pointsman.cli.output import lasting, tell, write_line
-from pointsman.cli.progress import Change, Line, Progress
 from pointsman.kernel.machine import Outcome, Phase, State
+from pointsman.views.progress import Change, Line, Progress
 from pointsman.worker.journal import as_line
 
 if TYPE_CHECKING:
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 FRAMES_A_SECOND = 8
 MOST_ENDS_SHOWN = 100
-"""Of a run with more tasks than this, only failures stay on the screen."""
+"""In a run with more tasks, only failures stay on the screen."""
 LastLine = Callable[[str], str]
-"""The last line that a task (by its id) has written."""
+"""The last line of output of a task, by its id."""
 
 STYLES = {
     Outcome.SUCCESS: "green",
@@ -47,7 +47,7 @@ SKIPPED_MARK = "↷"
 
 class View(Protocol):
     def change(self, change: Change) -> None:
-        """Something has moved."""
+        """A transition has happened."""
         ...
 
     def tick(self, now: datetime) -> None:
@@ -55,14 +55,14 @@ class View(Protocol):
         ...
 
     def say(self, message: str) -> None:
-        """Something that people should know."""
+        """Show a message to people."""
         ...
 
     def close(self) -> None: ...
 
 
 class _Lines:
-    """Lines that are written once: nothing is drawn over, and nothing passes with time."""
+    """Output that is written once and never redrawn."""
 
     def tick(self, now: datetime) -> None:
         pass
@@ -75,7 +75,7 @@ class _Lines:
 
 
 class PlainView(_Lines):
-    """One line for each thing that happens; what was seen with one look is written at once."""
+    """One line per transition; those that were read together are written together."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
@@ -101,7 +101,7 @@ class PlainView(_Lines):
 
 
 class JsonView(_Lines):
-    """Every transition as the event line that the log has, too."""
+    """Every transition as an event line, as in the log of transitions."""
 
     def change(self, change: Change) -> None:
         name = change.line.name if change.line else None
@@ -109,7 +109,7 @@ class JsonView(_Lines):
 
 
 class LiveView:
-    """What runs now, what has failed, and how far it is, redrawn a few times a second however much happens."""
+    """Running tasks, failures and progress, redrawn a few times a second however much happens."""
 
     def __init__(self, progress: Progress, last_line: LastLine, title: str) -> None:
         from rich.console import Console
@@ -182,7 +182,7 @@ class LiveView:
 
 
 def describe_change(change: Change, progress: Progress) -> str:
-    """One thing that happened, as a line for people."""
+    """A transition as a line for people."""
     line, state = change.line, change.state
     assert line is not None
     was_skipped = change.transition.trigger == SKIP
@@ -213,7 +213,7 @@ def choose_view(progress: Progress, last_line: LastLine, title: str, *, as_json:
 
 
 def format_seconds(seconds: float) -> str:
-    """For people who watch: 0.4 s, 12 s, 3m 05s, 2h 07m."""
+    """0.4 s, 12 s, 3m 05s, 2h 07m."""
     if seconds < 9.95:
         return f"{seconds:.1f} s"
     whole = round(seconds)
@@ -224,19 +224,8 @@ def format_seconds(seconds: float) -> str:
     return f"{whole // 3600}h {whole % 3600 // 60:02d}m"
 
 
-def count_by_outcome(counts: Mapping[str, int]) -> str:
-    """`8 succeeded, 1 failed, 2 called off`."""
-    done, failures, called_off = (counts[outcome.value] for outcome in (Outcome.SUCCESS, Outcome.FAILURE, Outcome.CANCELED))
-    words = [
-        f"{done} succeeded" if done else "",
-        f"{failures} failed" if failures else "",
-        f"{called_off} called off" if called_off else "",
-    ]
-    return ", ".join(filter(None, words))
-
-
 def _is_worth_a_line(change: Change) -> bool:
-    """Beginnings and ends; that something is queued goes without saying."""
+    """Starts, ends and retries; the first queueing of a task is not shown."""
     return change.state.phase in (Phase.ACTIVE, Phase.DONE) or bool(change.line and change.line.attempts)
 
 

@@ -1,30 +1,35 @@
-"""`pointsman watch`: what happens in a run, while it happens."""
+"""`pointsman watch`: the transitions of a run as they happen."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 from contextlib import aclosing
 
 import click
 
-from pointsman.cli.describe import describe_move, elapsed_seconds, first_line, read_error
-from pointsman.cli.output import cut, show_seconds, show_state, show_time, terminal_columns
-from pointsman.cli.project import Asked, Project, find_run, in_project, is_attended, project_options, short
+from pointsman.cli.describe import describe_move
+from pointsman.cli.hints import WaitingPrinter
+from pointsman.cli.output import cut, show_seconds, show_state, show_time, tell, terminal_columns
+from pointsman.cli.project import Asked, Project, in_project, project_options
 from pointsman.engine.engine import Engine
 from pointsman.kernel.machine import Kind, Outcome, Phase
 from pointsman.store.rows import Run, Transition
+from pointsman.views.find import find_run, short
+from pointsman.views.runs import make_run_summary
+from pointsman.views.values import first_line
 
 LONGEST_NAME = 24
 
 
 @click.command()
 @click.argument("run", metavar="[RUN]", required=False)
-@click.option("--all", "-a", "from_start", is_flag=True, help="Begin with what has happened so far.")
+@click.option("--all", "-a", "from_start", is_flag=True, help="Start with the first transition of the run.")
 @project_options
 def command(run: str | None, *, from_start: bool, asked: Asked) -> int:
-    """Show what happens in RUN, or in the latest run, until it has ended.
+    """Show the transitions of RUN, or of the latest run, until it has ended, and why its tasks wait.
 
-    Exit code 0: it succeeded, 1: it did not. With --json every move is an object on a line of its own.
+    Exit code 0: the run succeeded, 1: it did not. With --json every transition is an object on a line of its own.
 
     \b
     Examples:
@@ -39,16 +44,27 @@ async def watch(project: Project, name: str | None, *, from_start: bool, as_json
     engine = project.engine
     position = None if from_start else await engine.last_position()
     run = await find_run(engine, name)
-    if run.phase != Phase.DONE and not await is_attended(project, run):
-        click.echo(f"No worker is at it. To go on with it: {project.hint('resume', short(run.id))}", err=True)
-    if run.phase != Phase.DONE or from_start:
+    if run.phase != Phase.DONE:
+        run = await follow_with_reasons(project, run, position, as_json=as_json)
+    elif from_start:
         run = await follow(engine, run, position, as_json=as_json)
     show_end(project, run)
     return 0 if run.outcome == Outcome.SUCCESS else 1
 
 
+async def follow_with_reasons(project: Project, run: Run, position: str | None, *, as_json: bool) -> Run:
+    printer = WaitingPrinter(project, tell, run.id)
+    await printer.look()
+    telling = asyncio.create_task(printer.keep_telling())
+    try:
+        return await follow(project.engine, run, position, as_json=as_json)
+    finally:
+        telling.cancel()
+        await asyncio.wait({telling})
+
+
 async def follow(engine: Engine, run: Run, position: str | None, *, as_json: bool) -> Run:
-    """Show the moves behind a position until one of them has ended the run, and it was not begun anew since."""
+    """Show the transitions behind a position until the run has ended, and was not retried since."""
     names = Names(engine, run)
     async with aclosing(engine.watch(after=position, run_id=run.id)) as moves:
         async for move in moves:
@@ -63,7 +79,7 @@ async def follow(engine: Engine, run: Run, position: str | None, *, as_json: boo
 
 
 class Names:
-    """How the things of a run are called; tasks that come later are asked for."""
+    """The names of a run and its tasks; tasks that are added later are looked up."""
 
     def __init__(self, engine: Engine, run: Run) -> None:
         self.width = len(cut(run.name, LONGEST_NAME))
@@ -79,7 +95,7 @@ class Names:
 
 
 async def show_move(engine: Engine, move: Transition, names: Names, *, as_json: bool) -> None:
-    """One line: when, who, from where to where, why."""
+    """One line: when, what, from which state to which, why."""
     name = await names.find(move)
     if as_json:
         click.echo(json.dumps(describe_move(move, name)))
@@ -97,9 +113,10 @@ async def show_move(engine: Engine, move: Transition, names: Names, *, as_json: 
 
 
 def show_end(project: Project, run: Run) -> None:
-    seconds = elapsed_seconds(run, project.world.clock.now())
+    summary = make_run_summary(run)
+    seconds = summary.elapsed_seconds(project.world.clock.now())
     after = f" after {show_seconds(seconds)}" if seconds is not None else ""
-    error = first_line(read_error(run.error)) if run.outcome == Outcome.FAILURE else ""
+    error = first_line(summary.error) if run.outcome == Outcome.FAILURE else ""
     state = show_state(run.state, run.phase, run.outcome)
     click.echo(f"{run.name} is {state}{after}." + (f" {error}" if error else ""), err=True)
     if run.outcome == Outcome.FAILURE:

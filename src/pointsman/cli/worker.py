@@ -1,4 +1,4 @@
-"""`pointsman worker`: one of many that do the work of a database."""
+"""`pointsman worker`: a worker for every run of a database."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from pointsman.cli.project import Asked, Project, open_project, project_options,
 
 
 @click.command()
-@click.option("--name", help="How it is called (default: host and process).")
+@click.option("--name", help="The name of the worker (default: host and process id).")
 @worker_options
 @project_options
 def command(name: str | None, *, flags: dict[str, Any], asked: Asked) -> int:
-    """Do tasks of every run of a database, until told to stop.
+    """Run tasks of every run of a database, until stopped.
 
-    Each that begins and ends is a line on stderr, or with --json an object on stdout. SIGTERM or Ctrl-C: finish what runs and
-    take nothing new; twice: kill what runs, and let others take it up.
+    Each start and end of a task is a line on stderr, or with --json an object on stdout; so is every reason for which tasks
+    wait. SIGTERM or Ctrl-C: finish running tasks and claim no more; a second one: kill them, and leave them to other workers.
 
     \b
     Examples:
@@ -39,6 +39,7 @@ async def _work(asked: Asked, flags: dict[str, Any], name: str | None) -> int:
 
 async def _attend(project: Project, name: str | None, *, as_json: bool) -> int:
     from pointsman.cli.attempt_printer import AttemptPrinter
+    from pointsman.cli.hints import WaitingPrinter
     from pointsman.cli.run import declare_tools
     from pointsman.cli.run_to_end import finish_log, worker_name
     from pointsman.worker import journal, processes
@@ -61,19 +62,23 @@ async def _attend(project: Project, name: str | None, *, as_json: bool) -> int:
         nonlocal stops
         stops += 1
         worker.kill() if stops > 1 else worker.drain()
-        tell("Killing what runs." if stops > 1 else "Finishing what runs; once more to kill it.")
+        tell("Killing running tasks." if stops > 1 else "Finishing running tasks. Send the signal again to kill them.")
 
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         loop.add_signal_handler(number, stop)
-    able = f", able to do {', '.join(settings.capabilities)}" if settings.capabilities else ""
+    able = f" and capabilities: {', '.join(settings.capabilities)}" if settings.capabilities else ""
     tell(f"{name or worker_name()} at {project.engine.url} with {count(settings.slots, 'slot')}{able}")
     log = settings.directory / ".state" / "transitions.jsonl"
-    keeping = asyncio.create_task(journal.keep(project.engine, log, project.world.sleep))
+    others = [
+        asyncio.create_task(journal.keep(project.engine, log, project.world.sleep)),
+        asyncio.create_task(WaitingPrinter(project, tell, works=True).keep_telling()),
+    ]
     try:
         await worker.work()
         processes.end_strays()
     finally:
-        keeping.cancel()
-        await asyncio.wait({keeping})
+        for task in others:
+            task.cancel()
+        await asyncio.wait(others)
     await finish_log(project.engine, log)
     return 0

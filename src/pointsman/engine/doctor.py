@@ -165,9 +165,16 @@ def _circuits(reader: Reader, now: datetime) -> Iterator[Diagnosis]:
 def _circuit_state(breaker: Breaker, now: datetime) -> str:
     if breaker.phase == Phase.HELD and breaker.retry_at:
         seconds = max(0, round((breaker.retry_at - now).total_seconds()))
-        return f"{breaker.tool} circuit is open, retry in {seconds} seconds"
-    waits = "one probe is under way" if breaker.probe_task_id else "its next task is the probe"
-    return f"{breaker.tool} circuit is half open: {waits}"
+        return f"{describe_circuit(breaker)}, retry in {seconds} seconds"
+    return describe_circuit(breaker)
+
+
+def describe_circuit(breaker: Breaker) -> str:
+    """How the circuit of a tool stands; views use the same words."""
+    if breaker.phase == Phase.HELD:
+        return f"{breaker.tool} circuit is open"
+    probe = "one probe is under way" if breaker.probe_task_id else "its next task is the probe"
+    return f"{breaker.tool} circuit is half open: {probe}"
 
 
 def _disagreements(reader: Reader) -> Iterator[Diagnosis]:

@@ -32,7 +32,7 @@ def has_room(work: Work, breaker: Breaker) -> bool:
 def is_full(breaker: Breaker, at_work: int, now: datetime) -> bool:
     if breaker.max_concurrent is not None and at_work >= breaker.max_concurrent:
         return True
-    return breaker.rate_count is not None and sum(number for _, number in _recent(breaker, now)) >= breaker.rate_count
+    return find_free_at(breaker, now) is not None
 
 
 def begin(work: Work, breaker: Breaker, at: datetime) -> None:
@@ -60,17 +60,22 @@ def end(work: Work, breaker: Breaker) -> None:
 
 
 def watch(work: Work, breaker: Breaker) -> None:
-    """While the rate is used up, set a timer for the instant at which another attempt may start."""
+    """While the rate lets no more begin, a timer wakes those that wait when it does again."""
+    if free_at := find_free_at(breaker, work.now):
+        work.set_timer(breaker, Kind.BREAKER, "rate", free_at)
+
+
+def find_free_at(breaker: Breaker, now: datetime) -> datetime | None:
+    """When the rate lets the next one begin; None where it does so now."""
     if breaker.rate_count is None or breaker.rate_seconds is None:
-        return
-    begun = _recent(breaker, work.now)
+        return None
+    begun = _recent(breaker, now)
     too_many = sum(number for _, number in begun) - breaker.rate_count
     for instant, number in begun if too_many >= 0 else ():
         too_many -= number
         if too_many < 0:
-            free_at = _EPOCH + instant * _MICROSECOND + timedelta(seconds=breaker.rate_seconds)
-            work.set_timer(breaker, Kind.BREAKER, "rate", free_at)
-            break
+            return _EPOCH + instant * _MICROSECOND + timedelta(seconds=breaker.rate_seconds)
+    return None
 
 
 def _recent(breaker: Breaker, now: datetime) -> list[Begun]:

@@ -24,11 +24,13 @@ from pointsman.store.rows import (
     Dependency,
     DutyFailure,
     Entity,
+    Lane,
     Notice,
     Result,
     Run,
     Task,
     Transition,
+    WaitingTask,
     Worker,
 )
 from pointsman.world import World
@@ -112,6 +114,32 @@ class Queries:
         if phase is not None:
             checks.refuse(checks.one_of("phase", phase, tuple(Phase)))
         return await self._ask(lambda reader: reader.list_runs(self.tenant, phase=phase, after=after, limit=limit))
+
+    async def find_runs(self, run_ids: Collection[str]) -> list[Run]:
+        """These runs; unknown ids are left out."""
+        checks.refuse(checks.words("run_ids", list(run_ids)))
+        return await self._ask(lambda reader: reader.find_runs(self.tenant, run_ids))
+
+    async def match_runs(self, part: str, *, limit: int = 100) -> list[Run]:
+        """Runs whose id begins or ends with `part`, newest first; the prefix of the id may be left out."""
+        checks.refuse([*_page(limit), *checks.text("part", part)])
+        return await self._ask(lambda reader: reader.match_runs(self.tenant, part, limit))
+
+    async def list_held_tasks(self) -> list[Task]:
+        """Every task that an attempt holds, in all runs, without payload and output."""
+        return await self._ask(lambda reader: reader.list_held_tasks(self.tenant))
+
+    async def list_waiting_tasks(self, *, run_id: str | None = None, limit: int = 100) -> list[WaitingTask]:
+        """Tasks that wait for no other task: one of each group that waits for the same reason, in all runs or in one."""
+        if run_id is not None:
+            checks.identity("run", run_id)
+        checks.refuse(_page(limit))
+        return await self._ask(lambda reader: reader.list_waiting_tasks(self.tenant, run_id, limit))
+
+    async def list_lanes(self) -> list[Lane]:
+        """What tasks ask of their workers: tools and capabilities."""
+        lanes = await self._ask(lambda reader: reader.list_lanes())
+        return [lane for lane in lanes if lane.tenant == self.tenant]
 
     async def list_tasks(self, run_id: str) -> list[Task]:
         await self.get_run(run_id)

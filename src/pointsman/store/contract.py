@@ -47,6 +47,7 @@ from pointsman.store.rows import (
     TaskKey,
     Timer,
     Transition,
+    WaitingTask,
     Worker,
 )
 
@@ -109,8 +110,29 @@ class Reader(ABC):
         """(run, phase, outcome, count) of the tasks of these runs."""
         return self._rows("count_tasks", tenant=tenant, run_ids=self._list(run_ids))
 
+    def find_runs(self, tenant: str, run_ids: Collection[str]) -> list[Run]:
+        return self._all(Run, "find_runs", tenant=tenant, run_ids=self._list(run_ids))
+
+    def match_runs(self, tenant: str, part: str, limit: int) -> list[Run]:
+        """Runs whose id begins or ends with `part`, newest first; the prefix that tells its kind may be left out."""
+        return self._all(Run, "match_runs", tenant=tenant, part=part, limit=limit)
+
+    def list_held_tasks(self, tenant: str) -> list[Task]:
+        """Every task that an attempt holds, in all runs, lost attempts included."""
+        return self._all(Task, "list_held_tasks", tenant=tenant)
+
+    def list_waiting_tasks(self, tenant: str, run_id: str | None, limit: int) -> list[WaitingTask]:
+        """Unfinished tasks of unfinished runs, or of one of them, that wait for no other task.
+
+        Of those that wait for the same reason only the first is listed, with how many they are; the oldest first.
+        """
+        return self._all(WaitingTask, "list_waiting_tasks", tenant=tenant, run_id=run_id, limit=limit)
+
     def list_machines(self) -> list[MachineRow]:
         return self._all(MachineRow, "list_machines")
+
+    def list_lanes(self) -> list[Lane]:
+        return self._all(Lane, "list_lanes")
 
     def list_workers(self, tenant: str) -> list[Worker]:
         """The workers that serve this tenant, whoever owns them."""
@@ -302,9 +324,6 @@ class Transaction(Reader):
     def count_lanes(self) -> int:
         """The number of lanes of all tenants."""
         return int(self._value("count_lanes"))
-
-    def list_lanes(self) -> list[Lane]:
-        return self._all(Lane, "list_lanes")
 
     def insert_lane(self, tenant: str, tool: str | None, capabilities: str, *, fails_fast: bool) -> Lane:
         """The lane of that description, new or known."""

@@ -179,6 +179,13 @@ class Task(Entity, kw_only=True):
     output: str | UnsetType | None = UNSET
 
 
+class WaitingTask(Task, kw_only=True):
+    """One task in place of all that wait for the same reason."""
+
+    alike: int = 1
+    """How many these are."""
+
+
 class TaskKey(Struct, frozen=True, kw_only=True):
     """The columns of a task that decide whether it can move in bulk with others."""
 

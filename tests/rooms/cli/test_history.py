@@ -52,7 +52,7 @@ def test_what_nobody_knows_is_refused(scene: Scene) -> None:
     scene.failed_run()
     assert "There is no run 'nothing'." in scene.call("history nothing").err
     assert "has no task 'trnsform'. Did you mean transform?" in scene.call("history latest trnsform").err
-    assert "Whose history?" in scene.call("history").err
+    assert "Name a run, a task, a worker or a tool." in scene.call("history").err
     assert scene.call("history latest --rebuild").code == 2
 
 

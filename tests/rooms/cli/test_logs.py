@@ -77,8 +77,8 @@ def test_a_file_that_is_gone_is_told_with_what_the_database_has_kept(scene: Scen
     assert (gone.code, gone.out) == (1, "all is\nwell\n")
     assert "The log of attempt 1 of 'one' is not on this machine: " in gone.err
     none = scene.call("logs latest two")
-    assert (none.code, none.out, none.err) == (0, "", "Attempt 1 of 'two' has written nothing.\n")
-    assert scene.call("logs latest three").err == "'three' has not begun, so it has written nothing.\n"
+    assert (none.code, none.out, none.err) == (0, "", "Attempt 1 of 'two' wrote nothing.\n")
+    assert scene.call("logs latest three").err == "'three' has not started, so there is no output.\n"
     assert scene.call("logs latest").code == 0
 
 
@@ -112,7 +112,7 @@ def test_what_a_killed_worker_has_left_can_be_read(scene: Scene) -> None:
 
 def test_a_run_in_which_nothing_has_begun_says_so(scene: Scene) -> None:
     scene.submit()
-    assert scene.call("logs latest").err == "No task of 'nightly' has begun, so nothing has been written.\n"
+    assert scene.call("logs latest").err == "No task of 'nightly' has started, so there is no output.\n"
 
 
 def test_logs_are_followed_over_attempts_and_tasks_until_the_run_has_ended(scene: Scene) -> None:

@@ -31,10 +31,11 @@ async def test_an_open_circuit_is_said_once_each_time(project: Project) -> None:
     code, said = await project.call("run", "flow.yaml")
     assert code == 0, said
     assert said.count("shaky circuit is open, retry in ") == 1
-    assert " seconds; its tasks wait for that." in said
+    assert "a waits: shaky circuit is open, retry in " in said
 
 
 async def test_a_circuit_that_was_open_before_is_said_and_one_of_what_is_done_is_not(project: Project) -> None:
+    (project.folder / "pointsman.toml").write_text(TOOLS.replace("4s", "15s"))
     project.write_flow("{name: f, tasks: {a: {tool: shaky, command: [shaky.sh], critical: false}, b: {run: sleep 2}}}")
     code, said = await project.call("run", "flow.yaml")
     assert code == 0, said
@@ -84,7 +85,7 @@ async def test_what_this_process_cannot_do_is_said_by_resume_as_well(project: Pr
     project.write_flow("{name: f, tasks: {a: {run: echo, needs_capabilities: [gpu]}}}")
     run_id = await project.submit("flow.yaml")
     async with project.start("resume", run_id) as resumed:
-        await resumed.until(lambda: "Some tasks wait for a worker that can do: gpu" in resumed.said)
+        await resumed.until(lambda: "a waits: no worker has the capability gpu." in resumed.said)
         resumed.send(signal.SIGTERM)
         await resumed.wait()
     assert await project.call("resume", run_id, "--capability", "gpu") is not None
@@ -95,8 +96,8 @@ async def test_what_this_process_cannot_do_is_said_by_resume_as_well(project: Pr
 @pytest.mark.parametrize(
     ("flow", "why"),
     [
-        ("{name: f, timeout: 1s, tasks: {a: {run: sleep 30}}}", "f has had 1s, its timeout: raise `timeout` in the flow"),
-        ("{name: f, budget_usd: 1, tasks: {a: {run: 'echo 1.5 >> $POINTSMAN_COST; exit 3'}}}", "f has no money left: raise"),
+        ("{name: f, timeout: 1s, tasks: {a: {run: sleep 30}}}", "f has used up its timeout of 1s. Raise `timeout` in the flow"),
+        ("{name: f, budget_usd: 1, tasks: {a: {run: 'echo 1.5 >> $POINTSMAN_COST; exit 3'}}}", "f has no money left. Raise"),
     ],
     ids=["time", "money"],
 )
@@ -111,15 +112,15 @@ async def test_what_cannot_succeed_any_more_is_not_offered_to_be_tried_again(pro
     assert why in out.decode()
     assert "pointsman retry" not in out.decode()
     code, said = await project.call("resume")
-    assert (code, said.strip().endswith("Start a new one: pointsman run")) == (1, True)
+    assert (code, said.strip().endswith("Start a new run: pointsman run")) == (1, True)
 
 
 async def test_a_run_that_was_paused_is_waited_for_and_that_is_said(project: Project) -> None:
-    project.write_flow("{name: f, tasks: {a: {run: 'touch began; sleep 1'}, b: {run: echo, needs: [a]}}}")
+    project.write_flow("{name: f, tasks: {a: {run: 'touch began; sleep 4'}, b: {run: echo, needs: [a]}}}")
     async with project.start("run", "flow.yaml") as run:
         await run.until((project.folder / "began").exists)
         assert (await project.call("pause", "latest"))[0] == 0
-        await run.until(lambda: "The run is PAUSED, and this waits until it goes on. See what can be done: " in run.said)
+        await run.until(lambda: "The run is PAUSED. To continue: pointsman resume " in run.said)
         async with project.engine() as engine:
             (only,) = await engine.list_runs()
             await engine.signal_run(only.id, "resume")

@@ -30,7 +30,7 @@ def test_what_was_running_is_left_to_its_worker_to_end(scene: Scene, lifecycle: 
     scene.submit(NewTask(name="only"), lifecycle=lifecycle)
     scene.claim()
     said = scene.call("cancel latest")
-    assert (said.code, said.err) == (0, "1 task was running; its worker ends it, and after 10 s by force.\n")
+    assert (said.code, said.err) == (0, "1 task was running; its worker ends it with SIGTERM, and after 10 s with SIGKILL.\n")
 
 
 def test_a_run_is_paused_and_says_how_to_go_on(scene: Scene) -> None:
@@ -38,8 +38,8 @@ def test_a_run_is_paused_and_says_how_to_go_on(scene: Scene) -> None:
     scene.claim()
     said = scene.call("pause latest")
     assert said.out == f"nightly ({run.id[-8:]}): RUNNING → PAUSED\n"
-    assert said.err.startswith("1 task running may finish, unless the worker suspends it; nothing more begins.\n")
-    assert said.err.endswith(f"\nTo go on with it: pointsman resume {run.id[-8:]}\n")
+    assert said.err.startswith("1 running task may finish, unless the worker suspends it; no other task starts.\n")
+    assert said.err.endswith(f"\nTo continue: pointsman resume {run.id[-8:]}\n")
     (scene.folder / "pointsman.toml").write_text('on_pause = "suspend"\n')
     assert scene.call("pause latest").code == 2
 
@@ -48,7 +48,7 @@ def test_what_failed_is_tried_again_and_nothing_else(scene: Scene) -> None:
     run = scene.failed_run()
     said = scene.call("retry latest")
     assert said.out == f"nightly ({run.id[-8:]}): FAILED → RUNNING\n"
-    assert said.err == f"Its workers go on with it: pointsman watch {run.id[-8:]}\n"
+    assert said.err == f"Its workers continue: pointsman watch {run.id[-8:]}\n"
     tasks = scene.tasks(run)
     assert [(task.state, task.epoch) for task in tasks.values()] == [("SUCCEEDED", 1), ("QUEUED", 1), ("PENDING", 0)]
 
@@ -68,7 +68,7 @@ def test_a_task_is_passed_over_and_what_waits_for_it_goes_on(scene: Scene) -> No
 
 def test_without_a_worker_it_says_who_could_go_on(scene: Scene) -> None:
     run = scene.submit()
-    assert scene.call("skip latest fetch").err == f"No worker is at it. To go on with it: pointsman resume {run.id[-8:]}\n"
+    assert scene.call("skip latest fetch").err == f"No worker is running it. To continue: pointsman resume {run.id[-8:]}\n"
 
 
 def test_a_critical_task_that_is_cancelled_costs_the_run_its_success_and_says_so(scene: Scene) -> None:
@@ -76,8 +76,8 @@ def test_a_critical_task_that_is_cancelled_costs_the_run_its_success_and_says_so
     said = scene.call("cancel latest fetch")
     assert said.out == f"fetch: QUEUED → CANCELED\nnightly ({run.id[-8:]}): PENDING → FAILED\n"
     assert said.err.splitlines() == [
-        "nightly cannot succeed without fetch, which is CANCELED: nothing leads out of that.",
-        "(`pointsman skip` instead of `cancel` lets the others go on without a task.)",
+        "nightly cannot succeed without fetch, and CANCELED is final. Run the flow again.",
+        "(`pointsman skip` instead of `cancel` lets the other tasks continue.)",
     ]
 
 
@@ -93,8 +93,8 @@ def test_a_refusal_speaks_of_the_run_or_the_task_and_changes_nothing(scene: Scen
     scene.complete(run)
     said = scene.call("retry latest")
     assert (said.code, said.out) == (2, "")
-    assert said.err == f"error: nightly ({run.id[-8:]}) is SUCCEEDED, and nothing leads out of that.\n"
-    assert scene.call("skip latest only").err == "error: only is SUCCEEDED, and nothing leads out of that.\n"
+    assert said.err == f"error: nightly ({run.id[-8:]}) is SUCCEEDED, and that is final.\n"
+    assert scene.call("skip latest only").err == "error: only is SUCCEEDED, and that is final.\n"
     assert "has no task 'onl'. Did you mean only?" in scene.call("skip latest onl").err
     assert scene.state(run) == "SUCCEEDED"
 
@@ -104,12 +104,14 @@ def test_a_refusal_says_what_can_be_done_instead(scene: Scene) -> None:
     part = run.id[-8:]
     said = scene.call("cancel latest").err
     assert said == (
-        f"error: nightly ({part}) is FAILED, and `cancel` is not possible then. What can be done: pointsman retry {part}.\n"
+        f"error: nightly ({part}) is FAILED, which does not allow `cancel`. "
+        f"Possible now: pointsman retry {part} (queues transform again; the run continues).\n"
     )
     said = scene.call("cancel latest transform").err
     assert said == (
-        "error: transform is FAILED, and `cancel` is not possible then. "
-        f"What can be done: pointsman retry {part} transform, pointsman skip {part} transform.\n"
+        "error: transform is FAILED, which does not allow `cancel`. "
+        f"Possible now: pointsman skip {part} transform (skips transform; the run continues), "
+        f"pointsman retry {part} transform (queues transform again; the run continues).\n"
     )
 
 
@@ -123,4 +125,4 @@ def test_whoever_has_mended_a_flow_hears_that_its_run_goes_on_as_it_was(scene: S
     instant = run.created_at.timestamp() + (60 if is_changed else -60)
     os.utime(file, (instant, instant))
     said = scene.call("retry latest")
-    assert ("To run it as it is now: pointsman run flow.yaml" in said.err) is is_changed
+    assert ("To run the new one: pointsman run flow.yaml" in said.err) is is_changed

@@ -61,7 +61,7 @@ def test_moves_are_shown_while_they_happen_until_the_run_has_ended(scene: Scene)
     try:
         assert process.stderr
         hint = f"pointsman resume {run.id[-8:]}{scene.options}"
-        assert process.stderr.readline() == f"No worker is at it. To go on with it: {hint}\n"
+        assert process.stderr.readline() == f"No worker is running it. To continue: {hint}\n"
         (claim,) = scene.claim()
         move = json.loads(read_until(process, '"claim"'))
         assert (move["name"], move["kind"], move["id"]) == ("only", "task", claim.task_id)

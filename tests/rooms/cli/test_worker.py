@@ -22,16 +22,16 @@ tasks:
   slow: {run: "sleep 60", timeout: 0.1s, critical: false}
   unchecked: {run: "true", checks: [{file: nothing}], critical: false}
 """
-WRONG = "went wrong"
+FAILURE = "failure"
 EVENTS = {
-    "well": ["began", "done"],
-    "wrong": ["began", WRONG, "began", WRONG],
-    "never": ["began", "skipped"],
-    "each": ["began", "done"],
-    "each[0]": ["began", "done"],
-    "each[1]": ["began", "done"],
-    "slow": ["began", WRONG],
-    "unchecked": ["began", WRONG],
+    "well": ["started", "success"],
+    "wrong": ["started", FAILURE, "started", FAILURE],
+    "never": ["started", "skipped"],
+    "each": ["started", "success"],
+    "each[0]": ["started", "success"],
+    "each[1]": ["started", "success"],
+    "slow": ["started", FAILURE],
+    "unchecked": ["started", FAILURE],
 }
 
 
@@ -55,14 +55,14 @@ async def test_every_beginning_and_end_is_a_line(tmp_path: Path, sqlite_url: str
     assert out == ""
     events: dict[str, list[str]] = {}
     for line in said.splitlines():
-        if match := re.fullmatch(r"\d\d:\d\d:\d\d  [▶✓✗↷] (\S+)  [0-9a-f]{8}  (began|done|went wrong|skipped)(.*)", line):
+        if match := re.fullmatch(r"\d\d:\d\d:\d\d  [▶✓✗↷] (\S+)  [0-9a-f]{8}  (started|success|failure|skipped)(.*)", line):
             events.setdefault(match[1], []).append(match[2])
     assert events == EVENTS
     for words in (
-        r"✗ wrong .* went wrong after .*  – exited with code 3 \(expected 0\) – no such thing",
+        r"✗ wrong .* failure after .*  – exited with code 3 \(expected 0\) – no such thing",
         r"✗ wrong .* \(attempt 2\)",
         "↷ never .* – its condition is false: false",
-        "✓ each .* – spread over 2 items",
+        "✓ each .* – added 2 subtasks",
         "✗ slow .* – It was stopped after 0.1s, its timeout.",
         "✗ unchecked .* – check `file: nothing`: there is no file",
     ):
@@ -77,7 +77,7 @@ async def test_programs_get_the_same_as_objects(tmp_path: Path, request: pytest.
     events: dict[str, list[str]] = {}
     for line in lines:
         events.setdefault(line["name"], []).append(line["event"])
-        assert (line["seconds"] is None) == (line["event"] == "began")
+        assert (line["seconds"] is None) == (line["event"] == "started")
     assert events == EVENTS
-    failed = [(line["attempt"], line["message"]) for line in lines if line["name"] == "wrong" and line["event"] == WRONG]
+    failed = [(line["attempt"], line["message"]) for line in lines if line["name"] == "wrong" and line["event"] == FAILURE]
     assert failed == [(attempt, "exited with code 3 (expected 0) – no such thing") for attempt in (1, 2)]

@@ -142,7 +142,7 @@ def test_machine_show_is_readable_without_json() -> None:
     text = pointsman("machine", "show", "orchestrated.task").stdout.decode()
     assert "worker_started" in text
     assert "retries_left" in text
-    assert "Where a state does not take expire, it counts as fail." in text
+    assert "Where a state has no transition for expire, it counts as fail." in text
 
 
 @pytest.mark.parametrize(
@@ -157,7 +157,7 @@ def test_machine_show_is_readable_without_json() -> None:
         (("validat", "x"), "Did you mean validate"),
         (("validate", "--lifecycle", "orchestrate", "x"), "Did you mean orchestrated"),
         (("validate", "--jsn", "x"), "--json"),
-        (("validate",), "Which log?"),
+        (("validate",), "Name a log file"),
         (("validate", "/no/such/file"), "No such file"),
         (("validate", "/"), "Is a directory"),
         (("machine", "check", "/no/such/file.yaml"), "No such file"),
@@ -175,7 +175,7 @@ def test_a_mistake_gets_a_clear_line_on_stderr_and_exit_code_2(arguments: tuple[
 def test_machine_check_passes_what_is_shipped() -> None:
     result = pointsman("machine", "check")
     assert result.returncode == 0
-    assert result.stdout.decode().count("sound") == 6
+    assert result.stdout.decode().count("valid  ") == 6
 
 
 def test_machine_check_places_its_findings_in_a_users_file(tmp_path: Path) -> None:
@@ -358,7 +358,7 @@ def test_a_closed_stdout_is_no_defect() -> None:
 
 def test_a_log_of_another_lifecycle_gets_a_hint() -> None:
     result = pointsman("validate", "-l", "agent", EXAMPLES / "transitions.jsonl")
-    assert b"is --lifecycle the right one?" in result.stderr
+    assert b"check --lifecycle" in result.stderr
 
 
 def test_a_dash_is_stdout_and_python_m_is_the_program() -> None:

@@ -97,7 +97,7 @@ def test_the_readme_goes_as_it_says(tmp_path: Path, postgres_url: str) -> None:
     assert attempts == {"count": 1, "count[0]": 2, "count[1]": 2, "report": 1}
     watched = reader.type(fleet)
     assert "words is SUCCEEDED" in watched
-    assert watched.count("Finishing what runs") == 2
+    assert watched.count("Finishing running tasks") == 2
     reader.type(machines)
 
 
@@ -133,7 +133,7 @@ def test_the_page_about_many_machines_goes_as_it_says(tmp_path: Path, postgres_u
     assert output.count("train is SUCCEEDED") == 1
     assert re.search(r"(RUNNING|PENDING) → PAUSED", output)
     assert "SUCCEEDED  train: 2 succeeded of 2 tasks" in output
-    assert output.count("Finishing what runs") == 2
+    assert output.count("Finishing running tasks") == 2
 
 
 def test_the_page_about_lifecycles_goes_as_it_says(tmp_path: Path) -> None:

@@ -53,7 +53,7 @@ def test_every_command_has_help_with_an_example(command: str) -> None:
 
 
 def test_check_ends_with_the_worst_of_several(sound: Path, broken: Path) -> None:
-    assert pointsman("check", sound).stdout == f"sound  {sound}: demo, 2 tasks in 2 stages\n"
+    assert pointsman("check", sound).stdout == f"valid  {sound}: demo, 2 tasks in 2 stages\n"
     result = pointsman("check", sound, broken)
     assert result.returncode == 1
     assert f"{broken}:3:7: `comand` is not a key of task a. [structure]\n    Did you mean command?" in result.stdout

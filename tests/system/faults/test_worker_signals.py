@@ -46,7 +46,7 @@ async def test_ctrl_c_twice_kills_what_runs(database_url: str, tmp_path: Path) -
     async with project.start("run", project.write_flow(DEAF), grace_seconds=600) as command:
         await command.until((tmp_path / "began").exists)
         command.send(signal.SIGINT)
-        await said(command, "once more to kill")
+        await said(command, "again to kill")
         command.send(signal.SIGINT)
         assert await command.wait() == 130, command.said
     assert await states_of(project) == {"run": "CANCELED", "a": "CANCELED"}
@@ -62,7 +62,7 @@ async def test_sigterm_finishes_what_runs_and_takes_nothing_new(database_url: st
     async with project.start(*((command, flow) if command == "run" else (command,)), slots=1) as started:
         await started.until((tmp_path / "began").exists)
         started.send(signal.SIGTERM)
-        await said(started, "once more to kill")
+        await said(started, "again to kill")
         (tmp_path / "go").touch()
         assert await started.wait() == (143 if command == "run" else 0), started.said
     assert await states_of(project) == {"run": "RUNNING", "a": "SUCCEEDED", "b": "QUEUED"}
@@ -77,7 +77,7 @@ async def test_a_second_sigterm_kills_and_the_task_is_for_others(database_url: s
     async with project.start("worker", slots=1, grace_seconds=600) as worker:
         await worker.until((tmp_path / "began").exists)
         worker.send(signal.SIGTERM)
-        await said(worker, "once more to kill")
+        await said(worker, "again to kill")
         worker.send(signal.SIGTERM)
         assert await worker.wait() == 0, worker.said
     assert not find_work(run_id)

@@ -78,7 +78,7 @@ async def test_a_worker_can_be_ended_while_its_database_is_away(tmp_path: Path, 
             await worker.until(lambda: "does not answer" in worker.said)
             noticed = time.monotonic()
             worker.send(signal.SIGTERM)
-            await worker.until(lambda: "once more to kill" in worker.said)
+            await worker.until(lambda: "again to kill" in worker.said)
             killed = time.monotonic()
             worker.send(signal.SIGTERM)
             await worker.wait()

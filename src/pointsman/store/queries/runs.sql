@@ -7,6 +7,18 @@ SELECT {run} FROM run
    AND (CAST(:after AS TEXT) IS NULL OR id < CAST(:after AS TEXT))
  ORDER BY id DESC LIMIT :limit
 
+-- name: find_runs
+SELECT {run} FROM run WHERE id IN :run_ids AND tenant = :tenant ORDER BY id
+
+-- name: match_runs
+-- Reads the ids of one tenant in run_of_tenant. An id has one underscore, behind the prefix of its kind.
+SELECT {run} FROM run
+ WHERE tenant = :tenant
+   AND (substr(id, 1, length(CAST(:part AS TEXT))) = CAST(:part AS TEXT)
+        OR substr(id, length(id) - length(CAST(:part AS TEXT)) + 1) = CAST(:part AS TEXT)
+        OR replace(id, '_' || CAST(:part AS TEXT), '') <> id)
+ ORDER BY id DESC LIMIT :limit
+
 -- name: insert_runs
 INSERT INTO {new run}
 

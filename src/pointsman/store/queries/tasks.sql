@@ -9,6 +9,23 @@ SELECT run_id, phase, outcome, count(*) FROM task
  WHERE run_id IN :run_ids AND tenant = :tenant
  GROUP BY run_id, phase, outcome
 
+-- name: list_held_tasks
+-- Only tasks that a worker holds (task_held), which are no more than all workers have slots.
+SELECT {task_in_brief} FROM task WHERE current_attempt IS NOT NULL AND tenant = :tenant ORDER BY id
+
+-- name: list_waiting_tasks
+-- One pass over the unfinished tasks (task_unfinished), and then only the first row of each group.
+SELECT {task_in_brief}, NULL, NULL, alike
+  FROM task JOIN (
+        SELECT min(task.id) AS first_id, count(*) AS alike
+          FROM task JOIN run ON run.id = task.run_id
+         WHERE task.tenant = :tenant AND (CAST(:run_id AS TEXT) IS NULL OR task.run_id = CAST(:run_id AS TEXT)) AND run.phase <> 'done'
+           AND (task.outcome IS NULL OR task.outcome <> 'success') AND task.phase <> 'done' AND open_dependencies = 0
+         GROUP BY task.run_id, lane_id, task.machine_id, task.state, run_open, available_at IS NULL, lease_expired, question IS NULL,
+                  task.budget_usd, cancel_requested_at IS NULL, CASE WHEN task.phase = 'active' THEN attempt_worker_id END
+       ) AS waiting ON id = first_id
+ ORDER BY id LIMIT :limit
+
 -- name: select_tasks
 SELECT {task_in_brief} FROM task WHERE id IN :ids ORDER BY id
 

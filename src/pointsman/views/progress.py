@@ -1,4 +1,4 @@
-"""What is known of a run while it goes on: its tasks, where they stand, and how many are done; fed from the event stream."""
+"""The progress of a run while it is watched: the states of its tasks and how many are done, from the event stream."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from datetime import datetime
 
 import msgspec
 
-from pointsman.engine.engine import Engine
+from pointsman.engine.engine import TenantEngine
 from pointsman.kernel.machine import Machine, Outcome, Phase, State
 from pointsman.store.rows import Transition
 
@@ -23,38 +23,38 @@ class Line:
     since: datetime
     attempts: int = 0
     took: float | None = None
-    """The seconds of work that have just ended."""
+    """The seconds that the attempt took which has just ended."""
     reason: str | None = None
     position: int = 0
 
 
 @dataclass(slots=True)
 class Change:
-    """A move, with what people call it."""
+    """A transition, with the name of its task."""
 
     transition: Transition
     line: Line | None
-    """None for the run itself, its workers and tools."""
+    """None for a transition of the run itself."""
     state: State
     machine: str
 
 
 @dataclass(slots=True)
 class Progress:
-    """A run and its tasks, as far as its transitions have been seen."""
+    """A run and its tasks, as far as their transitions have been read."""
 
-    engine: Engine
+    engine: TenantEngine
     run_id: str
     run_state: State | None = None
     lines: dict[str, Line] = field(default_factory=dict)
     counts: Counter[str] = field(default_factory=Counter)
-    """How many tasks there are of each phase, or of each outcome when they are done."""
+    """How many tasks there are in each phase, or with each outcome if they are done."""
     active: dict[str, Line] = field(default_factory=dict)
     failed: dict[str, Line] = field(default_factory=dict)
     _names: dict[str, tuple[str, int]] = field(default_factory=dict)
 
     async def take(self, transition: Transition) -> Change | None:
-        """Count one transition in; None for what is neither the run nor a task of it."""
+        """Take one transition in; None if it is neither of the run nor of a task."""
         machine = await self.engine.get_machine(transition)
         state = machine.state(transition.to_state)
         if transition.kind == "run":
@@ -93,7 +93,7 @@ class Progress:
         return sum(self.counts[outcome.value] for outcome in Outcome)
 
     async def _find_name(self, task_id: str) -> tuple[str, int]:
-        """Names are asked for all at once, since tasks come in crowds."""
+        """Names are read all at once, since many tasks are added together."""
         if task_id not in self._names:
             self._names = {task.id: (task.name, task.position) for task in await self.engine.list_tasks(self.run_id)}
         return self._names.get(task_id, (task_id, 0))

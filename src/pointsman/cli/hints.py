@@ -1,0 +1,110 @@
+"""Next steps as commands, and reasons for waiting as words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from pointsman.cli.output import count, show_seconds
+from pointsman.cli.project import Project
+from pointsman.errors import StoreError
+from pointsman.views.find import short
+from pointsman.views.runs import list_waiting
+from pointsman.views.values import NextStep, RunView, RunWaiting, Waiting
+
+RUN_COMMANDS = ("resume", "retry", "pause", "cancel")
+TASK_COMMANDS = ("retry", "skip", "cancel")
+LEADS = {
+    "approval": ", expires in",
+    "circuit_open": ", retry in",
+    "lost_worker": ", its lease ends in",
+    "rate_limit": ", retry in",
+    "retry_delay": " in",
+}
+"""What to say before the time that is left, by the kind of waiting."""
+LOOK_SECONDS = 0.5
+LONGEST_SECONDS = 5.0
+"""While tasks keep moving, look no more often than this."""
+
+
+def write_command(project: Project, step: NextStep, run_id: str, tasks: Mapping[str, str]) -> str | None:
+    """The command that takes a step; None where the command line has none for it. `tasks` has names by id."""
+    words = [word for each in step.capabilities for word in ("--capability", each)]
+    if step.operation == "serve":
+        return project.hint("worker", *words)
+    if step.target == run_id:
+        name = "resume" if step.operation == "work" else step.operation
+        return project.hint(name, short(run_id), *words) if name in RUN_COMMANDS else None
+    return project.hint(step.operation, short(run_id), tasks[step.target]) if step.operation in TASK_COMMANDS else None
+
+
+def list_commands(project: Project, view: RunView) -> list[tuple[str, NextStep]]:
+    """Every next step of a run that the command line has a command for."""
+    names = {task.id: task.name for task in view.tasks}
+    commands = [(write_command(project, step, view.id, names), step) for step in view.next_steps]
+    return [(command, step) for command, step in commands if command]
+
+
+def show_waiting(waiting: Waiting, now: datetime) -> str:
+    """A reason, and how long it still lasts."""
+    if waiting.until is None:
+        return waiting.reason
+    left = show_seconds(max((waiting.until - now).total_seconds(), 0))
+    return f"{waiting.reason}{LEADS.get(waiting.kind, ', for another')} {left}"
+
+
+@dataclass(slots=True)
+class WaitingPrinter:
+    """Says why tasks wait while a command runs: each reason once, and again after it has passed."""
+
+    project: Project
+    say: Callable[[str], None]
+    run_id: str | None = None
+    """The only run to look at."""
+    works: bool = False
+    """This process is a worker itself, so there is no need to say that none is running."""
+    _told: set[tuple[str, str]] = field(default_factory=set)
+
+    async def keep_telling(self) -> None:
+        """Look whenever nothing has moved for a moment; while much moves, from time to time only."""
+        position, silence = None, 0.0
+        while True:
+            try:
+                before, position = position, await self.project.engine.last_position()
+                silence = silence + LOOK_SECONDS
+                if position == before or silence >= LONGEST_SECONDS:
+                    silence = 0.0
+                    await self.look()
+            except StoreError:
+                pass  # the worker says so when the database is away
+            await self.project.world.sleep(LOOK_SECONDS)
+
+    async def look(self) -> None:
+        now = self.project.world.clock.now()
+        found = await list_waiting(self.project.engine, now, self.project.find_dead(), run_id=self.run_id)
+        lines = {
+            (each.run_id, why.reason): line for each in found for why, line in self._write_lines(each, now) if self._tells(why)
+        }
+        for key, line in lines.items():
+            if key not in self._told:
+                self.say(line)
+        self._told = set(lines)
+
+    def _tells(self, waiting: Waiting) -> bool:
+        return not (self.works and waiting.kind == "no_worker")
+
+    def _write_lines(self, run: RunWaiting, now: datetime) -> Iterator[tuple[Waiting, str]]:
+        about = "" if self.run_id else f"{run.name} ({short(run.run_id)}): "
+        for group in run.tasks:
+            who = f"{group.name} waits" if group.count == 1 else f"{count(group.count, 'task')} wait"
+            yield group.waiting, f"{about}{who}: {show_waiting(group.waiting, now)}."
+        if run.waiting:  # last, so that it replaces the same reason of a task
+            sentence = show_waiting(run.waiting, now)
+            line = f"{about}{sentence}." if about else f"{sentence[0].upper()}{sentence[1:]}."
+            yield run.waiting, f"{line} {self._write_hint(run)}"
+
+    def _write_hint(self, run: RunWaiting) -> str:
+        commands = [write_command(self.project, step, run.run_id, {}) for step in run.next_steps]
+        command = next(filter(None, commands), None)
+        return f"To continue: {command}" if command else f"See: {self.project.hint('status', short(run.run_id))}"

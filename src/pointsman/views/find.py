@@ -1,0 +1,89 @@
+"""Which run or task a person means: by its id, the beginning or the end of it, by name, or as the latest one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from pointsman.engine.engine import TenantEngine
+from pointsman.errors import NotFound, NothingYet, Problem, RequestInvalid, nearest
+from pointsman.store.rows import Run, Task
+
+LATEST = "latest"
+SHORTEST_PART = 4
+"""Fewer characters of an id are more likely a typing error."""
+SHORT = 8
+FEW = 8
+RECENT = 100
+"""How many of the latest runs are searched for one of a similar name."""
+
+
+def short(identity: str) -> str:
+    """The end of an id, which is enough to name it; ids that were made together begin with the same characters."""
+    return identity[-SHORT:]
+
+
+async def find_run(engine: TenantEngine, name: str | None) -> Run:
+    if name is None or name == LATEST:
+        newest = await engine.list_runs(limit=1)
+        if not newest:
+            raise NothingYet
+        return newest[0]
+    try:
+        return await engine.get_run(name)
+    except NotFound:
+        found = await engine.match_runs(name, limit=FEW + 1) if len(name) >= SHORTEST_PART else []
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise _ambiguous("run", name, found)
+    raise await _unknown_run(engine, name)
+
+
+async def find_task(engine: TenantEngine, run: Run, name: str) -> Task:
+    tasks = await engine.list_tasks(run.id)
+    found = [task for task in tasks if name in (task.name, task.id)] or [task for task in tasks if is_part(name, task.id)]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise _ambiguous("task", name, found)
+    names = [task.name for task in tasks]
+    meant = nearest(name, names)
+    hint = f"Did you mean {' or '.join(meant)}?" if meant else f"It has: {_list_few(names)}."
+    raise _invalid(f"The run '{run.name}' ({short(run.id)}) has no task '{name}'. {hint}")
+
+
+def is_part(name: str, identity: str) -> bool:
+    """Whether `name` is the beginning or the end of an id; its prefix may be left out."""
+    bare = identity.partition("_")[2]
+    return len(name) >= SHORTEST_PART and (identity.startswith(name) or bare.startswith(name) or identity.endswith(name))
+
+
+async def _unknown_run(engine: TenantEngine, name: str) -> Exception:
+    runs = await engine.list_runs(limit=RECENT)
+    if not runs:
+        return NothingYet()
+    same_name = [run for run in runs if run.name == name]
+    if same_name:
+        return _invalid(
+            f"'{name}' is the name of a flow, not of a run. Its runs: {_list_few(short(run.id) for run in same_name)}."
+        )
+    ids = {part: run for run in runs for part in (run.id, short(run.id))}
+    meant = [f"{short(ids[part].id)} ({ids[part].name})" for part in nearest(name, ids)]
+    hint = f"Did you mean {' or '.join(dict.fromkeys(meant))}?" if meant else ""
+    few = f" Write at least {SHORTEST_PART} characters of its id." if len(name) < SHORTEST_PART else ""
+    latest = _list_few(f"{short(run.id)} ({run.name})" for run in runs[:3])
+    return _invalid(f"There is no run '{name}'.{few} {hint or f'The latest are: {latest}.'} See: pointsman status")
+
+
+def _ambiguous(what: str, name: str, found: Iterable[Run | Task]) -> RequestInvalid:
+    some = _list_few(f"{each.id} ({each.name})" for each in found)
+    return _invalid(f"'{name}' matches more than one {what}: {some}. Write more of the id.")
+
+
+def _list_few(names: Iterable[str]) -> str:
+    names = list(names)
+    return ", ".join(names[:FEW]) + (f" and {len(names) - FEW:,} more" if len(names) > FEW else "")
+
+
+def _invalid(message: str) -> RequestInvalid:
+    return RequestInvalid([Problem("", message)])

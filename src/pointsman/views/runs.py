@@ -1,0 +1,167 @@
+"""Runs: the latest ones, one with its tasks, and what keeps any of them waiting."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from datetime import datetime
+from typing import Any, TypeVar
+
+from pointsman.engine.engine import TenantEngine
+from pointsman.kernel.machine import Outcome, Phase
+from pointsman.store.rows import Run, Task, WaitingTask
+from pointsman.views import steps
+from pointsman.views.sources import Fleet, RunRecords, load_fleet, load_machines, load_run
+from pointsman.views.values import (
+    NextStep,
+    RunListing,
+    RunSummary,
+    RunView,
+    RunWaiting,
+    TaskView,
+    Waiting,
+    WaitingTasks,
+    entity_fields,
+    read_error,
+    read_output,
+)
+from pointsman.views.waiting import explain_run, explain_task
+
+ENGINE = "engine"
+SKIP = "skip"
+QUIET = ("cancel", "dependency", "retry_delay", "run_ended", "run_held", "run_paused", "slots_busy", "subtasks")
+"""Reasons that pass by themselves, or that are said of the run."""
+Nested = TypeVar("Nested", Task, TaskView)
+
+
+async def list_runs(engine: TenantEngine, limit: int) -> list[RunListing]:
+    """The latest runs, with their tasks counted. Two queries."""
+    runs = await engine.list_runs(limit=limit)
+    counts: dict[str, Counter[str]] = {run.id: Counter() for run in runs}
+    for run_id, phase, outcome, number in await engine.count_tasks(list(counts)) if runs else ():
+        counts[run_id].update({"total": number, phase: number} | ({outcome: number} if outcome else {}))
+    names = ("total", *(phase.value for phase in Phase), *(outcome.value for outcome in Outcome))
+    return [RunListing(**_run_fields(run), tasks={name: counts[run.id][name] for name in names}) for run in runs]
+
+
+async def view_run(engine: TenantEngine, run_id: str, now: datetime, dead: Collection[str] = ()) -> RunView:
+    """One run with everything that can be said of it; `dead` are workers that are known to have died."""
+    records = await load_run(engine, await engine.get_run(run_id))
+    return make_run_view(records, await load_fleet(engine, now, dead))
+
+
+def make_run_view(records: RunRecords, fleet: Fleet) -> RunView:
+    run = records.run
+    blockers = records.blockers()
+    waiting = [explain_task(task, records, fleet, blockers) for task in records.tasks]
+    obstacle = steps.find_obstacle(records, fleet.now)
+    return RunView(
+        **_run_fields(run),
+        tasks=tuple(make_task_view(task, why) for task, why in zip(records.tasks, waiting, strict=True)),
+        attended=bool(fleet.living(run.id)),
+        waiting=explain_run(records, fleet),
+        obstacle=obstacle,
+        next_steps=tuple(steps.find_steps(records, fleet, waiting, obstacle)),
+        as_of=fleet.now,
+    )
+
+
+def make_task_view(task: Task, waiting: Waiting | None = None) -> TaskView:
+    return TaskView(
+        **entity_fields(task, task.name),
+        run_id=task.run_id,
+        parent_task_id=task.parent_task_id,
+        depth=task.depth,
+        has_subtasks=task.has_subtasks,
+        critical=task.critical,
+        skipped=task.trigger == SKIP,
+        given_up=task.trigger == SKIP and task.actor == ENGINE,
+        attempts=task.epoch,
+        retry_count=task.retry_count,
+        max_retries=task.max_retries,
+        worker_id=task.worker_id,
+        exit_code=task.attempt_exit_code,
+        log_path=task.attempt_log_path,
+        error=read_error(task.error),
+        outputs=read_output(task).get("outputs"),
+        cost_usd=task.cost_usd,
+        waiting=waiting,
+    )
+
+
+def arrange(tasks: Sequence[Nested]) -> Iterator[Nested]:
+    """Every task before its subtasks, and otherwise in the order of the run."""
+    subtasks: dict[str | None, list[Nested]] = {}
+    for task in tasks:
+        subtasks.setdefault(task.parent_task_id, []).append(task)
+    waiting = subtasks.get(None, [])[::-1]
+    while waiting:
+        task = waiting.pop()
+        yield task
+        waiting += subtasks.get(task.id, [])[::-1]
+
+
+def make_run_summary(run: Run) -> RunSummary:
+    return RunSummary(**_run_fields(run))
+
+
+async def list_steps(engine: TenantEngine, run_id: str, task_id: str | None, now: datetime) -> list[NextStep]:
+    """What can be done about one task; or about the run as a whole, or else by canceling tasks that are running."""
+    records = await load_run(engine, await engine.get_run(run_id))
+    obstacle = steps.find_obstacle(records, now)
+    task = next((each for each in records.tasks if each.id == task_id), None)
+    found = list(steps.steps_of_task(task, records, now) if task else steps.steps_of_run(records, now))
+    if not task and not any(step.operation == "cancel" for step in found):
+        active = [each for each in records.tasks if each.phase == Phase.ACTIVE]
+        of_tasks = (step for each in active[: steps.MOST_TASKS] for step in steps.steps_of_task(each, records, now))
+        found += [step for step in of_tasks if step.operation == "cancel"]
+    return [step for step in found if not obstacle or step.operation not in steps.MENDING]
+
+
+async def list_waiting(
+    engine: TenantEngine, now: datetime, dead: Collection[str] = (), *, run_id: str | None = None, limit: int = 100
+) -> list[RunWaiting]:
+    """What keeps runs waiting, or only one of them, and what would not pass by itself.
+
+    Tasks that wait for the same reason are one row, so this is cheap enough to be asked again and again.
+    """
+    waiting = await engine.list_waiting_tasks(run_id=run_id, limit=limit)
+    runs = await engine.find_runs(sorted({task.run_id for task in waiting} | ({run_id} if run_id else set())))
+    if not runs:
+        return []
+    fleet = await load_fleet(engine, now, dead)
+    machines = await load_machines(engine, (*runs, *waiting))
+    return [_explain_run(run, [task for task in waiting if task.run_id == run.id], machines, fleet) for run in runs]
+
+
+def _explain_run(run: Run, tasks: Sequence[WaitingTask], machines: Any, fleet: Fleet) -> RunWaiting:
+    records = RunRecords(run, tasks, machines)
+    explained = [(task, explain_task(task, records, fleet, {})) for task in tasks]
+    return RunWaiting(
+        run_id=run.id,
+        name=run.name,
+        waiting=explain_run(records, fleet),
+        tasks=tuple(_group(explained)),
+        next_steps=tuple(steps.worker_steps(records, fleet, [why for _, why in explained])),
+    )
+
+
+def _group(explained: Iterable[tuple[WaitingTask, Waiting | None]]) -> Iterator[WaitingTasks]:
+    groups: dict[str, WaitingTasks] = {}
+    for task, why in explained:
+        if why and why.kind not in QUIET:
+            known = groups.get(why.reason)
+            name, number = (known.name, known.count) if known else (task.name, 0)
+            groups[why.reason] = WaitingTasks(name, number + task.alike, why)
+    yield from groups.values()
+
+
+def _run_fields(run: Run) -> dict[str, Any]:
+    return {
+        **entity_fields(run, run.name),
+        "lifecycle": run.lifecycle,
+        "error": read_error(run.error),
+        "retry_count": run.retry_count,
+        "budget_usd": run.budget_usd,
+        "spent_usd": run.spent_usd,
+    }

@@ -1,0 +1,203 @@
+"""What a person can do now about a run or a task, derived from their machines: each step is tried as a forecast first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime, timedelta
+
+from pointsman.engine import budgets
+from pointsman.engine.people import PEOPLE
+from pointsman.engine.policy import read_policy
+from pointsman.kernel.grammar import format_duration
+from pointsman.kernel.machine import Kind, Outcome, Phase, State
+from pointsman.store.rows import Run, Task
+from pointsman.views.forecast import Forecast
+from pointsman.views.sources import Fleet, RunRecords
+from pointsman.views.values import NextStep, Waiting
+
+MOST_TASKS = 3
+"""How many tasks of a run steps are listed for; those of any other task can be asked for."""
+MOST_NAMES = 3
+OVERSPEND = "overspend"
+MENDING = ("retry", "resume", "reset", "skip")
+"""Signals that can bring a task that has ended to success."""
+NEEDS_PERSON = ("answer", "approval", "review", "start")
+"""Kinds of waiting that only a person ends."""
+
+
+def find_steps(
+    records: RunRecords, fleet: Fleet, waiting: Sequence[Waiting | None], obstacle: str | None
+) -> Iterator[NextStep]:
+    """The steps that make sense for a run: all that the machines take and that do not leave it failed."""
+    run_steps = list(steps_of_run(records, fleet.now))
+    can_retry = not obstacle and any(step.operation == "retry" for step in run_steps)
+    yield from (step for step in run_steps if step.operation == "retry" and can_retry)
+    for task in _needing_attention(records.tasks, waiting) if not obstacle else ():
+        for step in steps_of_task(task, records, fleet.now):
+            if step.operation != "cancel" and not (can_retry and step.operation == "retry"):
+                yield step
+    yield from worker_steps(records, fleet, waiting)
+    attended = bool(fleet.living(records.run.id))
+    yield from (
+        step for step in run_steps if step.operation not in ("retry", "resume") and (attended or step.operation != "pause")
+    )
+
+
+def steps_of_run(records: RunRecords, now: datetime) -> Iterator[NextStep]:
+    """What a person can do about the run as a whole."""
+    run = records.run
+    for signal in PEOPLE[Kind.RUN]:
+        forecast = Forecast(records, now)
+        if not records.takes(run, signal) or not forecast.signal_run(signal):
+            continue
+        if signal != "retry" or _leads_on(forecast.run):
+            effect = _describe_run_step(signal, forecast, run)
+            yield NextStep(operation=signal, target=run.id, effect=effect, run_state=forecast.run.name)
+
+
+def steps_of_task(task: Task, records: RunRecords, now: datetime) -> Iterator[NextStep]:
+    """What a person can do about one task, without what would change nothing for a run that has ended."""
+    for signal in PEOPLE[Kind.TASK]:
+        forecast = Forecast(records, now)
+        if not records.takes(task, signal) or not forecast.signal_task(task, signal):
+            continue
+        if signal in ("cancel", "reject") or _leads_on(forecast.run):
+            yield NextStep(
+                operation=signal,
+                target=task.id,
+                effect=_describe_task_step(signal, task, forecast, records.run),
+                run_state=forecast.run.name,
+                task_state=forecast.state(task).name,
+            )
+
+
+def find_obstacle(records: RunRecords, now: datetime) -> str | None:
+    """Why a run cannot succeed any more, whatever is tried: its time or money is used up, or a task is lost for good."""
+    run = records.run
+    if run.outcome in (Outcome.SUCCESS, Outcome.CANCELED):
+        return None
+    seconds = read_policy(run.policy).timeout_seconds
+    if seconds is not None and now >= run.created_at + timedelta(seconds=seconds):
+        return (
+            f"{run.name} has used up its timeout of {format_duration(seconds)}. Raise `timeout` in the flow, and run it again."
+        )
+    if lost := find_lost(records):
+        if lost.trigger == OVERSPEND:
+            return f"{lost.name} has no money left. Raise `budget_usd` in the flow, and run it again."
+        return f"{run.name} cannot succeed without {lost.name}, and {lost.state} is final. Run the flow again."
+    if budgets.is_spent(run):
+        return f"{run.name} has no money left. Raise `budget_usd` in the flow, and run it again."
+    if run.outcome == Outcome.FAILURE and not any(_mending_steps(records, now)):
+        return f"{run.state} is final. Run the flow again."
+    return None
+
+
+def find_lost(records: RunRecords) -> Task | None:
+    """A task that the run cannot succeed without, and that nothing can bring to success."""
+    failed = (task for task in records.tasks if task.critical and task.outcome in (Outcome.FAILURE, Outcome.CANCELED))
+    return next((task for task in failed if not _can_be_mended(task, records)), None)
+
+
+def _can_be_mended(task: Task, records: RunRecords) -> bool:
+    """A task that has spent its budget would start without money, so it can only be skipped."""
+    ways = ("skip",) if task.trigger == OVERSPEND else MENDING
+    return any(records.takes(task, signal) for signal in ways)
+
+
+def _mending_steps(records: RunRecords, now: datetime) -> Iterator[NextStep]:
+    yield from (step for step in steps_of_run(records, now) if step.operation == "retry")
+    for task in _needing_attention(records.tasks, ()):
+        yield from (step for step in steps_of_task(task, records, now) if step.operation in MENDING)
+
+
+def _needing_attention(tasks: Sequence[Task], waiting: Sequence[Waiting | None]) -> list[Task]:
+    """Tasks that have failed, and then those that wait for a person; a task that failed with its subtasks comes last."""
+    failed = [task for task in tasks if task.outcome == Outcome.FAILURE]
+    asking = [task for task, why in zip(tasks, waiting, strict=False) if why and why.kind in NEEDS_PERSON]
+    return [*sorted(failed, key=lambda task: task.has_subtasks)[:MOST_TASKS], *asking[:MOST_TASKS]]
+
+
+def worker_steps(records: RunRecords, fleet: Fleet, waiting: Sequence[Waiting | None]) -> Iterator[NextStep]:
+    """Starting a worker, where that helps: for the run, or one that has what the others lack."""
+    run = records.run
+    if run.phase == Phase.DONE:
+        return
+    lacking = [task for task, why in zip(records.tasks, waiting, strict=True) if why and why.kind == "capability"]
+    missing = tuple(sorted({word for task in lacking for word in fleet.needs_of(task)}))
+    attended = bool(fleet.living(run.id))
+    resumed = Forecast(records, fleet.now)
+    if resumed.signal_run("resume"):
+        effect = f"{_describe_run(resumed.run, run)}, and its tasks run here"
+        yield _work_step("resume", run.id, effect, resumed.run.name, missing)
+    elif run.allocates and run.phase == Phase.QUEUED and run.worker_count > 1:
+        effect = f"starts one of the {run.worker_count} workers that the run waits for"
+        yield _work_step("serve", "", effect, run.state, tuple(read_policy(run.policy).capabilities))
+    elif not attended and _has_work(records):
+        yield _work_step("work", run.id, "runs its tasks here", run.state, missing)
+    if missing and attended:
+        yield _work_step("serve", "", f"starts a worker that has: {', '.join(missing)}", run.state, missing)
+
+
+def _work_step(operation: str, target: str, effect: str, run_state: str, capabilities: tuple[str, ...]) -> NextStep:
+    return NextStep(operation=operation, target=target, effect=effect, run_state=run_state, capabilities=capabilities)
+
+
+def _has_work(records: RunRecords) -> bool:
+    """Whether a worker would find something to do, now or after a delay."""
+    if records.run.phase == Phase.HELD:
+        return records.takes(records.run, "delay_over")
+    return any(
+        task.phase == Phase.ACTIVE
+        or (task.phase == Phase.QUEUED and not task.open_dependencies)
+        or (task.phase == Phase.HELD and task.available_at is not None)
+        for task in records.tasks
+    )
+
+
+def _leads_on(run: State) -> bool:
+    return run.phase is not Phase.DONE or run.outcome is Outcome.SUCCESS
+
+
+def _describe_run_step(signal: str, forecast: Forecast, run: Run) -> str:
+    match signal:
+        case "retry":
+            names = [task.name for task in forecast.reopened()]
+            more = f" and {len(names) - MOST_NAMES:,} more" if len(names) > MOST_NAMES else ""
+            return f"queues {', '.join(names[:MOST_NAMES])}{more} again; {_describe_run(forecast.run, run)}"
+        case "pause":
+            return f"starts no further task; {_describe_run(forecast.run, run)}"
+        case "cancel":
+            return f"ends the run as {forecast.run.name}"
+        case _:
+            return _describe_run(forecast.run, run)
+
+
+def _describe_task_step(signal: str, task: Task, forecast: Forecast, run: Run) -> str:
+    if forecast.is_requested:
+        return f"asks the worker of {task.name} to stop it"
+    state = forecast.state(task)
+    if state.outcome is Outcome.SUCCESS:
+        what = f"skips {task.name}" if signal == "skip" else f"completes {task.name}"
+    elif state.outcome is Outcome.CANCELED:
+        what = f"cancels {task.name}"
+    elif state.outcome is Outcome.FAILURE:
+        what = f"fails {task.name}"
+    else:
+        what = f"queues {task.name} again" if state.phase is Phase.QUEUED else f"puts {task.name} back to {state.name}"
+    return f"{what}; {_describe_run(forecast.run, run)}"
+
+
+def _describe_run(after: State, before: Run) -> str:
+    match after.outcome, after.phase:
+        case _ if after.name == before.state and after.phase in (Phase.HELD, Phase.DONE):
+            return f"the run stays {after.name}"
+        case Outcome.SUCCESS, _:
+            return "the run succeeds"
+        case Outcome.FAILURE, _:
+            return "the run fails"
+        case Outcome.CANCELED, _:
+            return "the run is canceled"
+        case _, Phase.HELD:
+            return f"the run becomes {after.name}"
+        case _:
+            return "the run continues"

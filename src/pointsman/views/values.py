@@ -1,0 +1,214 @@
+"""The answers: frozen values that can be encoded as JSON as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from decimal import Decimal
+from typing import Any, Literal
+
+import msgspec
+from msgspec import Struct
+
+from pointsman.store.rows import ZERO_USD, Entity, Task
+
+WaitingKind = Literal[
+    "answer",
+    "approval",
+    "budget",
+    "cancel",
+    "capability",
+    "circuit_open",
+    "dependency",
+    "final_checks",
+    "lost_worker",
+    "missing_tasks",
+    "no_worker",
+    "rate_limit",
+    "retry_delay",
+    "review",
+    "run_ended",
+    "run_held",
+    "run_paused",
+    "slots_busy",
+    "start",
+    "subtasks",
+    "tool_limit",
+]
+
+
+class Waiting(Struct, frozen=True):
+    """Why something does not move, since when, and until when if that is known."""
+
+    kind: WaitingKind
+    reason: str
+    since: datetime
+    until: datetime | None = None
+
+
+class NextStep(Struct, frozen=True, kw_only=True):
+    """Something that a person can do now, and what follows from it."""
+
+    operation: str
+    """A signal, or `work`: start a worker for the run, or `serve`: start a worker for every run."""
+    target: str
+    """The id of a run or a task; empty for `serve`."""
+    effect: str
+    run_state: str
+    """The state of the run right afterwards."""
+    task_state: str | None = None
+    """The state of the task right afterwards, for a step about a task."""
+    capabilities: tuple[str, ...] = ()
+    """For `work` and `serve`: what the worker must be able to do."""
+
+
+class EntityView(Struct, frozen=True, kw_only=True):
+    id: str
+    name: str
+    state: str
+    phase: str
+    outcome: str | None
+    reason: str | None
+    created_at: datetime
+    started_at: datetime | None
+    completed_at: datetime | None
+
+    def elapsed_seconds(self, now: datetime) -> float | None:
+        """How long it has taken so far, or took; None before its start."""
+        if self.started_at is None:
+            return None
+        return ((self.completed_at or now) - self.started_at).total_seconds()
+
+
+class TaskView(EntityView, frozen=True, kw_only=True):
+    run_id: str
+    parent_task_id: str | None
+    depth: int
+    has_subtasks: bool
+    critical: bool
+    skipped: bool
+    given_up: bool
+    """It failed and is not critical, so the engine skipped it."""
+    attempts: int
+    retry_count: int
+    max_retries: int
+    worker_id: str | None
+    exit_code: int | None
+    log_path: str | None
+    error: str | None
+    outputs: Any
+    cost_usd: Decimal
+    waiting: Waiting | None
+
+
+class RunSummary(EntityView, frozen=True, kw_only=True):
+    """A run without its tasks."""
+
+    lifecycle: str
+    error: str | None
+    retry_count: int
+    budget_usd: Decimal | None
+    spent_usd: Decimal
+
+
+class RunListing(RunSummary, frozen=True, kw_only=True):
+    tasks: Mapping[str, int]
+    """How many tasks there are: in `total`, by phase and by outcome."""
+
+
+class RunView(RunSummary, frozen=True, kw_only=True):
+    tasks: tuple[TaskView, ...]
+    attended: bool
+    """A worker is alive that may run its tasks."""
+    waiting: Waiting | None
+    obstacle: str | None
+    """Why the run cannot succeed any more, and what to do instead."""
+    next_steps: tuple[NextStep, ...]
+    as_of: datetime
+
+    @property
+    def ended_tasks(self) -> int:
+        return sum(task.phase == "done" for task in self.tasks)
+
+    @property
+    def failed_tasks(self) -> list[TaskView]:
+        return [task for task in self.tasks if task.outcome == "failure"]
+
+    def find_step(self, operation: str, target: str | None = None) -> NextStep | None:
+        wanted = target or self.id
+        return next((step for step in self.next_steps if (step.operation, step.target) == (operation, wanted)), None)
+
+
+class WaitingTasks(Struct, frozen=True):
+    """Tasks of a run that wait for the same reason."""
+
+    name: str
+    """The first of them."""
+    count: int
+    waiting: Waiting
+
+
+class RunWaiting(Struct, frozen=True, kw_only=True):
+    """What keeps a run, and tasks of it, from moving."""
+
+    run_id: str
+    name: str
+    waiting: Waiting | None
+    tasks: tuple[WaitingTasks, ...]
+    next_steps: tuple[NextStep, ...] = ()
+
+
+class HeldTask(Struct, frozen=True):
+    run_id: str
+    task_id: str
+    name: str
+
+
+class WorkerView(EntityView, frozen=True, kw_only=True):
+    alive: bool
+    slots: int
+    capabilities: tuple[str, ...]
+    run_id: str | None
+    holds: tuple[HeldTask, ...]
+    heartbeat_at: datetime
+
+
+def entity_fields(entity: Entity, name: str) -> dict[str, Any]:
+    """The fields that every view of an entity has. A state that ends work without saying when was entered then."""
+    return {
+        "id": entity.id,
+        "name": name,
+        "state": entity.state,
+        "phase": entity.phase,
+        "outcome": entity.outcome,
+        "reason": entity.reason,
+        "created_at": entity.created_at,
+        "started_at": entity.started_at,
+        "completed_at": entity.completed_at or (entity.entered_at if entity.phase == "done" else None),
+    }
+
+
+def read_error(error: str | None) -> str | None:
+    """The message of an error, which the engine stores as a JSON object."""
+    if error is None:
+        return None
+    try:
+        value = msgspec.json.decode(error)
+    except msgspec.DecodeError:
+        return error
+    return str(value["message"]) if isinstance(value, dict) and "message" in value else error
+
+
+def read_output(task: Task) -> dict[str, Any]:
+    """What the worker stored for a task: `outputs`, `tail`, `skipped`."""
+    value = msgspec.json.decode(task.output) if isinstance(task.output, str) else None
+    return value if isinstance(value, dict) else {}
+
+
+def first_line(text: str | None) -> str:
+    return next((line.strip() for line in (text or "").splitlines() if line.strip()), "")
+
+
+def show_usd(amount: Decimal) -> str:
+    """Without trailing zeros: databases store six places."""
+    return f"{(amount or ZERO_USD).normalize():f}"

@@ -1,0 +1,153 @@
+"""Why a task or a run waits. Every interface names the same reasons in the same words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import TypeAlias
+
+from pointsman.engine import breakers, budgets, limits
+from pointsman.engine.doctor import describe_circuit
+from pointsman.engine.policy import read_policy
+from pointsman.kernel.grammar import format_duration
+from pointsman.kernel.machine import Phase
+from pointsman.store.rows import Breaker, Run, Task, Worker
+from pointsman.views.sources import Fleet, RunRecords, lease_end, takes_tasks
+from pointsman.views.values import Waiting, WaitingKind, first_line, show_usd
+
+Blockers: TypeAlias = Mapping[str, Sequence[str]]
+MOST_NAMES = 3
+
+
+def explain_run(records: RunRecords, fleet: Fleet) -> Waiting | None:
+    """Why a run as a whole does not move."""
+    run = records.run
+    if run.phase == Phase.DONE:
+        return None
+    if run.phase == Phase.HELD:
+        return _explain_held_run(records)
+    if run.phase == Phase.QUEUED and run.allocates:
+        workers = "one worker" if run.worker_count == 1 else f"{run.worker_count} workers"
+        return Waiting("no_worker", f"the run waits for {workers} of its own", run.entered_at)
+    if records.takes(run, "checks_passed") and not records.takes(run, "complete"):
+        return Waiting("final_checks", "its tasks are done, and nobody has reported its final checks", run.entered_at)
+    if not fleet.living(run.id):
+        return Waiting("no_worker", "no worker is running it", run.entered_at)
+    return None
+
+
+def _explain_held_run(records: RunRecords) -> Waiting:
+    run = records.run
+    if run.missing_tasks:
+        return Waiting("missing_tasks", f"{run.missing_tasks:,} of its tasks have not been added", run.entered_at)
+    kind: WaitingKind = "run_paused" if records.takes(run, "resume") else "run_held"
+    return Waiting(kind, f"the run is {run.state}", run.entered_at)
+
+
+def explain_task(task: Task, records: RunRecords, fleet: Fleet, blockers: Blockers) -> Waiting | None:
+    """Why a task does not move; of several reasons the one to deal with first."""
+    if task.phase == Phase.DONE:
+        return None
+    if task.cancel_requested_at:
+        return Waiting("cancel", "being canceled", task.cancel_requested_at)
+    if task.phase == Phase.ACTIVE:
+        return _explain_active(task, fleet)
+    if task.phase == Phase.HELD and (asked := _explain_person(task, records)):
+        return asked
+    if task.open_dependencies and (names := blockers.get(task.id)):
+        return Waiting("dependency", f"after: {_list_names(names)}", task.created_at)
+    if not task.run_open and (closed := _explain_closed_run(records, fleet)):
+        return closed
+    if task.available_at and task.available_at > fleet.now:
+        return Waiting("retry_delay", "retry scheduled", task.entered_at, task.available_at)
+    if task.phase == Phase.QUEUED:
+        return _explain_queued(task, records.run, fleet)
+    return Waiting("start", "nobody has started it", task.entered_at) if records.takes(task, "ready") else None
+
+
+def _explain_active(task: Task, fleet: Fleet) -> Waiting | None:
+    worker = fleet.workers.get(task.attempt_worker_id or "")
+    if worker is None or (fleet.is_alive(worker.id) and not task.lease_expired):
+        return None
+    until = None if task.lease_expired else lease_end(worker)
+    return Waiting("lost_worker", f"its worker {worker.name} is lost", worker.heartbeat_at, until)
+
+
+def _explain_person(task: Task, records: RunRecords) -> Waiting | None:
+    """A task that is held until a person, or its subtasks, move it."""
+    if task.question is not None:
+        return Waiting("answer", f"needs an answer: {first_line(task.question)}", task.entered_at)
+    if task.has_subtasks and records.takes(task, "children_done"):
+        number = sum(each.outcome is None for each in records.subtasks.get(task.id, ()))
+        subtasks = "subtask" if number == 1 else "subtasks"
+        return Waiting("subtasks", f"after: {number:,} {subtasks}" if number else "after: its subtasks", task.entered_at)
+    if records.takes(task, "approve"):
+        seconds = read_policy(task.policy).approval_seconds
+        until = None if seconds is None else task.entered_at + timedelta(seconds=seconds)
+        return Waiting("approval", "needs approval", task.entered_at, until)
+    return Waiting("review", "needs a review", task.entered_at) if records.takes(task, "accept") else None
+
+
+def _explain_closed_run(records: RunRecords, fleet: Fleet) -> Waiting | None:
+    run = records.run
+    if run.phase == Phase.DONE:
+        return Waiting("run_ended", f"the run is {run.state}", run.entered_at)
+    return explain_run(records, fleet)
+
+
+def _explain_queued(task: Task, run: Run, fleet: Fleet) -> Waiting | None:
+    if budgets.claim_room(run, task) is None and not budgets.can_never_fit(run, task):
+        return Waiting("budget", _describe_budget(run), task.entered_at)
+    living = fleet.living(run.id)
+    if unable := explain_capabilities(fleet.needs_of(task), [fleet.abilities[worker.id] for worker in living]):
+        return Waiting("capability", unable, task.entered_at)
+    breaker = fleet.breaker_of(task)
+    if breaker and (limited := _explain_tool(breaker, fleet)):
+        return limited
+    return _explain_workers(task, living, fleet)
+
+
+def _describe_budget(run: Run) -> str:
+    assert run.budget_usd is not None
+    spent, reserved = show_usd(run.spent_usd), show_usd(run.reserved_usd)
+    return f"the budget of the run has no room: {spent} of {show_usd(run.budget_usd)} USD spent, {reserved} reserved"
+
+
+def explain_capabilities(needed: frozenset[str], abilities: Sequence[frozenset[str]]) -> str:
+    """Which of these no worker has; empty where one of them has them all."""
+    if not needed or any(needed <= able for able in abilities):
+        return ""
+    missing = sorted(needed.difference(*abilities))
+    if not missing:
+        return f"no single worker has the capabilities {', '.join(sorted(needed))}"
+    return f"no worker has the {'capability' if len(missing) == 1 else 'capabilities'} {', '.join(missing)}"
+
+
+def _explain_tool(breaker: Breaker, fleet: Fleet) -> Waiting | None:
+    if not breakers.admits(breaker):
+        return Waiting("circuit_open", describe_circuit(breaker), breaker.entered_at, breaker.retry_at)
+    if breaker.max_concurrent is not None and fleet.at_work.get(breaker.tool, 0) >= breaker.max_concurrent:
+        return Waiting("tool_limit", f"{breaker.tool} is at its limit of {breaker.max_concurrent} at once", fleet.now)
+    free_at = limits.find_free_at(breaker, fleet.now)
+    if free_at is None:
+        return None
+    window = format_duration(breaker.rate_seconds or 0)
+    return Waiting("rate_limit", f"{breaker.tool} is at its limit of {breaker.rate_count} in {window}", fleet.now, free_at)
+
+
+def _explain_workers(task: Task, living: Sequence[Worker], fleet: Fleet) -> Waiting | None:
+    able = [worker for worker in living if fleet.needs_of(task) <= fleet.abilities[worker.id]]
+    taking = [worker for worker in able if takes_tasks(worker)]
+    if not taking:
+        named = f": {able[0].name} is {able[0].state}" if able else ""
+        reason = f"no worker takes tasks{named}" if able else "no worker is running it"
+        return Waiting("no_worker", reason, task.entered_at)
+    if all(fleet.used_slots.get(worker.id, 0) >= worker.max_concurrent_tasks for worker in taking):
+        slots = sum(worker.max_concurrent_tasks for worker in taking)
+        return Waiting("slots_busy", f"all slots are busy ({slots})", task.entered_at)
+    return None
+
+
+def _list_names(names: Sequence[str]) -> str:
+    more = f" and {len(names) - MOST_NAMES:,} more" if len(names) > MOST_NAMES else ""
+    return ", ".join(names[:MOST_NAMES]) + more

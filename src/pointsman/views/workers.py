@@ -1,0 +1,33 @@
+"""Workers: who is alive, what they hold, and when they were last heard from."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from datetime import datetime
+
+from pointsman.engine.engine import TenantEngine
+from pointsman.engine.workers import capabilities
+from pointsman.store.rows import Task, Worker
+from pointsman.views.sources import Fleet, load_fleet
+from pointsman.views.values import HeldTask, WorkerView, entity_fields
+
+
+async def list_workers(engine: TenantEngine, now: datetime, dead: Collection[str] = ()) -> list[WorkerView]:
+    """Every worker, those that have left included."""
+    fleet = await load_fleet(engine, now, dead)
+    held: dict[str | None, list[Task]] = {}
+    for task in fleet.held:
+        held.setdefault(task.attempt_worker_id, []).append(task)
+    return [_make_worker_view(worker, held.get(worker.id, []), fleet) for worker in fleet.workers.values()]
+
+
+def _make_worker_view(worker: Worker, holds: list[Task], fleet: Fleet) -> WorkerView:
+    return WorkerView(
+        **entity_fields(worker, worker.name),
+        alive=fleet.is_alive(worker.id),
+        slots=worker.max_concurrent_tasks,
+        capabilities=tuple(sorted(capabilities(worker))),
+        run_id=worker.run_id,
+        holds=tuple(HeldTask(task.run_id, task.id, task.name) for task in holds),
+        heartbeat_at=worker.heartbeat_at,
+    )
