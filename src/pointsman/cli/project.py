@@ -17,6 +17,7 @@ import click
 import msgspec
 
 from pointsman import app
+from pointsman.cli.log_output import LEVELS, configure_logging
 from pointsman.cli.output import json_option
 from pointsman.engine.engine import Engine
 from pointsman.errors import NothingYet, StoreUnusable
@@ -49,7 +50,7 @@ class Asked:
 
 
 def project_options(command: Callable[..., Result]) -> Callable[..., Result]:
-    """--store, --directory and --json, handed to the command as `asked`."""
+    """--store, --directory and --json, handed to the command as `asked`; --log-level and --log-json set up the log."""
 
     @click.option("--store", metavar="URL", help="The database, if not the one of the project.")
     @click.option(
@@ -61,8 +62,21 @@ def project_options(command: Callable[..., Result]) -> Callable[..., Result]:
         help="The folder of the project (default: the current one).",
     )
     @json_option
+    @click.option(
+        "--log-level", type=click.Choice(LEVELS), help="How much to log to stderr (default: POINTSMAN_LOG, or warning)."
+    )
+    @click.option("--log-json", is_flag=True, help="Log JSON lines.")
     @wraps(command)
-    def with_options(*arguments: Any, store: str | None, directory: Path, as_json: bool, **options: Any) -> Result:
+    def with_options(
+        *arguments: Any,
+        store: str | None,
+        directory: Path,
+        as_json: bool,
+        log_level: str | None,
+        log_json: bool,
+        **options: Any,
+    ) -> Result:
+        configure_logging(log_level, as_json=log_json)
         return command(*arguments, asked=Asked(store, directory, as_json), **options)
 
     return with_options

@@ -16,6 +16,7 @@ import click
 import msgspec
 
 from pointsman.cli.hints import WaitingPrinter, list_commands
+from pointsman.cli.log_output import divert_logs
 from pointsman.cli.output import count, data_apart, tell, write_line
 from pointsman.cli.project import Project, person
 from pointsman.cli.view import FRAMES_A_SECOND, View, choose_view, format_seconds
@@ -72,14 +73,14 @@ async def _work(project: Project, run: Run, after: str | None, *, as_json: bool)
     others = [
         asyncio.create_task(following.follow(), name="follow"),
         asyncio.create_task(_tick(project, view), name="tick"),
-        asyncio.create_task(journal.keep(engine, log, world.sleep), name="journal"),
         asyncio.create_task(reasons.keep_telling(), name="reasons"),
     ]
     for task in others:
         # None of them ends by itself: if one does, it has failed, and the worker must not go on unseen.
         task.add_done_callback(lambda _: worker.drain())
+    engine.start_duty(journal.journal_duty(engine, log, world.sleep))
     try:
-        with _signals(project, run, worker, view, interruption):
+        with divert_logs(say), _signals(project, run, worker, view, interruption):
             await worker.work()
             processes.end_strays()
     finally:

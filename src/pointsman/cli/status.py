@@ -83,6 +83,7 @@ async def show_runs(project: Project, number: int, *, as_json: bool) -> None:
         for run in listed[:number]
     ]
     show_table(("state", "name", "tasks", "created", "took", "run"), rows)
+    await show_failing_duties(project)
     if len(listed) > number:
         click.echo(f"There are older runs: pointsman status -n {number * 2}", err=True)
 
@@ -90,7 +91,9 @@ async def show_runs(project: Project, number: int, *, as_json: bool) -> None:
 async def show_run(project: Project, name: str, *, show_all: bool, as_json: bool) -> None:
     run = await project.view_run((await find_run(project.engine, name)).id)
     if as_json:
-        click.echo(show_json(describe_run(project, run)))
+        described = describe_run(project, run)
+        described["failing_duties"] = msgspec.to_builtins(await project.engine.list_duty_failures())
+        click.echo(show_json(described))
         return
     now = run.as_of
     head = f"{click.style(run.name, bold=True)}  {show_state(run.state, run.phase, run.outcome)}"
@@ -109,11 +112,21 @@ async def show_run(project: Project, name: str, *, show_all: bool, as_json: bool
         click.echo(f"\n{sentence[0].upper()}{sentence[1:]}.")
     if run.obstacle:
         click.echo(f"\n{run.obstacle}")
+    await show_failing_duties(project)
     if hints := list(write_hints(project, run)):
         click.echo("\nNext:")
         width = max(len(command) for command, _ in hints)
         for command, effect in hints:
             click.echo(f"  {command.ljust(width)}  {click.style(f'# {effect}', dim=True)}")
+
+
+async def show_failing_duties(project: Project) -> None:
+    """Background work that fails, in any process on this database."""
+    now = project.world.clock.now()
+    for duty in await project.engine.list_duty_failures():
+        since = show_seconds(max(0.0, (now - duty.failed_at).total_seconds()))
+        times = f"failed {count(duty.failures, 'time')} in a row in {duty.process}, the last time {since} ago"
+        click.echo(click.style(f"\nDuty {duty.name} {times}: {duty.error}", fg="red"), err=True)
 
 
 def describe_run(project: Project, run: RunView) -> dict[str, Any]:

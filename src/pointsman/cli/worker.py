@@ -69,16 +69,13 @@ async def _attend(project: Project, name: str | None, *, as_json: bool) -> int:
     able = f" and capabilities: {', '.join(settings.capabilities)}" if settings.capabilities else ""
     tell(f"{name or worker_name()} at {project.engine.url} with {count(settings.slots, 'slot')}{able}")
     log = settings.directory / ".state" / "transitions.jsonl"
-    others = [
-        asyncio.create_task(journal.keep(project.engine, log, project.world.sleep)),
-        asyncio.create_task(WaitingPrinter(project, tell, works=True).keep_telling()),
-    ]
+    project.engine.start_duty(journal.journal_duty(project.engine, log, project.world.sleep))
+    reasons = asyncio.create_task(WaitingPrinter(project, tell, works=True).keep_telling())
     try:
         await worker.work()
         processes.end_strays()
     finally:
-        for task in others:
-            task.cancel()
-        await asyncio.wait(others)
+        reasons.cancel()
+        await asyncio.wait({reasons})
     await finish_log(project.engine, log)
     return 0

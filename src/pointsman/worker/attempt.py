@@ -9,6 +9,7 @@ Everything that happens on the way becomes a verdict, so every attempt ends with
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -56,6 +57,8 @@ Answer = TypeVar("Answer")
 Note = Callable[[Claim, Verdict | None], None]
 """Called when an attempt starts, and again with its verdict when that is recorded."""
 
+log = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True, slots=True)
 class AttemptContext:
@@ -99,6 +102,8 @@ class Attempt:
 
     async def execute(self) -> None:
         verdict: Verdict = Nothing()
+        where = {"run": self.claim.run_id, "task": self.claim.task_id, "attempt": self.claim.epoch, "tenant": self.claim.tenant}
+        log.info("attempt of %s begins", self.claim.name, extra=where)
         try:
             self._context.note(self.claim, None)
             verdict = await self._run_pipeline()
@@ -113,6 +118,7 @@ class Attempt:
         finally:
             self._free()
             self._context.note(self.claim, verdict)
+            log.info("attempt of %s ends: %s", self.claim.name, verdict, extra=where)
 
     @property
     def is_running(self) -> bool:
