@@ -1,4 +1,4 @@
-"""The world outside: time, names, chance, waiting. Whoever needs it is handed it, so that a simulation can bring its own."""
+"""The outside world: time, ids, randomness, sleeping, the name of the process. It is passed in, so that a simulation can replace it."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ def data_apart() -> Iterator[None]:
 
 
 def write_line(line: bytes) -> None:
-    """To stdout, for programs. Whoever read it may have seen enough; the work goes on."""
+    """To stdout, for programs. If the reader has closed the pipe, the work goes on."""
     stream = _data[-1] if _data else sys.stdout
     try:
         stream.write(line.decode())

@@ -1,4 +1,4 @@
-"""One transaction for everything that has arrived: load what all need, decide each, let everything follow, answer together."""
+"""One transaction for a batch of operations: load what they need, decide each, apply what follows, answer together."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class Decider:
-    """Decides batches; what it remembers between them is only what never changes."""
+    """Decides batches; between them it keeps only what never changes."""
 
     machines: Machines
     world: World
@@ -81,7 +81,7 @@ def _load(work: Work, operations: Sequence[Operation[Any]]) -> None:
 
 
 def _find_together(needs: Sequence[Needs]) -> dict[str, int]:
-    """Tasks that the same is reported of and nothing else is asked about, with their epochs. One operation's at a time."""
+    """Tasks that get the same report and are part of no other operation, with their epochs; of one operation at a time."""
     (first, *others) = [each for each in needs if each.together] or [Needs()]
     if others or any(each.held_by for each in needs):
         return {}
@@ -102,7 +102,7 @@ def _has_subtasks(work: Work, task_id: str) -> bool:
 
 
 def _decide_all(work: Work, operations: Sequence[Operation[Any]]) -> list[Any]:
-    """Stage by stage, each followed by what it leads to."""
+    """Decide stage by stage, and apply what follows after each."""
     answers: list[Answer | PointsmanError | None] = [None] * len(operations)
     requests: dict[tuple[str, str, str], tuple[str, int]] = {}
     claims_follow = any(operation.stage is Stage.CLAIMS for operation in operations)
@@ -164,7 +164,7 @@ def _answer(answer: Answer | PointsmanError | None) -> Any:
 
 
 def _remember(work: Work, operation: Operation[Any], outcome: Any) -> None:
-    """Keep the answer with the effect; a twin in another process that was quicker has both, so this one is tried again."""
+    """Store the answer with its effect. If another process has stored one for the same key first, this batch is retried."""
     request = operation.request
     assert request
     stored = StoredResponse(

@@ -172,7 +172,7 @@ def _too_large(size: int, limit: int) -> str:
 
 
 def _find_odd(value: object) -> str | None:
-    """What JSON could not hold, or nobody could read again; without recursion, because depth is one of those things."""
+    """Why a value cannot be stored as JSON and read back. It does not recurse, because depth is one of the reasons."""
     level: list[Any] = [value]
     for _ in range(MAX_JSON_DEPTH):
         below: list[Any] = []

@@ -17,8 +17,10 @@ from pointsman.store.contract import Reader, Wakeup
 from pointsman.store.rows import ZERO_USD, Breaker, Run, Task
 
 MOST_FAILED_TASKS = 1000
-_BY_HAND = "Somebody changed the database by hand, most likely. Repair does what would have followed."
-_DOUBTFUL = "Somebody went round the law by hand. Only a person can say what is true, and change the state along a legal move."
+_BY_HAND = "The database was probably changed by hand. Repair does what the engine would have done."
+_DOUBTFUL = (
+    "The law was bypassed by hand. A person must decide which state is right, and move the entity along a legal transition."
+)
 
 
 class Diagnosis(Struct, frozen=True, kw_only=True):
@@ -31,7 +33,7 @@ class Diagnosis(Struct, frozen=True, kw_only=True):
     finding: str
     advice: str
     repairable: bool = False
-    """`repair` can put it right without asking anybody."""
+    """`repair` can fix it without a person."""
 
 
 def diagnose(reader: Reader, machines: Machines, now: datetime) -> list[Diagnosis]:
@@ -45,7 +47,7 @@ def diagnose(reader: Reader, machines: Machines, now: datetime) -> list[Diagnosi
 
 
 def repair(work: Work, diagnoses: Sequence[Diagnosis]) -> None:
-    """Count anew what was counted wrongly, and do what would have followed had the engine been there."""
+    """Recount wrong counters, and do what the engine would have done."""
     found = {kind: [each.entity_id for each in diagnoses if each.kind == kind] for kind in Kind}
     held = work.transaction.find_held_tasks(found[Kind.WORKER]) if found[Kind.WORKER] else []
     task_ids = found[Kind.TASK] + [task_id for _, task_id, _ in held]
@@ -114,7 +116,7 @@ def _stalled(reader: Reader, machines: Machines) -> Iterator[Diagnosis]:
             subject="stalled",
             kind=Kind.RUN.value,
             entity_id=run_id,
-            finding="It is under way, but nothing in it moves and nobody is asked for anything.",
+            finding="It is under way, but none of its tasks can move and none waits for a person.",
             advice="Repair lets it follow its tasks; where one of them failed for good, retry, reset or skip that one.",
             repairable=True,
         )

@@ -1,4 +1,4 @@
-"""Duties: work in the background that belongs to nobody's request, each with a name, a rhythm of its own and its figures.
+"""Duties: background work that no request asks for, each with a name, its own schedule and its metrics.
 
     next_due ──▶ sleep until then, a wake-up or the interval ──▶ perform ──▶ figures, hooks
                                                                     └── failed: log, pause that doubles, try again

@@ -61,7 +61,7 @@ Hook = Callable[[EngineEvent], None]
 
 
 class Hooks:
-    """Hands every event to whoever has attached."""
+    """Passes every event to the attached hooks."""
 
     def __init__(self) -> None:
         self._attached: tuple[Hook, ...] = ()

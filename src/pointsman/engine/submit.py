@@ -118,7 +118,7 @@ def _check_links(tasks: Sequence[NewTask], known: Mapping[str, int]) -> list[Pro
     problems: list[Problem] = []
     for index, task in enumerate(tasks):
         if len(problems) >= MOST_SUGGESTIONS:
-            break  # to look for what may have been meant takes long, and nobody reads it all
+            break  # suggestions are slow, and ten are enough
         linked = (*task.depends_on, *([task.parent] if task.parent is not None else []))
         problems += [
             Problem(f"tasks[{index}]", f"There is no task '{name}' in this run. {suggest(name, names)}")
@@ -224,7 +224,7 @@ def build_run(work: Work, new: NewRun, lifecycle: Lifecycle, tenant: str, cause:
 
 
 def check_tools(work: Work, tenant: str, new: Sequence[NewTask]) -> None:
-    """A tool that nobody declared has no breaker, and is most likely misspelt."""
+    """A tool that was never declared has no breaker, and is probably misspelled."""
     tools = {task.tool for task in new if task.tool is not None}
     if not tools:
         return
@@ -240,10 +240,10 @@ def check_tools(work: Work, tenant: str, new: Sequence[NewTask]) -> None:
 
 
 def check_gates(new: Sequence[NewTask], machine: Machine) -> None:
-    """A gate of a machine that knows none would wait for a person whom nobody can be."""
+    """A machine without gates has no transition that could approve one."""
     if any(guard.name == "is_gate" for move in machine.transitions for guard in move.guards):
         return
-    message = f"{machine.name} has no gates: nobody could approve it. Choose the lifecycle standard or approval."
+    message = f"{machine.name} has no gates: it could never be approved. Choose the lifecycle standard or approval."
     if problems := [Problem(f"tasks[{index}].gate", message) for index, task in enumerate(new) if task.gate]:
         raise RequestInvalid(problems)
 

@@ -1,4 +1,4 @@
-"""Waiting for news: whoever found nothing to do sleeps until some process has committed something for it."""
+"""Wake-ups: a coroutine that found nothing to do sleeps until a process commits something for it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pointsman.world import Sleep
 
 
 class Wakeups:
-    """Turns the news of a store into something that a coroutine can wait for."""
+    """Turns the wake-ups of a store into futures."""
 
     def __init__(self, store: Store, sleep: Sleep) -> None:
         self._loop = asyncio.get_running_loop()
@@ -24,24 +24,24 @@ class Wakeups:
         self._stop()
         self._spread(~Wakeup.NOTHING)
 
-    def expect(self, news: Wakeup) -> asyncio.Future[None]:
-        """Something to wait for; ask for it before looking, so that nothing slips by between looking and waiting."""
+    def expect(self, wakeup: Wakeup) -> asyncio.Future[None]:
+        """A future for the next such wake-up. Ask for it before you look, so that none is missed between looking and waiting."""
         future = self._loop.create_future()
-        self._waiting.append((news, future))
+        self._waiting.append((wakeup, future))
         return future
 
-    def listen(self, news: Wakeup, heard: Callable[[], None]) -> Callable[[], None]:
-        """Call `heard` whenever there are such news, until what is returned is called."""
-        listener = (news, heard)
+    def listen(self, wakeup: Wakeup, heard: Callable[[], None]) -> Callable[[], None]:
+        """Call `heard` at every such wake-up, until the returned function is called."""
+        listener = (wakeup, heard)
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener)
 
     def pause(self, seconds: float) -> asyncio.Future[None]:
-        """How long to wait at most; cancel it when nobody waits any longer."""
+        """A timeout; cancel it when it is no longer needed."""
         return asyncio.ensure_future(self._sleep(seconds))
 
     async def wait(self, expected: asyncio.Future[None], pause: asyncio.Future[None]) -> None:
-        """Until the news are there, or the pause is over."""
+        """Until the wake-up or the end of the pause."""
         try:
             await asyncio.wait({expected, pause}, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -50,17 +50,17 @@ class Wakeups:
     def forget(self, expected: asyncio.Future[None]) -> None:
         self._waiting = [each for each in self._waiting if each[1] is not expected]
 
-    def _hear(self, news: Wakeup) -> None:
-        """Called from the thread of whoever brings the news."""
-        with suppress(RuntimeError):  # the loop has been closed: nobody waits there any longer
-            self._loop.call_soon_threadsafe(self._spread, news)
+    def _hear(self, wakeup: Wakeup) -> None:
+        """Called in the thread of the store."""
+        with suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(self._spread, wakeup)
 
-    def _spread(self, news: Wakeup) -> None:
-        told = [future for wanted, future in self._waiting if wanted & news]
-        self._waiting = [each for each in self._waiting if not each[0] & news]
+    def _spread(self, wakeup: Wakeup) -> None:
+        told = [future for wanted, future in self._waiting if wanted & wakeup]
+        self._waiting = [each for each in self._waiting if not each[0] & wakeup]
         for future in told:
             if not future.done():
                 future.set_result(None)
         for wanted, heard in tuple(self._listeners):
-            if wanted & news:
+            if wanted & wakeup:
                 heard()

@@ -1,6 +1,6 @@
-"""Group commit: one thread takes whatever has arrived, has it decided in one transaction, and answers when that is durable.
+"""Group commit: one thread takes all waiting operations, decides them in one transaction, and answers when it is durable.
 
-While one batch is being written the next one gathers, so batches grow with the load, and nobody waits for company.
+While one batch is being written the next one gathers, so batches grow with the load, and no operation waits for others.
 """
 
 from __future__ import annotations
@@ -174,7 +174,7 @@ class Writer:
         )
 
     def _ask_again(self, operations: Sequence[Operation[Any]], error: OutcomeUnknown) -> list[Any]:
-        """What has an idempotency key can be asked again without doing it twice; the others hear that nobody knows."""
+        """Operations with an idempotency key can be repeated without a second effect; the others get OutcomeUnknown."""
         outcomes: list[Any] = [error] * len(operations)
         keyed = [index for index, operation in enumerate(operations) if operation.request]
         try:
@@ -193,7 +193,7 @@ class Writer:
             except OutcomeUnknown:
                 raise  # to try again could do it twice
             except (StoreBusy, StoreUnavailable, Conflict) as error:
-                # Whoever closes does not wait for a database that is away; a connection that was lost is tried once more.
+                # A closing engine does not wait for a database that is away; it retries a lost connection once.
                 is_away = isinstance(error, StoreUnavailable) and self._closing.is_set() and remaining < TRIES - 1
                 if not remaining or is_away:
                     log.warning("a batch was given up: %s", error, extra={"operations": len(operations)})
@@ -222,7 +222,7 @@ class Writer:
             _deliver(batch, outcomes)
 
     def _take(self) -> list[_Waiting]:
-        """What has arrived, up to a limit; a operation that wants a transaction of its own gets one."""
+        """What has arrived, up to a limit; an operation that needs its own transaction gets one."""
         with self._arrived:
             while not self._queue:
                 if self._closing.is_set():
@@ -254,7 +254,7 @@ def _deliver(batch: Sequence[_Waiting], outcomes: Sequence[Any]) -> None:
     for waiting, outcome in zip(batch, outcomes, strict=True):
         by_loop.setdefault(waiting.loop, []).append((waiting.future, outcome))
     for loop, answers in by_loop.items():
-        with suppress(RuntimeError):  # the loop has been closed: nobody waits there any longer
+        with suppress(RuntimeError):  # the loop is closed
             loop.call_soon_threadsafe(_resolve, answers)
 
 

@@ -135,7 +135,7 @@ class Reader(ABC):
         return self._all(Lane, "list_lanes")
 
     def list_workers(self, tenant: str) -> list[Worker]:
-        """The workers that serve this tenant, whoever owns them."""
+        """The workers that serve this tenant, of any owner."""
         return [worker.seen_by(tenant) for worker in self._all(Worker, "list_workers", tenant=tenant)]
 
     def list_breakers(self, tenant: str) -> list[Breaker]:

@@ -30,7 +30,7 @@ def explain_run(records: RunRecords, fleet: Fleet) -> Waiting | None:
         workers = "one worker" if run.worker_count == 1 else f"{run.worker_count} workers"
         return Waiting("no_worker", f"the run waits for {workers} of its own", run.entered_at)
     if records.takes(run, "checks_passed") and not records.takes(run, "complete"):
-        return Waiting("final_checks", "its tasks are done, and nobody has reported its final checks", run.entered_at)
+        return Waiting("final_checks", "its tasks are done, and its final checks have not been reported", run.entered_at)
     if not fleet.living(run.id):
         return Waiting("no_worker", "no worker is running it", run.entered_at)
     return None
@@ -62,7 +62,7 @@ def explain_task(task: Task, records: RunRecords, fleet: Fleet, blockers: Blocke
         return Waiting("retry_delay", "retry scheduled", task.entered_at, task.available_at)
     if task.phase == Phase.QUEUED:
         return _explain_queued(task, records.run, fleet)
-    return Waiting("start", "nobody has started it", task.entered_at) if records.takes(task, "ready") else None
+    return Waiting("start", "it has not been started", task.entered_at) if records.takes(task, "ready") else None
 
 
 def _explain_active(task: Task, fleet: Fleet) -> Waiting | None:
