@@ -1,4 +1,4 @@
-"""The outside world: time, ids, randomness, sleeping, the name of the process. It is passed in, so that a simulation can replace it."""
+"""The outside world: time, ids, randomness, sleeping, the process. It is passed in, so that a simulation can replace it."""
 
 from __future__ import annotations
 

@@ -18,9 +18,7 @@ from pointsman.store.rows import ZERO_USD, Breaker, Run, Task
 
 MOST_FAILED_TASKS = 1000
 _BY_HAND = "The database was probably changed by hand. Repair does what the engine would have done."
-_DOUBTFUL = (
-    "The law was bypassed by hand. A person must decide which state is right, and move the entity along a legal transition."
-)
+_DOUBTFUL = "The law was bypassed by hand. A person must decide which state is right, and move it along a legal transition."
 
 
 class Diagnosis(Struct, frozen=True, kw_only=True):

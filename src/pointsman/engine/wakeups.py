@@ -25,7 +25,7 @@ class Wakeups:
         self._spread(~Wakeup.NOTHING)
 
     def expect(self, wakeup: Wakeup) -> asyncio.Future[None]:
-        """A future for the next such wake-up. Ask for it before you look, so that none is missed between looking and waiting."""
+        """A future for the next such wake-up. Ask for it before you look, so that none is missed in between."""
         future = self._loop.create_future()
         self._waiting.append((wakeup, future))
         return future
