@@ -100,7 +100,9 @@ class Duties:
             except EngineClosed:
                 return
             except Exception as error:  # noqa: BLE001 - whatever it is, the next turn may go well, and the duty has to go on
-                pause = await self._fail(duty, error)
+                self._core.wakeups.forget(expected)
+                await self._core.wakeups.pause(await self._fail(duty, error))  # wake-ups do not shorten it
+                continue
             if duty.rest_seconds:
                 await self._core.wakeups.pause(duty.rest_seconds)
             if pause:

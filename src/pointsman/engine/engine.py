@@ -8,9 +8,9 @@ The operations are declared in `engine/operations/`; a method here is one of the
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 from collections.abc import Callable, Coroutine, Iterable, Mapping
-from contextlib import suppress
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -40,7 +40,7 @@ from pointsman.engine.operations.workers import (
 from pointsman.engine.queries import LONGEST_PAUSE_SECONDS, Core, Queries
 from pointsman.engine.timers import BATCH
 from pointsman.engine.writer import CommitMetrics
-from pointsman.errors import EngineClosed, PointsmanError, RequestError, StoreBusy, StoreError, StoreFull, StoreUnavailable
+from pointsman.errors import EngineClosed, PointsmanError, RequestError, StoreBusy, StoreFull, StoreUnavailable
 from pointsman.store.contract import Reader, Store, Wakeup
 from pointsman.store.rows import Task
 from pointsman.world import World
@@ -48,6 +48,7 @@ from pointsman.world import World
 TURNS_IN_A_LEASE = 3
 PURGE_SECONDS = 60.0
 
+log = logging.getLogger(__name__)
 P = ParamSpec("P")
 Answer = TypeVar("Answer")
 
@@ -307,5 +308,7 @@ class Engine(TenantEngine):
 
     async def _note_duty(self, name: str, error: Exception | None, failures: int) -> None:
         """Kept in the database, so that `status` shows it in any process; while the database is away, only the log has it."""
-        with suppress(StoreError, EngineClosed):
+        try:
             await self._core.writer.submit(NoteDuty(name=name, error=str(error) if error else None, failures=failures))
+        except Exception as trouble:  # noqa: BLE001 - the duty goes on, whether this is known or not
+            log.info("the state of duty %s could not be stored: %s", name, trouble, extra={"duty": name})

@@ -60,13 +60,35 @@ async def test_a_duty_that_fails_is_logged_counted_and_tried_again(
             metrics = engine.duty_metrics["sweep"]
             await until(lambda: metrics.failures_in_a_row >= 3)
             assert metrics.last_error == "RuntimeError: the disk is on fire"
-            fails = False
-            await until(lambda: metrics.failures_in_a_row == 0)
+            async with app.open(database_url, keeps=False) as elsewhere:
+                (failing,) = await elsewhere.list_duty_failures()
+                assert (failing.name, failing.error) == ("sweep", "the disk is on fire")
+                assert failing.failures >= 2
+                fails = False
+                await until(lambda: metrics.failures_in_a_row == 0)
+                while await elsewhere.list_duty_failures():  # noqa: ASYNC110 - it happens in another process
+                    await asyncio.sleep(0.01)
     assert metrics.failures >= 3
     failed = [record for record in caplog.records if record.levelno == logging.ERROR]
     assert {record.__dict__["duty"] for record in failed} == {"sweep"}
     assert "goes well again" in caplog.text
     assert sum(isinstance(event, DutyPerformed) and event.error is not None for event in events) == metrics.failures
+
+
+async def test_wake_ups_do_not_hurry_a_duty_that_fails(database_url: str) -> None:
+    tried = 0
+
+    async def perform() -> int:
+        nonlocal tried
+        tried += 1
+        raise RuntimeError("no")
+
+    async with app.open(database_url, keeps=False) as engine:
+        engine.start_duty(Duty(name="sweep", perform=perform, interval_seconds=60.0, wakes_on=Wakeup.EVENTS))
+        await until(lambda: engine.duty_metrics["sweep"].failures)
+        for _ in range(5):
+            await submit(engine, NewTask(name="a"))
+        assert tried < 5, "five wake-ups, and only the backoff brings another try"
 
 
 async def test_a_full_queue_turns_operations_away_and_says_when_to_come_back(database_url: str, clock: ManualClock) -> None:
