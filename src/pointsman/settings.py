@@ -26,6 +26,8 @@ PYPROJECT = "pyproject.toml"
 FOLDER = ".pointsman"
 """Where Pointsman keeps the database, logs and worker records of a project."""
 PREFIX = "POINTSMAN_"
+LOG = "LOG"
+"""The level of the log, which the command line reads by itself."""
 GIVEN_TO_TASKS = ("RUN_ID", "TASK_ID", "TASK_NAME", "ATTEMPT", "EPOCH", "OUTPUT", "COST", "LOG_DIR", "WORKER_ID", "CALL")
 """Variables with the same prefix that identify a task; they are not settings."""
 
@@ -341,7 +343,7 @@ def _read_environment(environ: Mapping[str, str]) -> _Source:
     source = _Source(given, Path.cwd(), lambda keys: Place(PREFIX + keys[0].upper(), 0, 0))
     for name in (each.removeprefix(PREFIX) for each in environ if each.startswith(PREFIX)):
         # Other programs may use the prefix, but a variable that is similar to a setting is a typo.
-        if name.lower() not in SETTINGS and name not in GIVEN_TO_TASKS and (close := nearest(name.lower(), SETTINGS)):
+        if name.lower() not in SETTINGS and name not in (*GIVEN_TO_TASKS, LOG) and (close := nearest(name.lower(), SETTINGS)):
             message, meant = f"There is no setting '{name.lower()}'.", " or ".join(PREFIX + each.upper() for each in close)
             source.findings.append(Finding("unknown-setting", source.place((name,)), message, f"Did you mean {meant}?"))
     return source

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 
 from pointsman.cli.output import count, show_seconds
 from pointsman.cli.project import Project
 from pointsman.errors import StoreError
+from pointsman.store.contract import Wakeup
 from pointsman.views.find import short
 from pointsman.views.runs import list_waiting
 from pointsman.views.values import NextStep, RunView, RunWaiting, Waiting
@@ -67,18 +70,26 @@ class WaitingPrinter:
     _told: set[tuple[str, str]] = field(default_factory=set)
 
     async def keep_telling(self) -> None:
-        """Look whenever nothing has moved for a moment; while much moves, from time to time only."""
-        position, silence = None, 0.0
-        while True:
-            try:
-                before, position = position, await self.project.engine.last_position()
-                silence = silence + LOOK_SECONDS
-                if position == before or silence >= LONGEST_SECONDS:
-                    silence = 0.0
+        """Look when something has moved and then nothing for a moment; and from time to time in any case."""
+        moved = asyncio.Event()
+        stop = self.project.engine.listen(Wakeup.EVENTS, moved.set)
+        try:
+            while True:
+                await self._settle(moved)
+                with suppress(StoreError):  # the worker says so when the database is away
                     await self.look()
-            except StoreError:
-                pass  # the worker says so when the database is away
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(LONGEST_SECONDS):
+                        await moved.wait()
+        finally:
+            stop()
+
+    async def _settle(self, moved: asyncio.Event) -> None:
+        for _ in range(round(LONGEST_SECONDS / LOOK_SECONDS)):
+            moved.clear()
             await self.project.world.sleep(LOOK_SECONDS)
+            if not moved.is_set():
+                break
 
     async def look(self) -> None:
         now = self.project.world.clock.now()

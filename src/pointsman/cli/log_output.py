@@ -62,12 +62,12 @@ _handler = LogHandler()
 
 def configure_logging(level: str | None, *, as_json: bool) -> None:
     """From flags, or from POINTSMAN_LOG: a level, followed by `:json` for JSON lines."""
-    from_environment, _, form = os.environ.get("POINTSMAN_LOG", "").lower().partition(":")
+    variable = os.environ.get("POINTSMAN_LOG", "")
+    from_environment, _, form = variable.lower().partition(":")
     wanted = level or from_environment or "warning"
     if wanted not in LEVELS or form not in ("", "json"):
-        raise click.UsageError(
-            f"POINTSMAN_LOG is '{wanted}'. Use one of {', '.join(LEVELS)}, followed by ':json' for JSON lines."
-        )
+        choices = ", ".join(LEVELS)
+        raise click.UsageError(f"POINTSMAN_LOG is '{variable}'. Use one of {choices}; add ':json' for JSON lines.")
     _handler.setFormatter(JsonFormatter() if as_json or form == "json" else TextFormatter())
     logger = logging.getLogger("pointsman")
     logger.handlers[:] = [_handler]

@@ -230,6 +230,7 @@ async def show_workers(project: Project, *, show_all: bool, as_json: bool) -> No
     if as_json:
         click.echo(show_json(workers))
         return
+    await show_failing_duties(project)
     if not workers:
         click.echo("No worker is running. Start one: pointsman worker", err=True)
         return

@@ -15,6 +15,7 @@ from pointsman.errors import NotFound, Problem, RequestInvalid
 MAX_NAME_BYTES = 200
 MAX_TEXT_BYTES = 1_048_576
 MAX_WORDS_BYTES = 2_000
+MAX_IDS = 10_000
 MAX_JSON_DEPTH = 200
 MAX_SECONDS = 10 * 366 * 86_400.0
 MAX_COUNT = 1_000_000
@@ -70,6 +71,15 @@ def words(path: str, values: object) -> Iterator[Problem]:
 
 def tenants(path: str, values: object) -> Iterator[Problem]:
     return iter(()) if values == "all" else words(path, values)
+
+
+def ids(path: str, values: object) -> Iterator[Problem]:
+    """A list of ids; unknown ones are not an error."""
+    if not isinstance(values, list | tuple | set | frozenset) or len(values) > MAX_IDS:
+        yield Problem(path, f"It is {brief(values)}, and must be a list of at most {MAX_IDS:,} ids.")
+        return
+    for index, value in enumerate(values):
+        yield from name(f"{path}[{index}]", value)
 
 
 def count(path: str, value: object, low: int = 1, high: int = MAX_COUNT) -> Iterator[Problem]:

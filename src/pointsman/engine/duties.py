@@ -62,16 +62,16 @@ class DutyMetrics:
     last_error: str | None = None
 
 
-Notice = Callable[[str, Exception | None, int], Awaitable[None]]
-"""Told when a duty fails, and when it goes well again: its name, the error or None, and how many failures in a row."""
+NoteFailure = Callable[[str, Exception | None, int], Awaitable[None]]
+"""Called when a duty fails, and when it works again: its name, the error or None, the failures in a row."""
 
 
 class Duties:
     """Performs the registered duties, each in a task of its own."""
 
-    def __init__(self, core: Core, notice: Notice) -> None:
+    def __init__(self, core: Core, note: NoteFailure) -> None:
         self._core = core
-        self._notice = notice
+        self._note = note
         self._metrics: dict[str, DutyMetrics] = {}
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -97,6 +97,7 @@ class Duties:
             expected = self._core.wakeups.expect(duty.wakes_on)
             try:
                 pause = await self._take_turn(duty)
+                await self._recover(duty)
             except EngineClosed:
                 return
             except Exception as error:  # noqa: BLE001 - whatever it is, the next turn may go well, and the duty has to go on
@@ -130,11 +131,14 @@ class Duties:
             metrics.performed += 1
         metrics.done += done
         self._core.hooks.emit(DutyPerformed(duty.name, metrics.last_seconds, done))
-        if metrics.failures_in_a_row:
-            log.info("duty %s goes well again", duty.name, extra={"duty": duty.name, "failures": metrics.failures_in_a_row})
-            metrics.failures_in_a_row, metrics.last_error = 0, None
-            await self._notice(duty.name, None, 0)
         return done
+
+    async def _recover(self, duty: Duty) -> None:
+        metrics = self._metrics[duty.name]
+        if metrics.failures_in_a_row:
+            log.info("duty %s works again", duty.name, extra={"duty": duty.name, "failures": metrics.failures_in_a_row})
+            metrics.failures_in_a_row, metrics.last_error = 0, None
+            await self._note(duty.name, None, 0)
 
     async def _fail(self, duty: Duty, error: Exception) -> float:
         """How long to wait: longer after each failure in a row, so that a duty that fails for ever costs little."""
@@ -155,5 +159,5 @@ class Duties:
             extra={"duty": duty.name, "failures": metrics.failures_in_a_row},
         )
         self._core.hooks.emit(DutyPerformed(duty.name, metrics.last_seconds, 0, error))
-        await self._notice(duty.name, error, metrics.failures_in_a_row)
+        await self._note(duty.name, error, metrics.failures_in_a_row)
         return pause

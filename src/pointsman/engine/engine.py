@@ -11,6 +11,7 @@ import asyncio
 import logging
 import math
 from collections.abc import Callable, Coroutine, Iterable, Mapping
+from datetime import timedelta
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -18,7 +19,7 @@ from msgspec.structs import replace
 
 from pointsman.engine import checks
 from pointsman.engine.claims import Claim
-from pointsman.engine.doctor import Diagnosis
+from pointsman.engine.doctor import Diagnosis, diagnose
 from pointsman.engine.duties import Duties, Duty, DutyMetrics
 from pointsman.engine.hooks import Hook
 from pointsman.engine.machines import Machines
@@ -42,11 +43,13 @@ from pointsman.engine.timers import BATCH
 from pointsman.engine.writer import CommitMetrics
 from pointsman.errors import EngineClosed, PointsmanError, RequestError, StoreBusy, StoreFull, StoreUnavailable
 from pointsman.store.contract import Reader, Store, Wakeup
-from pointsman.store.rows import Task
+from pointsman.store.rows import DutyFailure, Task
 from pointsman.world import World
 
 TURNS_IN_A_LEASE = 3
 PURGE_SECONDS = 60.0
+FAILING_FOR = timedelta(minutes=3)
+"""A duty that fails is tried again at least every minute: what is older comes from a process that has ended."""
 
 log = logging.getLogger(__name__)
 P = ParamSpec("P")
@@ -233,6 +236,16 @@ class Engine(TenantEngine):
     def attach(self, hook: Hook) -> Callable[[], None]:
         """Call `hook` with every event of the engine itself (`engine/hooks.py`); returns what detaches it."""
         return self._core.hooks.attach(hook)
+
+    # the whole database, of all tenants
+
+    async def list_duty_failures(self) -> list[DutyFailure]:
+        """Duties that fail at the moment, in any process on this database."""
+        return await self._ask(lambda reader: reader.list_duty_failures(reader.now() - FAILING_FOR))
+
+    async def diagnose(self) -> list[Diagnosis]:
+        """What is stuck in the whole database, why, and what would help."""
+        return await self._ask(lambda reader: diagnose(reader, self._core.machines, reader.now()))
 
     # upkeep
 

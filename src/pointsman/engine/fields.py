@@ -22,7 +22,7 @@ import msgspec
 from msgspec import NODEFAULT, Struct
 
 from pointsman.engine import checks
-from pointsman.errors import Problem, suggest
+from pointsman.errors import NotFound, Problem, suggest
 
 Schema = dict[str, Any]
 INLINE: Final = "inline"
@@ -97,7 +97,10 @@ class _Leaf:
             value = msgspec.convert(raw, self.type)
         except msgspec.ValidationError:
             value = raw  # the rule says what it must be
-        problems += self.rule.check(path, value)
+        try:
+            problems += self.rule.check(path, value)
+        except NotFound as error:  # of an id that cannot exist: one problem among others
+            problems.append(Problem(path, str(error)))
         return value
 
     def schema(self) -> Schema:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 
 from msgspec import Struct
+
+log = logging.getLogger(__name__)
 
 
 class EngineEvent(Struct, frozen=True):
@@ -76,8 +79,12 @@ class Hooks:
         return detach
 
     def emit(self, event: EngineEvent) -> None:
+        """What a hook raises is logged, and harms neither the engine nor the other hooks."""
         for hook in self._attached:
-            hook(event)
+            try:
+                hook(event)
+            except Exception:
+                log.exception("a hook failed at %s", type(event).__name__)
 
     def __bool__(self) -> bool:
         return bool(self._attached)

@@ -81,6 +81,9 @@ class Operation(Struct, Generic[Answer], frozen=True, kw_only=True):
     shares_transaction: ClassVar[bool] = True
     """False for what locks rows as it finds them, and so must hold nothing before."""
 
+    is_bounded: ClassVar[bool] = True
+    """False for heartbeats and upkeep: to refuse them when the writer is overloaded would only cause more work."""
+
     caller: Annotated[Caller, HIDDEN] = ANYBODY
     request_id: Annotated[Name | None, "An idempotency key: the same key and request have one effect and one answer."] = None
 
@@ -105,7 +108,9 @@ class Operation(Struct, Generic[Answer], frozen=True, kw_only=True):
         if self.request_id is None:
             return None
         bare = replace(self, caller=ANYBODY, request_id=None)
-        return Request(name_of(type(self)), self.request_id, hashlib.sha256(msgspec.json.encode(bare)).hexdigest())
+        return Request(
+            name_of(type(self)), self.request_id, hashlib.sha256(msgspec.json.encode(bare, order="deterministic")).hexdigest()
+        )
 
 
 class Recorded(Operation[Answer], Generic[Answer], frozen=True, kw_only=True):

@@ -18,6 +18,11 @@ PEOPLE: Mapping[Kind, tuple[str, ...]] = {
 WORKERS = ("complete", "fail", "expire", "cancel", "ask", "overspend", "skip", "checks_passed", "checks_failed")
 
 
+def list_signals(kind: Kind) -> str:
+    """The description of a field that takes one of them."""
+    return f"One of: {', '.join(PEOPLE[kind])}."
+
+
 def check_person(work: Work, row: Entity, kind: Kind, signal: str) -> None:
     """Refuse a signal, or a trigger that stands for one, that only the engine or the worker of an attempt may send."""
     allowed = PEOPLE[kind]

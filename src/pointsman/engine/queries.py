@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Collection, Iterator
-from datetime import timedelta
 from typing import TypeVar
 
 from pointsman.engine import checks
 from pointsman.engine.batch import Decider
-from pointsman.engine.doctor import Diagnosis, diagnose
 from pointsman.engine.hooks import Hooks
 from pointsman.engine.machines import Machines
 from pointsman.engine.operation import Caller
@@ -22,7 +20,6 @@ from pointsman.store.rows import (
     Attempt,
     Breaker,
     Dependency,
-    DutyFailure,
     Entity,
     Lane,
     Notice,
@@ -36,8 +33,6 @@ from pointsman.store.rows import (
 from pointsman.world import World
 
 LONGEST_PAUSE_SECONDS = 60.0
-FAILING_FOR = timedelta(minutes=3)
-"""A duty that fails is tried again at least every minute: what is older comes from a process that has ended."""
 HELD_BACK_SECONDS = 0.05
 """No wake-up tells when a transaction ends that moved nothing, but kept others from being shown."""
 PAGE = 1000
@@ -117,7 +112,7 @@ class Queries:
 
     async def find_runs(self, run_ids: Collection[str]) -> list[Run]:
         """These runs; unknown ids are left out."""
-        checks.refuse(checks.words("run_ids", list(run_ids)))
+        checks.refuse(checks.ids("run_ids", list(run_ids)))
         return await self._ask(lambda reader: reader.find_runs(self.tenant, run_ids))
 
     async def match_runs(self, part: str, *, limit: int = 100) -> list[Run]:
@@ -152,7 +147,7 @@ class Queries:
 
     async def count_tasks(self, run_ids: Collection[str]) -> list[tuple[str, str, str | None, int]]:
         """(run, phase, outcome, how many) of the tasks of these runs."""
-        checks.refuse(checks.words("run_ids", list(run_ids)))
+        checks.refuse(checks.ids("run_ids", list(run_ids)))
         return await self._ask(lambda reader: reader.count_tasks(self.tenant, run_ids))
 
     async def get_machine(self, entity: Entity | Transition) -> Machine:
@@ -229,17 +224,9 @@ class Queries:
         """(machine, from, to, how often, mean seconds in the state left)."""
         return await self._ask(lambda reader: reader.measure_transitions(self.tenant))
 
-    async def list_duty_failures(self) -> list[DutyFailure]:
-        """Duties that fail at the moment, in any process on this database."""
-        return await self._ask(lambda reader: reader.list_duty_failures(reader.now() - FAILING_FOR))
-
     async def is_held_back(self) -> bool:
         """Whether the stream holds transitions back until a transaction that still runs has ended."""
         return await self._ask(lambda reader: reader.is_held_back())
-
-    async def diagnose(self) -> list[Diagnosis]:
-        """What is stuck in the whole database, why, and what would help."""
-        return await self._ask(lambda reader: diagnose(reader, self._core.machines, reader.now()))
 
     async def _ask(self, query: Callable[[Reader], Answer]) -> Answer:
         return await self._core.ask(query)

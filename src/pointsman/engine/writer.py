@@ -38,6 +38,8 @@ FIRST_PAUSE_SECONDS = 0.02
 MAX_QUEUE = 10_000
 """How many operations wait for the writer at most; further ones are refused, so that memory and answers stay bounded."""
 LONGEST_RETRY_AFTER_SECONDS = 30.0
+WARN_EVERY = 1000
+"""So many refused operations are one line of the log."""
 CLOSED = "The engine has been closed. Open it again."
 
 log = logging.getLogger(__name__)
@@ -117,23 +119,24 @@ class Writer:
             length = len(self._queue)
             if self._is_over:
                 future.set_exception(EngineClosed(CLOSED))
-            elif length < self.max_queue:
+            elif length < self.max_queue or not operation.is_bounded:
                 self._queue.append(_Waiting(operation, self.clock.monotonic(), loop, future))
                 self._arrived.notify()
-        if not future.done() and length >= self.max_queue:
-            future.set_exception(self._turn_away(length))
+            else:
+                future.set_exception(self._refuse(length))
         return future
 
     @property
     def queue_length(self) -> int:
         return len(self._queue)
 
-    def _turn_away(self, length: int) -> Overloaded:
+    def _refuse(self, length: int) -> Overloaded:
         """The queue is full: try again when half of it should have been written."""
         seconds = min(max(0.1, self.metrics.seconds_each * length / 2), LONGEST_RETRY_AFTER_SECONDS)
+        if not self.metrics.turned_away % WARN_EVERY:
+            log.warning("the queue of the writer is full", extra={"queue_length": length, "retry_after_seconds": seconds})
         self.metrics.turned_away += 1
         self.hooks.emit(Overload(length, seconds))
-        log.warning("the queue of the writer is full", extra={"queue_length": length, "retry_after_seconds": seconds})
         return Overloaded(length, seconds)
 
     def close(self) -> None:

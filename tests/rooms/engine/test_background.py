@@ -71,7 +71,7 @@ async def test_a_duty_that_fails_is_logged_counted_and_tried_again(
     assert metrics.failures >= 3
     failed = [record for record in caplog.records if record.levelno == logging.ERROR]
     assert {record.__dict__["duty"] for record in failed} == {"sweep"}
-    assert "goes well again" in caplog.text
+    assert "works again" in caplog.text
     assert sum(isinstance(event, DutyPerformed) and event.error is not None for event in events) == metrics.failures
 
 
@@ -160,3 +160,58 @@ async def test_workers_are_woken_when_something_changes_for_what_they_run(databa
         reply = await engine.send_heartbeat(worker.id, [(claim.task_id, claim.epoch)])
         told = reply.lost or reply.cancelled or reply.paused or reply.worker.drain_wanted
         assert told, "the heartbeat after it has the details"
+
+
+async def test_a_hook_that_raises_harms_nothing(database_url: str, clock: ManualClock) -> None:
+    raised: set[str] = set()
+
+    def hook(event: EngineEvent) -> None:
+        raised.add(type(event).__name__)
+        raise RuntimeError("a broken hook")
+
+    async with open_engine(database_url, clock) as engine:
+        engine.attach(hook)
+        worker = await register(engine, lease_seconds=10)
+        await submit(engine, NewTask(name="a"))
+        await claim_one(engine, worker)
+        with pytest.raises(NotFound):
+            await engine.signal_run("nobody", "cancel")
+        await asyncio.gather(engine.signal_worker(worker.id, "terminate"), submit(engine, NewTask(name="b")))
+        engine.start_duty(Duty(name="sweep", perform=nothing, interval_seconds=0.01, wakes_on=Wakeup.EVENTS))
+        await until(lambda: engine.duty_metrics["sweep"].performed > 1)
+        assert len(await engine.list_runs()) == 2, "nothing was done twice"
+        assert engine.duty_metrics["sweep"].failures == 0
+    assert raised >= {"BatchCommitted", "OperationRefused", "LeasesLost", "DutyPerformed"}
+
+
+async def nothing() -> int:
+    return 0
+
+
+async def test_heartbeats_and_upkeep_pass_a_full_queue(database_url: str, clock: ManualClock) -> None:
+    async with open_engine(database_url, clock) as engine:
+        worker = await register(engine)
+        engine._core.writer.max_queue = 0
+        with pytest.raises(Overloaded):
+            await submit(engine, NewTask(name="a"))
+        assert (await engine.send_heartbeat(worker.id)).worker.id == worker.id
+        assert await engine.tend() == 0
+
+
+async def test_a_duty_recovers_also_when_nothing_is_due(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pointsman.engine.duties.FIRST_BACKOFF_SECONDS", 0.01)
+    asked = 0
+
+    async def next_due() -> float:
+        nonlocal asked
+        asked += 1
+        if asked == 1:
+            raise RuntimeError("the clock is broken")
+        return 60.0
+
+    async with app.open(database_url, keeps=False) as engine:
+        engine.start_duty(Duty(name="sweep", perform=nothing, interval_seconds=60.0, next_due=next_due))
+        metrics = engine.duty_metrics["sweep"]
+        await until(lambda: metrics.failures)
+        await until(lambda: not metrics.failures_in_a_row)
+        assert metrics.last_error is None

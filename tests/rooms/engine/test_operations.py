@@ -17,6 +17,7 @@ from pointsman.engine.operation import Caller, Operation, answer_type, name_of, 
 from pointsman.engine.operations import OPERATIONS
 from pointsman.engine.operations.attempts import AttemptReport, ReportAttempt
 from pointsman.engine.operations.runs import SetBudget, SignalRun, SubmitRun
+from pointsman.engine.operations.workers import RegisterWorker
 from pointsman.engine.submit import NewRun, NewTask
 from pointsman.errors import KeyReused, LeaseLost, RequestInvalid
 
@@ -41,12 +42,27 @@ def test_a_parameter_that_is_added_is_validated_hashed_and_in_the_schema() -> No
         read_operation(SignalRunLoudly, {"run_id": "run_1", "signal": "pause", "volume": "3"})
 
 
+BY_HAND = {"claim_tasks": {"wait_seconds"}, "send_heartbeat": set(), "report_attempts": set()}
+"""Methods that do more than to perform their operation, with the parameters that the operation does not have."""
+ENGINE = TenantEngine.__new__(TenantEngine)
+"""Calls make operations at once, and perform them when they are awaited: no database is needed for that."""
+
+
 def test_every_operation_is_a_method_of_the_engine_with_its_fields_as_parameters() -> None:
     for name, operation in OPERATIONS.items():
         assert name == name_of(operation)
         if name == "give_up_tasks":
             continue  # follows from a heartbeat
-        assert inspect.iscoroutinefunction(getattr(TenantEngine, name)) or callable(getattr(TenantEngine, name))
+        fields = [field.name for field in msgspec.structs.fields(operation)]
+        if name in BY_HAND:
+            parameters = set(inspect.signature(getattr(TenantEngine, name)).parameters) - {"self"} - BY_HAND[name]
+            assert parameters <= set(fields), name
+        else:
+            # The type checker sees the fields; at run time, an unknown one is refused, and so is one too few.
+            with pytest.raises(TypeError):
+                getattr(ENGINE, name)(nonsense=1)
+            given = {field.name: None for field in msgspec.structs.fields(operation) if field.required}
+            getattr(ENGINE, name)(**given).close()
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
@@ -172,3 +188,42 @@ async def test_one_key_is_one_operation_whatever_its_signal(database_url: str, c
         await engine.report_attempt(claim.task_id, claim.epoch, report=AttemptReport(cost_usd=Decimal(1)), request_id="k")
         with pytest.raises(KeyReused):
             await engine.complete_task(claim.task_id, claim.epoch, request_id="k")
+
+
+@pytest.mark.parametrize(
+    ("body", "path"),
+    [
+        ({"reports": []}, "reports"),
+        ({"reports": [{"task_id": "t", "epoch": 1, "signal": "ask"}]}, "reports[0].question"),
+        ({"reports": [{"task_id": "t", "epoch": 1, "signal": "complete"}], "request_id": "key"}, "request_id"),
+        ({"reports": [{"task_id": "t", "epoch": 1, "request_id": "key"}]}, "request_id"),
+        ({"reports": [{"task_id": 5, "epoch": 1}]}, "reports[0].task_id"),
+    ],
+)
+def test_reports_that_come_together_are_checked_like_single_ones(body: dict[str, Any], path: str) -> None:
+    with pytest.raises(RequestInvalid) as refused:
+        read_operation(OPERATIONS["report_attempts"], body)
+    assert [problem.path for problem in refused.value.problems] == [path]
+
+
+def test_an_impossible_id_is_one_problem_among_others() -> None:
+    with pytest.raises(RequestInvalid) as refused:
+        read_operation(SetBudget, {"run_id": 5, "budget_usd": "x"})
+    assert {problem.path for problem in refused.value.problems} == {"run_id", "budget_usd"}
+
+
+def test_the_order_of_a_set_does_not_change_the_hash_of_a_request() -> None:
+    one = RegisterWorker("w", capabilities={"a", "b", "c", "d"}, request_id="k")
+    two = RegisterWorker("w", capabilities={"d", "c", "b", "a"}, request_id="k")
+    assert one.request == two.request
+
+
+def test_a_request_cannot_ask_for_the_tasks_of_other_tenants() -> None:
+    assert "serves" not in schema_of(OPERATIONS["register_worker"])["properties"]
+    with pytest.raises(RequestInvalid, match="serves: There is no such field"):
+        read_operation(OPERATIONS["register_worker"], {"name": "spy", "serves": "all"})
+
+
+def test_only_the_engine_itself_answers_for_the_whole_database() -> None:
+    for name in ("diagnose", "repair", "tend", "list_duty_failures", "for_tenant"):
+        assert not hasattr(TenantEngine, name)

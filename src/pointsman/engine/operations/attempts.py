@@ -58,8 +58,8 @@ class ReportAttempt(Operation[Task], frozen=True):
     def needs(self) -> Needs:
         return Needs(task_ids=(self.task_id,), subtasks_of=(self.task_id,) if self.signal else ())
 
-    def check(self, found: Sequence[Problem]) -> Iterable[Problem]:  # noqa: ARG002
-        if self.signal == "ask" and not self.report.question:
+    def check(self, found: Sequence[Problem]) -> Iterable[Problem]:
+        if not found and self.signal == "ask" and not self.report.question:
             yield Problem("question", "It is missing. Give the question with the signal.")
 
     def decide(self, work: Work) -> Callable[[], Task]:
@@ -113,6 +113,16 @@ class ReportAttempts(Operation[list[Any]], frozen=True):
     """Report several attempts at once; each is accepted or refused on its own."""
 
     reports: Annotated[Sequence[ReportAttempt], "At least one report, of one tenant."]
+
+    def check(self, found: Sequence[Problem]) -> Iterable[Problem]:
+        if found:
+            return
+        if not self.reports:
+            yield Problem("reports", "It is empty, and must be a list of at least one report.")
+        if self.request_id or any(report.request_id for report in self.reports):
+            yield Problem("request_id", "The epoch makes a report safe to repeat. Leave the key out, or report one by one.")
+        for index, report in enumerate(self.reports):
+            yield from (Problem(f"reports[{index}].{each.path}", each.message) for each in report.check(()))
 
     @property
     def needs(self) -> Needs:

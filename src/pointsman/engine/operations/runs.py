@@ -9,7 +9,7 @@ from typing import Annotated
 from pointsman.engine import budgets, checks, runs, submit, tasks
 from pointsman.engine.fields import INLINE, Amount, Json, RunId, Text
 from pointsman.engine.operation import Needs, Operation, Recorded
-from pointsman.engine.people import check_person
+from pointsman.engine.people import check_person, list_signals
 from pointsman.engine.submit import NewRun, NewTask
 from pointsman.engine.work import Work
 from pointsman.errors import Problem, RequestInvalid
@@ -67,7 +67,7 @@ class SignalRun(Recorded[Run], frozen=True):
     """Send a run what a person decides (cancel, pause, resume, retry), or how its final checks went."""
 
     run_id: Annotated[RunId, "The run."]
-    signal: Annotated[Text, "One of: cancel, pause, resume, retry, ready, checks_passed, checks_failed."]
+    signal: Annotated[Text, list_signals(Kind.RUN)]
     output: Annotated[Json, "The result of the run; any JSON."] = None
 
     @property

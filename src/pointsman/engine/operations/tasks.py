@@ -8,7 +8,7 @@ from typing import Annotated
 from pointsman.engine import runs, tasks
 from pointsman.engine.fields import TaskId, Text
 from pointsman.engine.operation import Needs, Recorded
-from pointsman.engine.people import check_person
+from pointsman.engine.people import check_person, list_signals
 from pointsman.engine.tasks import Report
 from pointsman.engine.work import Work
 from pointsman.errors import Problem
@@ -20,7 +20,7 @@ class SignalTask(Recorded[Task], frozen=True):
     """Send a task what a person decides."""
 
     task_id: Annotated[TaskId, "The task."]
-    signal: Annotated[Text, "One of: approve, reject, accept, answer, cancel, skip, reset, retry, resume, ready."]
+    signal: Annotated[Text, list_signals(Kind.TASK)]
     answer: Annotated[Text | None, "The answer to its question, with the signal answer."] = None
     comment: Annotated[Text | None, "What the next attempt should know, with the signal reject."] = None
 
@@ -28,8 +28,8 @@ class SignalTask(Recorded[Task], frozen=True):
     def needs(self) -> Needs:
         return Needs(task_ids=(self.task_id,), subtasks_of=(self.task_id,))
 
-    def check(self, found: Sequence[Problem]) -> Iterable[Problem]:  # noqa: ARG002
-        if self.signal == "answer" and not self.answer:
+    def check(self, found: Sequence[Problem]) -> Iterable[Problem]:
+        if not found and self.signal == "answer" and not self.answer:
             yield Problem("answer", "It is missing. Give the answer with the signal.")
 
     def decide(self, work: Work) -> Callable[[], Task]:

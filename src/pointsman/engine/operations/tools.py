@@ -30,8 +30,8 @@ class DeclareTool(Operation[Breaker], frozen=True):
     rate_count: Annotated[Count | None, "How many attempts may begin in any `rate_seconds`."] = None
     rate_seconds: Annotated[RateSeconds | None, "See `rate_count`."] = None
 
-    def check(self, found: Sequence[Problem]) -> Iterable[Problem]:  # noqa: ARG002
-        if (self.rate_count is None) != (self.rate_seconds is None):
+    def check(self, found: Sequence[Problem]) -> Iterable[Problem]:
+        if not found and (self.rate_count is None) != (self.rate_seconds is None):
             message = "A rate is so many in so many seconds: say both rate_count and rate_seconds, or neither."
             yield Problem("rate_count", message)
 

@@ -20,6 +20,7 @@ class Upkeep(Operation[int], frozen=True):
     """Deals with what is due, up to a limit; the answer is how much that was."""
 
     shares_transaction: ClassVar[bool] = False
+    is_bounded: ClassVar[bool] = False
 
     limit: int = timers.BATCH
     skip: int = 0
@@ -51,7 +52,9 @@ class PurgeKeys(Upkeep, frozen=True):
 
 
 class NoteDuty(Operation[None], frozen=True):
-    """Keep that a duty fails in this process, or that it goes well again: then `error` is None."""
+    """Keep that a duty fails in this process, or that it works again: then `error` is None."""
+
+    is_bounded: ClassVar[bool] = False
 
     name: str
     error: str | None

@@ -11,9 +11,9 @@ from msgspec import Struct
 
 from pointsman.engine import claims, tasks, workers
 from pointsman.engine.claims import Claim
-from pointsman.engine.fields import Attempts, Count, Name, RunId, Seconds, Tenants, Text, Words, WorkerId
+from pointsman.engine.fields import HIDDEN, Attempts, Count, Name, RunId, Seconds, Tenants, Text, Words, WorkerId
 from pointsman.engine.operation import Needs, Operation, Recorded, Stage
-from pointsman.engine.people import check_person
+from pointsman.engine.people import check_person, list_signals
 from pointsman.engine.work import Cause, Work
 from pointsman.errors import NotFound
 from pointsman.kernel.machine import Kind, Phase
@@ -30,7 +30,7 @@ class RegisterWorker(Operation[Worker], frozen=True):
     max_concurrent_tasks: Annotated[Count, "How many tasks it may hold at once."] = 1
     lease_seconds: Annotated[Seconds, "It is lost when it has been silent for so long."] = 30.0
     lifecycle: Annotated[Name, "The lifecycle that it follows; it may serve tasks of any."] = DEFAULT
-    serves: Annotated[Tenants, 'The tenants that it serves besides its own, or "all".'] = ()
+    serves: Annotated[Tenants, HIDDEN, 'Other tenants that it serves, or "all"; set by operators only.'] = ()
 
     def decide(self, work: Work) -> Callable[[], Worker]:
         machine = work.machines.lifecycle(self.lifecycle).of_kind(Kind.WORKER)
@@ -65,7 +65,7 @@ class SignalWorker(Recorded[Worker], frozen=True):
     """Send a worker what a person decides (pause, resume, drain, terminate), or report an error of its own (fail)."""
 
     worker_id: Annotated[WorkerId, "The worker."]
-    signal: Annotated[Text, "One of: pause, resume, drain, terminate, assign, fail, expire."]
+    signal: Annotated[Text, list_signals(Kind.WORKER)]
     retryable: Annotated[bool, "Of fail: the worker can go on."] = False
 
     @property
@@ -107,6 +107,8 @@ class HeartbeatReply(Struct, frozen=True, kw_only=True):
 
 class SendHeartbeat(Operation[HeartbeatReply], frozen=True):
     """Renew the lease of a worker, and learn which of its attempts to end."""
+
+    is_bounded: ClassVar[bool] = False
 
     worker_id: Annotated[WorkerId, "The worker."]
     attempts: Annotated[Attempts, "Pairs of task and epoch: all attempts that it knows to hold."] = ()
