@@ -53,7 +53,7 @@ class Decider:
         self.hooks.emit(LeasesLost(len(work.leases_lost)))
         for run_id, task_id, epoch, worker_id in work.leases_lost:
             where = {"run": run_id, "task": task_id, "attempt": epoch, "worker": worker_id}
-            log.warning("an attempt lost its lease", extra=where)
+            log.info("an attempt lost its lease", extra=where)
 
 
 def _load(work: Work, operations: Sequence[Operation[Any]]) -> None:

@@ -118,7 +118,7 @@ class Attempt:
         finally:
             self._free()
             self._context.note(self.claim, verdict)
-            log.info("attempt of %s ends: %s", self.claim.name, verdict, extra=where)
+            log.info("attempt of %s ends: %s", self.claim.name, type(verdict).__name__.lower(), extra=where)
 
     @property
     def is_running(self) -> bool:
