@@ -28,7 +28,7 @@ from tests.rooms.store.store_fixture import (
     update,
 )
 
-from pointsman.store.rows import Dependency, Entity, Notice, Run, Task
+from pointsman.store.rows import Dependency, DutyFailure, Entity, Notice, Run, Task
 from pointsman.store.rows import Transition as Event
 
 # Workers.
@@ -617,3 +617,19 @@ def test_results_are_those_of_the_named_tasks_and_their_subtasks(db: StoreFixtur
         ]
         assert reader.list_results(GLOBEX, run.id, ["whole"]) == []
         assert reader.list_results(ACME, run.id, []) == []
+
+
+def test_a_failing_duty_is_kept_until_it_works_again_or_is_forgotten(db: StoreFixture) -> None:
+    failing = DutyFailure(name="timers", process="box:1", failures=1, error=WORDS, failed_at=AT)
+    elsewhere = replace(failing, process="box:2", failed_at=AT + SECOND)
+    worse = replace(failing, failures=2, failed_at=AT + 2 * SECOND)
+    with db.transaction() as begun:
+        for failure in (failing, elsewhere, worse):
+            begun.save_duty_failure(failure)
+    with db.transaction() as begun:
+        assert begun.list_duty_failures(AT) == [worse, elsewhere]
+        assert begun.list_duty_failures(AT + SECOND) == [worse], "only what is later"
+        begun.drop_duty_failures("timers", "box:1", AT)
+        assert begun.list_duty_failures(AT) == [elsewhere]
+        begun.drop_duty_failures("journal", "box:3", AT + 2 * SECOND)
+        assert begun.list_duty_failures(AT) == [], "what is older is dropped, too"

@@ -180,6 +180,9 @@ _STATE = (
     "INSERT INTO state (machine_id, name, phase, outcome, initial, kind) VALUES (5000, 'A', '{phase}', {outcome}, :no, 'run')"
 )
 UNSPEAKABLE: dict[str, str] = {
+    "a duty that has failed zero times": (
+        "INSERT INTO duty_failure (name, process, failures, error, failed_at) SELECT 'a', 'b', 0, 'c', created_at FROM tenant"
+    ),
     "a task that waits for itself": "INSERT INTO dependency (task_id, depends_on_id) VALUES ('any', 'any')",
     "a machine of version 0": _MACHINE.format(version=0, kind="run"),
     "a machine of an unknown kind": _MACHINE.format(version=1, kind="cow"),
