@@ -39,7 +39,7 @@ async def _resume(name: str | None, asked: Asked, flags: dict[str, Any]) -> int:
         if run.phase == Phase.DONE:
             view = await project.view_run(run.id)
             retry = f"Retry it: {project.hint('retry', short(run.id))}"
-            what = retry if view.find_step("retry") else "Start a new run: pointsman run"
+            what = retry if view.find_step("retry") else "Run the flow again."
             click.echo(f"{run.name} ({short(run.id)}) has ended: {run.state}. {what}", err=True)
             return 0 if run.outcome == Outcome.SUCCESS else 1
         after = await project.engine.last_position()

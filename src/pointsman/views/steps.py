@@ -50,7 +50,7 @@ def steps_of_run(records: RunRecords, now: datetime) -> Iterator[NextStep]:
         forecast = Forecast(records, now)
         if not records.takes(run, signal) or not forecast.signal_run(signal):
             continue
-        if signal != "retry" or _leads_on(forecast.run):
+        if signal != "retry" or (_leads_on(forecast.run) and not any(map(_is_broke, forecast.reopened()))):
             effect = _describe_run_step(signal, forecast, run)
             yield NextStep(operation=signal, target=run.id, effect=effect, run_state=forecast.run.name)
 
@@ -60,6 +60,8 @@ def steps_of_task(task: Task, records: RunRecords, now: datetime) -> Iterator[Ne
     for signal in PEOPLE[Kind.TASK]:
         forecast = Forecast(records, now)
         if not records.takes(task, signal) or not forecast.signal_task(task, signal):
+            continue
+        if signal in MENDING and signal != "skip" and _is_broke(task):
             continue
         if signal in ("cancel", "reject") or _leads_on(forecast.run):
             yield NextStep(
@@ -99,9 +101,12 @@ def find_lost(records: RunRecords) -> Task | None:
 
 
 def _can_be_mended(task: Task, records: RunRecords) -> bool:
+    return any(records.takes(task, signal) for signal in (("skip",) if _is_broke(task) else MENDING))
+
+
+def _is_broke(task: Task) -> bool:
     """A task that has spent its budget would start without money, so it can only be skipped."""
-    ways = ("skip",) if task.trigger == OVERSPEND else MENDING
-    return any(records.takes(task, signal) for signal in ways)
+    return task.trigger == OVERSPEND
 
 
 def _mending_steps(records: RunRecords, now: datetime) -> Iterator[NextStep]:

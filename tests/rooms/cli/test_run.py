@@ -112,7 +112,7 @@ async def test_what_cannot_succeed_any_more_is_not_offered_to_be_tried_again(pro
     assert why in out.decode()
     assert "pointsman retry" not in out.decode()
     code, said = await project.call("resume")
-    assert (code, said.strip().endswith("Start a new run: pointsman run")) == (1, True)
+    assert (code, said.strip().endswith("Run the flow again.")) == (1, True)
 
 
 async def test_a_run_that_was_paused_is_waited_for_and_that_is_said(project: Project) -> None:
