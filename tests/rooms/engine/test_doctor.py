@@ -130,7 +130,7 @@ async def test_a_run_that_stands_still_follows_its_tasks(database_url: str, cloc
         (found,) = await diagnose(engine, "stalled")
         assert found.entity_id == run.id
         assert found.repairable
-        assert "nothing in it moves" in found.finding
+        assert "none of its tasks can move" in found.finding
         assert found in await engine.repair()
         assert await diagnose(engine, "stalled") == []
         assert await state_of(engine, run) in ("WAITING", "FAILED")

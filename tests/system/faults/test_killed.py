@@ -22,6 +22,7 @@ from pointsman.store.rows import Worker
 WORKSHOP = """
 import asyncio, json, sys
 from pointsman import app
+from pointsman.engine.operations.attempts import AttemptReport
 from pointsman.engine.submit import NewRun, NewTask
 from pointsman.errors import LeaseLost
 
@@ -43,7 +44,7 @@ async def work(engine, name):
             say("claimed", claim.task_id, claim.epoch)
         for claim in claims:
             try:
-                await engine.complete_task(claim.task_id, claim.epoch, output=[name, claim.epoch])
+                await engine.complete_task(claim.task_id, claim.epoch, AttemptReport(output=[name, claim.epoch]))
             except LeaseLost:
                 continue
             say("completed", claim.task_id, claim.epoch, [name, claim.epoch])
@@ -59,7 +60,7 @@ asyncio.run(main(sys.argv[1], sys.argv[2]))
 
 HOLDER = """
 import asyncio, sys
-from pointsman import app
+from pointsman import AttemptReport, app
 
 async def main(url):
     async with app.open(url, keeps=False) as engine:
@@ -70,17 +71,17 @@ async def main(url):
         await asyncio.to_thread(sys.stdin.readline)
         beats.cancel()
         try:
-            await engine.complete_task(claim.task_id, claim.epoch, output="of a zombie")
+            await engine.complete_task(claim.task_id, claim.epoch, AttemptReport(output="of a zombie"))
             print("completed", flush=True)
         except Exception as error:
             print(type(error).__name__, flush=True)
-        lost = (await engine.heartbeat(worker.id, [(claim.task_id, claim.epoch)])).lost
+        lost = (await engine.send_heartbeat(worker.id, [(claim.task_id, claim.epoch)])).lost
         print("lost", len(lost), flush=True)
 
 async def beat(engine, worker, claim):
     while True:
         await asyncio.sleep(0.2)
-        await engine.heartbeat(worker.id, [(claim.task_id, claim.epoch)])
+        await engine.send_heartbeat(worker.id, [(claim.task_id, claim.epoch)])
 
 asyncio.run(main(sys.argv[1]))
 """
@@ -89,6 +90,7 @@ asyncio.run(main(sys.argv[1]))
 WRITER = """
 import asyncio, json, sys
 from pointsman import app
+from pointsman.engine.operations.attempts import AttemptReport
 from pointsman.engine.submit import NewRun, NewTask
 from pointsman.errors import StoreError
 from pointsman.engine.operations.attempts import AttemptReport
