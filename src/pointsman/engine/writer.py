@@ -199,7 +199,8 @@ class Writer:
                 # A closing engine does not wait for a database that is away; it retries a lost connection once.
                 is_away = isinstance(error, StoreUnavailable) and self._closing.is_set() and remaining < TRIES - 1
                 if not remaining or is_away:
-                    log.warning("a batch was given up: %s", error, extra={"operations": len(operations)})
+                    # Its callers get the error, and say so.
+                    log.info("a batch was given up: %s", error, extra={"operations": len(operations)})
                     raise
                 self.hooks.emit(BatchRetried(error))
             self.metrics.retries += 1

@@ -203,6 +203,7 @@ async def test_limits_hold_while_nobody_can_be_told_of_costs(sqlite_url: str, tm
             child = read_process(int((tmp_path / "pid").read_text()))
             assert child is not None
             with closing(apsw.Connection(sqlite_url.removeprefix("sqlite:///"))) as other:
+                other.set_busy_timeout(5000)
                 other.execute("BEGIN IMMEDIATE")
                 async with asyncio.timeout(20):
                     while is_alive(child.pid, child.started_ticks):  # noqa: ASYNC110

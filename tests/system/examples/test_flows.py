@@ -187,8 +187,9 @@ def test_one_red_cell_fails_the_matrix_and_says_which(project: Project) -> None:
         test.read_text("utf-8").replace("moment.astimezone().astimezone(UTC)", "moment.astimezone(None).replace(tzinfo=UTC)")
     )
     tasks = project.run("matrix.yaml -i zones=UTC,UTC-9", code=1)
-    cells = {name: task["state"] for name, task in tasks.items() if name.startswith("test[")}
-    assert cells == {"test[0]": "SUCCEEDED", "test[1]": "SUCCEEDED", "test[2]": "FAILED", "test[3]": "FAILED"}
+    cells = [task["state"] for name, task in tasks.items() if name.startswith("test[")]
+    assert cells[:2] == ["SUCCEEDED", "SUCCEEDED"]
+    assert "FAILED" in cells[2:], "one of them; the run ends with the first, perhaps before the second begins"
     assert tasks["verdict"]["phase"] != "done"
 
 

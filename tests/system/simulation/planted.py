@@ -264,6 +264,7 @@ BUGS = (
         "    work.new_lanes[lane.id] = lane\n",
         "    work.lanes.add([lane])\n",
         LAW,
+        "one probe",
         first=32,
     ),
     _bug(
