@@ -29,6 +29,7 @@ tour: $(VENV)/run.stamp
 	@$(BIN)/python examples/tour.py machines
 
 test: lint
+	@$(BIN)/python -m compileall -q src tests  # as an installed program is, whatever PYTHONDONTWRITEBYTECODE says
 	$(BIN)/python -m pytest -n auto --dist worksteal
 
 lint: $(VENV)/test.stamp

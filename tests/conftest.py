@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,6 +23,11 @@ def pytest_configure() -> None:
     # A background job of a shell ignores SIGINT, and so would every process that the tests start.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    """One more than there are cores: many tests wait for a process, a lease or a disk."""
+    return (os.cpu_count() or 1) + 1
 
 
 def pytest_unconfigure() -> None:

@@ -26,11 +26,10 @@ class Machines:
         """Store every machine of every lifecycle, and learn the numbers of those that are stored already."""
         stored = {(row.name, row.version): row for row in transaction.list_machines()}
         for machine, text in self._in_use():
-            fingerprint = take_fingerprint(machine)
             row = stored.get((machine.name, machine.version))
             if row is None:
-                row = transaction.insert_machine(machine, fingerprint=fingerprint, definition=text)
-            elif row.fingerprint != fingerprint:
+                row = transaction.insert_machine(machine, fingerprint=take_fingerprint(machine), definition=text)
+            elif row.definition != text and row.fingerprint != take_fingerprint(machine):
                 raise LifecycleError(
                     f"Version {machine.version} of {machine.name} is already in use with other transitions. "
                     f"Give the changed lifecycle '{machine.lifecycle}' a new version number."

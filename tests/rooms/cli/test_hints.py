@@ -134,7 +134,11 @@ def execute(stage: Stage, scene: Scene, run: Run, command: str, effect: str) -> 
 
 
 def look(scene: Scene, run: Run) -> tuple[Run, dict[str, Task]]:
-    return scene.do(lambda engine: engine.get_run(run.id)), scene.tasks(run)
+    async def read(engine: Engine) -> tuple[Run, list[Task]]:
+        return await engine.get_run(run.id), await engine.list_tasks(run.id)
+
+    found, tasks = scene.do(read)
+    return found, {task.name: task for task in tasks}
 
 
 def check_effect(effect: str, before: tuple[Run, dict[str, Task]], after: tuple[Run, dict[str, Task]]) -> None:

@@ -119,7 +119,7 @@ BUGS = (
         "    breakers.leave(work, task)\n    task.current_attempt = None\n",
         "    task.current_attempt = None\n",
         "one probe",
-        first=11,
+        first=43,
     ),
     _bug(
         "whoever looks at a tool trusts what was seen before the lock",
@@ -134,6 +134,7 @@ BUGS = (
         "timedelta(seconds=breaker.rate_seconds or 0) - _EPOCH",
         "timedelta(seconds=(breaker.rate_seconds or 0) / 2) - _EPOCH",
         LIMITS,
+        first=32,
     ),
     _bug(
         "whoever begins in the same commit is not counted",
@@ -172,7 +173,7 @@ BUGS = (
         'or row.outcome != "success"',
         COUNTS,
         LAW,
-        first=144,
+        first=24,
     ),
     _bug("what was freed is not begun", "engine.follow", "        work.waiting += freed\n", "", "what can begin begins"),
     _bug(

@@ -1,4 +1,4 @@
-"""Some hundred seeds keep every promise, and a seed always tells the same story."""
+"""A hundred seeds keep every promise, and a seed always tells the same story."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from tests.system.simulation.run import run_seed
 from tests.system.simulation.tally import Tally
 
 ROOT = Path(__file__).parents[3]
-CHUNK = 100
-SEEDS = 200
+CHUNK = 25
+SEEDS = 100
 FEWEST_EXPLAINED = {"task": 0.16, "key": 0.8, "breaker": 0.8}
 """The share of histories that has to be explained: four fifths of what was. Most tasks are of a lifecycle without a model."""
 
