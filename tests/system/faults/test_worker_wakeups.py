@@ -36,6 +36,9 @@ async def test_a_paused_run_is_suspended_before_the_next_heartbeat(database_url:
         async with project.engine() as engine:
             await engine.signal_run(run_id, "resume")
         await worker.until(lambda: not any(_is_stopped(each.pid) for each in find_work(run_id)))
+        assert (await project.call("cancel", run_id))[0] == 0
+        await worker.until(lambda: not find_work(run_id))
+    await check_everything(project)
 
 
 def _is_stopped(pid: int) -> bool:
