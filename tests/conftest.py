@@ -20,6 +20,7 @@ settings.load_profile("pointsman")
 
 def pytest_configure() -> None:
     databases.claim_ownership()
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(databases.find_home()))
     # A background job of a shell ignores SIGINT, and so would every process that the tests start.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -28,6 +29,11 @@ def pytest_configure() -> None:
 def pytest_xdist_auto_num_workers() -> int:
     """One more than there are cores: many tests wait for a process, a lease or a disk."""
     return (os.cpu_count() or 1) + 1
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest tests first, so that no process is left alone with them at the end."""
+    items.sort(key=lambda item: "/simulation/" not in item.nodeid)
 
 
 def pytest_unconfigure() -> None:

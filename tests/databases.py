@@ -102,7 +102,7 @@ def end_ownership() -> None:
     if os.environ.get(_OWNER) != str(os.getpid()):
         return
     del os.environ[_OWNER]
-    for folder in _home().glob(f"{_PREFIX}*"):
+    for folder in find_home().glob(f"{_PREFIX}*"):
         owner = int(folder.name.removeprefix(_PREFIX))
         if owner == os.getpid() or not _is_alive(owner):
             _clear(folder)
@@ -191,7 +191,7 @@ def _in_database(server: str, name: str) -> str:
 @contextmanager
 def _made_once(name: str) -> Iterator[Path]:
     claim_ownership()
-    folder = _home() / f"{_PREFIX}{os.environ[_OWNER]}"
+    folder = find_home() / f"{_PREFIX}{os.environ[_OWNER]}"
     folder.mkdir(exist_ok=True)
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -199,8 +199,8 @@ def _made_once(name: str) -> Iterator[Path]:
 
 
 @cache
-def _home() -> Path:
-    """In memory if there is room: copying a database of 8 MB takes 20 ms there, and up to 300 ms on a busy disk."""
+def find_home() -> Path:
+    """A folder for databases: in memory if there is room. A copy of 8 MB takes 20 ms there, and up to 300 on a busy disk."""
     if os.access(_MEMORY, os.W_OK) and shutil.disk_usage(_MEMORY).free > _ROOM_BYTES:
         return _MEMORY
     return Path(tempfile.gettempdir())

@@ -62,7 +62,7 @@ class Server:
 @contextmanager
 def own_server(home: Path | None = None) -> Iterator[Server]:
     """Below `home`, or where the others are."""
-    folder = Path(tempfile.mkdtemp(prefix="pointsman-own-", dir=home or databases._home()))
+    folder = Path(tempfile.mkdtemp(prefix="pointsman-own-", dir=home or databases.find_home()))
     try:
         server = Server(folder)
         yield server
