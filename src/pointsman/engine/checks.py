@@ -39,7 +39,7 @@ def brief(value: object) -> str:
 def text(path: str, value: object, limit: int = MAX_TEXT_BYTES) -> Iterator[Problem]:
     """What both databases can keep."""
     if not isinstance(value, str):
-        yield Problem(path, f"It is {brief(value)}, and must be text.")
+        yield Problem(path, f"Must be text, not {brief(value)}.")
         return
     if "\0" in value:
         yield Problem(path, "It contains a NUL character. Remove it.")
@@ -61,7 +61,7 @@ def name(path: str, value: object) -> Iterator[Problem]:
 
 def words(path: str, values: object) -> Iterator[Problem]:
     if isinstance(values, str) or not isinstance(values, list | tuple | set | frozenset):
-        yield Problem(path, f"It is {brief(values)}, and must be a list of words.")
+        yield Problem(path, f"Must be a list of words, not {brief(values)}.")
         return
     problems = [problem for index, word in enumerate(values) for problem in name(f"{path}[{index}]", word)]
     yield from problems
@@ -76,7 +76,7 @@ def tenants(path: str, values: object) -> Iterator[Problem]:
 def ids(path: str, values: object) -> Iterator[Problem]:
     """A list of ids; unknown ones are not an error."""
     if not isinstance(values, list | tuple | set | frozenset) or len(values) > MAX_IDS:
-        yield Problem(path, f"It is {brief(values)}, and must be a list of at most {MAX_IDS:,} ids.")
+        yield Problem(path, f"Must be a list of at most {MAX_IDS:,} ids, not {brief(values)}.")
         return
     for index, value in enumerate(values):
         yield from name(f"{path}[{index}]", value)
@@ -84,23 +84,23 @@ def ids(path: str, values: object) -> Iterator[Problem]:
 
 def count(path: str, value: object, low: int = 1, high: int = MAX_COUNT) -> Iterator[Problem]:
     if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
-        yield Problem(path, f"It is {brief(value)}, and must be a whole number from {low} to {high}.")
+        yield Problem(path, f"Must be a whole number from {low} to {high}, not {brief(value)}.")
 
 
 def whole(path: str, value: object) -> Iterator[Problem]:
     if not isinstance(value, int) or isinstance(value, bool):
-        yield Problem(path, f"It is {brief(value)}, and must be a whole number.")
+        yield Problem(path, f"Must be a whole number, not {brief(value)}.")
 
 
 def seconds(path: str, value: object) -> Iterator[Problem]:
     """Above zero, up to ten years."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= MAX_SECONDS:
-        yield Problem(path, f"It is {brief(value)}, and must be a number of seconds above 0 and up to ten years.")
+        yield Problem(path, f"Must be a number of seconds above 0 and up to ten years, not {brief(value)}.")
 
 
 def number(path: str, value: object, low: float, high: float) -> Iterator[Problem]:
     if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
-        yield Problem(path, f"It is {brief(value)}, and must be a number from {low:g} to {high:g}.")
+        yield Problem(path, f"Must be a number from {low:g} to {high:g}, not {brief(value)}.")
 
 
 def amount(path: str, value: object) -> Iterator[Problem]:
@@ -108,22 +108,22 @@ def amount(path: str, value: object) -> Iterator[Problem]:
     is_amount = isinstance(value, Decimal) and value.is_finite() and 0 <= value < MAX_USD
     if not is_amount or (isinstance(value, Decimal) and value % SMALLEST_USD):
         wanted = "an amount of dollars from 0 to 100 million, as a Decimal with up to six places"
-        yield Problem(path, f"It is {brief(value)}, and must be {wanted}.")
+        yield Problem(path, f"Must be {wanted}, not {brief(value)}.")
 
 
 def truth(path: str, value: object) -> Iterator[Problem]:
     if not isinstance(value, bool):
-        yield Problem(path, f"It is {brief(value)}, and must be True or False.")
+        yield Problem(path, f"Must be True or False, not {brief(value)}.")
 
 
 def one_of(path: str, value: object, allowed: tuple[str, ...]) -> Iterator[Problem]:
     if value not in allowed:
-        yield Problem(path, f"It is {brief(value)}, and must be one of {', '.join(allowed)}.")
+        yield Problem(path, f"Must be one of {', '.join(allowed)}, not {brief(value)}.")
 
 
 def instant(path: str, value: object) -> Iterator[Problem]:
     if not (isinstance(value, datetime) and value.tzinfo is not None):
-        yield Problem(path, f"It is {brief(value)}, and must be an instant with its time zone.")
+        yield Problem(path, f"Must be an instant with its time zone, not {brief(value)}.")
 
 
 def json(path: str, value: object) -> Iterator[Problem]:
@@ -167,11 +167,11 @@ def identity_problems(kind: str, _: str, value: object) -> Iterator[Problem]:
 def attempts(path: str, value: object) -> Iterator[Problem]:
     """Pairs of a task id and the epoch of an attempt."""
     if not isinstance(value, list | tuple):
-        yield Problem(path, f"It is {brief(value)}, and must be a list of pairs of a task id and an epoch.")
+        yield Problem(path, f"Must be a list of pairs of a task id and an epoch, not {brief(value)}.")
         return
     for index, each in enumerate(value):
         if not isinstance(each, list | tuple) or len(each) != 2:
-            yield Problem(f"{path}[{index}]", f"It is {brief(each)}, and must be a pair of a task id and an epoch.")
+            yield Problem(f"{path}[{index}]", f"Must be a pair of a task id and an epoch, not {brief(each)}.")
             continue
         identity("task", each[0])
         yield from whole(f"{path}[{index}]", each[1])

@@ -127,7 +127,7 @@ class _Many:
 
     def problems(self, path: str, value: Any) -> Iterator[Problem]:
         if not isinstance(value, list | tuple):
-            yield Problem(path, f"It is {checks.brief(value)}, and must be a list.")
+            yield Problem(path, f"Must be a list, not {checks.brief(value)}.")
             return
         for index, each in enumerate(value):
             yield from self.inner.problems(f"{path}[{index}]", each)
@@ -161,7 +161,7 @@ class _Struct:
 
     def problems(self, path: str, value: Any) -> Iterator[Problem]:
         if not isinstance(value, self.type):
-            yield Problem(path, f"It is {checks.brief(value)}, and must be a {self.type.__name__}.")
+            yield Problem(path, f"Must be a {self.type.__name__}, not {checks.brief(value)}.")
             return
         prefix = f"{path}." if path else ""
         for field in self.fields:
@@ -171,7 +171,7 @@ class _Struct:
 
     def read(self, path: str, raw: Any, problems: list[Problem]) -> Any:
         if not isinstance(raw, dict):
-            problems.append(Problem(path, f"It is {checks.brief(raw)}, and must be an object."))
+            problems.append(Problem(path, f"Must be an object, not {checks.brief(raw)}."))
             return None
         prefix = f"{path}." if path else ""
         known = list(self.keys())

@@ -59,8 +59,8 @@ TABLES = (
     "idempotency_key",
 )  # fmt: skip
 ADVICE = re.compile(
-    r"must be|are allowed|go no deeper|Names are unique|may say|Did you mean|Known:|Remove|Repair|Give|Use|Split|Keep|Say"
-    r"|Name it|Flatten|Pass|Check|Declare|Submit|neither|Replace|Write|announced|Store"
+    r"[Mm]ust be|[Mm]ust have|are allowed|go no deeper|Names are unique|may say|Did you mean|Known:|Remove|Repair|Give|Use"
+    r"|Split|Keep|Say|Name it|Flatten|Pass|Check|Declare|Submit|neither|Replace|Write|announced|Store"
 )
 
 
@@ -377,12 +377,12 @@ SHAPES: dict[str, tuple[dict[str, Any], str, str]] = {
     "another answer to an open circuit": (
         {"tasks": (NewTask(name="a", on_open_circuit="panic"),)},  # type: ignore[arg-type]
         "tasks[0].on_open_circuit",
-        "must be one of wait, fail",
+        "Must be one of wait, fail",
     ),
     "dependencies that are one word": (
         {"tasks": (NewTask(name="build"), NewTask(name="test", depends_on="build"))},
         "tasks[1].depends_on",
-        "must be a list of words",
+        "Must be a list of words",
     ),
 }
 

@@ -118,7 +118,7 @@ class ReportAttempts(Operation[list[Any]], frozen=True):
         if found:
             return
         if not self.reports:
-            yield Problem("reports", "It is empty, and must be a list of at least one report.")
+            yield Problem("reports", "Must have at least one report.")
         if self.request_id or any(report.request_id for report in self.reports):
             yield Problem("request_id", "The epoch makes a report safe to repeat. Leave the key out, or report one by one.")
         for index, report in enumerate(self.reports):

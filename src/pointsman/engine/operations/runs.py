@@ -56,7 +56,7 @@ class AddTasks(Recorded[list[Task]], frozen=True):
     def check(self, found: Sequence[Problem]) -> Iterable[Problem]:
         # How they hang together is checked when the tasks of the run are at hand.
         if not found and not self.tasks:
-            yield Problem("tasks", "It is empty, and must be a list of at least one task.")
+            yield Problem("tasks", "Must have at least one task.")
 
     def decide(self, work: Work) -> Callable[[], list[Task]]:
         rows = submit.extend_run(work, work.run(self.tenant, self.run_id), self.tasks, self.cause)
