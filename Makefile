@@ -8,8 +8,12 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 export PIP_ROOT_USER_ACTION = ignore
 
 SEEDS ?= 500
+KILLS ?= 100
+ZOMBIES ?= 20
+CUTS ?= 200
+RESTARTS ?= 10
 
-.PHONY: help run tour test lint simulate bench docs lock clean
+.PHONY: help run tour test lint simulate campaign bench docs lock clean
 
 help:
 	@echo "make run     set up .venv and run a flow: a fan-out, a retry, checks, a skipped branch"
@@ -17,6 +21,7 @@ help:
 	@echo "make test    set up .venv and run all checks and tests"
 	@echo "make lint    run only the static checks: ruff, mypy, import-linter"
 	@echo "make simulate SEEDS=500   run 500 seeds of the simulation, on all cores"
+	@echo "make campaign KILLS=100 ZOMBIES=20 CUTS=200 RESTARTS=10   break real workers, connections and servers"
 	@echo "make bench   measure kernel, engine and flows against peers and floors, and update docs/benchmarks.md"
 	@echo "make docs    regenerate the reference and the pictures of the shipped machines"
 	@echo "make lock    regenerate requirements/*.txt from pyproject.toml"
@@ -40,6 +45,9 @@ lint: $(VENV)/test.stamp
 
 simulate: $(VENV)/test.stamp
 	$(BIN)/python -m tests.system.simulation --seeds $(SEEDS)
+
+campaign: $(VENV)/test.stamp
+	$(BIN)/python -m tests.system.campaign --kills $(KILLS) --zombies $(ZOMBIES) --cuts $(CUTS) --restarts $(RESTARTS)
 
 docs: $(VENV)/run.stamp
 	$(BIN)/python docs/generate.py
