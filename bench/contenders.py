@@ -19,10 +19,10 @@ Answer = dict[str, Any]
 
 
 class Contender:
-    def __init__(self, module: str, *arguments: str, python: str = sys.executable) -> None:
+    def __init__(self, module: str, *arguments: str, python: str = sys.executable, folder: Path = ROOT) -> None:
         self.module = module
         self._process = subprocess.Popen(
-            [python, "-m", module, *arguments], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [python, "-m", module, *arguments], cwd=folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
 
     def ask(self, do: str, **request: Any) -> Answer:
