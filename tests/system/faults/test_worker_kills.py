@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 from pathlib import Path
 from random import Random
@@ -14,9 +13,9 @@ from tests.system.faults.project import PATIENCE_SECONDS, Command, Project, find
 
 from pointsman.store.rows import Run, Task
 
-KILLS = int(os.environ.get("POINTSMAN_KILLS", "100"))
-"""In all; as many as you like."""
-ROUNDS = 5
+KILLS = 40
+"""In all; `make campaign` kills as many workers as you like."""
+ROUNDS = 2
 FLOWS = ("one", "two")
 """At the same time, on one database and in one project."""
 DANGER = 2
