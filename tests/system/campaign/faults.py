@@ -73,8 +73,10 @@ def cut_connections(proxy: Proxy) -> Fault:
     async def cut(fleet: Fleet, number: int) -> None:
         done = 0
         while done < number:
-            await asyncio.sleep(fleet.chance.uniform(0.0, 0.1))
-            done += proxy.cut(fleet.chance)
+            await fleet.replace_ended()
+            await asyncio.sleep(fleet.chance.uniform(0.0, 0.2))
+            if any(not member.begun.empty() for member in fleet.members):  # a fleet that only starts would prove little
+                done += proxy.cut(fleet.chance)
 
     return cut
 

@@ -23,6 +23,8 @@ SLOTS = 2
 OPEN_RUNS = 3
 """So many runs are under way at any time."""
 MOST_RUNS = 10_000
+UNREACHABLE = 2
+"""The exit code of a command that cannot reach its database."""
 
 
 @dataclass(slots=True)
@@ -92,7 +94,7 @@ class Fleet:
     async def pick(self) -> Member:
         """A worker that may be lost."""
         while True:
-            await self._replace_ended()
+            await self.replace_ended()
             free = [each for each in self.members if not each.is_spared]
             if free:
                 member = self.chance.choice(free)
@@ -131,7 +133,7 @@ class Fleet:
 
     async def _have_ended(self) -> bool:
         """Every run has ended, and every worker has got so far that it can be sent home."""
-        await self._replace_ended()
+        await self.replace_ended()
         registered = {worker.name for worker in await self.engine.list_workers()}
         runs = await self.engine.list_runs(limit=MOST_RUNS)
         has_started = registered.issuperset(member.name for member in self.members)
@@ -154,12 +156,13 @@ class Fleet:
         held = await self.engine.list_held_tasks() if worker else []
         return any(worker and task.attempt_worker_id == worker.id and task.reclaim_count >= DANGER for task in held)
 
-    async def _replace_ended(self) -> None:
-        """A worker that was declared lost while it was frozen ends when it learns of it; it must say nothing else."""
+    async def replace_ended(self) -> None:
+        """A worker ends by itself when it learns that it was declared lost, or when it cannot reach its database at first."""
         for member in list(self.members):
             code = member.command.process.returncode
             if code is not None and not member.is_spared:
-                assert code == 0, member.command.said
+                said = member.command.said
+                assert code == 0 or (code == UNREACHABLE and "does not answer" in said), said
                 await self.replace(member)
 
 
