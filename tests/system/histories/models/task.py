@@ -20,7 +20,7 @@ from tests.system.histories.record import Record
 HELD_BY_AN_ATTEMPT = ("RUNNING", "VALIDATING")
 ENDED = ("SUCCEEDED", "SKIPPED", "FAILED", "TIMED_OUT", "BUDGET_EXCEEDED", "CANCELED")
 TO_BE_RETRIED = ("FAILED", "TIMED_OUT", "BUDGET_EXCEEDED")
-SKIPPABLE = ("PENDING", "QUEUED", "RETRYING", "WAITING_APPROVAL", "FAILED", "TIMED_OUT")
+SKIPPABLE = ("PENDING", "QUEUED", "RETRYING", "WAITING_APPROVAL", "FAILED", "TIMED_OUT", "BUDGET_EXCEEDED")
 OF_AN_ATTEMPT = ("complete_task", "fail_task", "ask", "signal_attempt", "note_attempt")
 LIFECYCLES = ("standard", "supervised")
 """Those whose tasks follow standard.task."""
@@ -300,7 +300,7 @@ class TaskModel:
 
     def _get_over(self, state: TaskState) -> Iterator[TaskState]:
         """What is not critical is passed over, and a run that has another try gives its tasks one."""
-        if state.state != "BUDGET_EXCEEDED" and not self.agreed.get("critical", True):
+        if not self.agreed.get("critical", True):
             yield replace(state, state="SKIPPED")
         if self.run.get("max_retries"):
             yield from self._obey(state, "retry", None)
