@@ -37,6 +37,8 @@ MOST_FAILURES_SHOWN = 10
 PATIENCE_SECONDS = 0.5
 LOOK_SECONDS = 0.05
 """Between two reads of the event stream: people do not see less."""
+LAG_SECONDS = 1.0
+"""Between two looks at the run itself: the event stream may lag behind it, while another transaction is open."""
 
 
 def worker_name() -> str:
@@ -72,6 +74,7 @@ async def _work(project: Project, run: Run, after: str | None, *, as_json: bool)
     following = Following(project, run.id, progress, view, worker, reasons, after)
     others = [
         asyncio.create_task(following.follow(), name="follow"),
+        asyncio.create_task(following.watch_run(), name="watch run"),
         asyncio.create_task(_tick(project, view), name="tick"),
         asyncio.create_task(reasons.keep_telling(), name="reasons"),
     ]
@@ -131,6 +134,14 @@ class Following:
                     await self._take(transition)
             except StoreError:
                 await self.project.world.sleep(RETRY_SECONDS)
+
+    async def watch_run(self) -> None:
+        """Drain the worker when the run has ended, even if the event stream does not show it yet."""
+        while True:
+            await self.project.world.sleep(LAG_SECONDS)
+            with suppress(StoreError):
+                if (await self.project.engine.get_run(self.run_id)).phase == Phase.DONE:
+                    self.worker.drain()
 
     async def catch_up(self) -> None:
         """Show what has happened since the last read, after the worker has ended."""

@@ -28,7 +28,7 @@ from pointsman.lifecycles import load_machine
 from pointsman.store.contract import Wakeup
 from pointsman.store.postgres.connections import explain, show
 from pointsman.store.postgres.listener import EVERYTHING
-from pointsman.store.postgres.store import PostgresStore, PostgresTransaction
+from pointsman.store.postgres.store import MIGRATION_LOCK, PostgresStore, PostgresTransaction
 from pointsman.store.rows import Breaker, Entity, Run, Task, Timer
 from pointsman.world import RandomIds
 
@@ -255,6 +255,55 @@ def test_the_stream_waits_for_an_open_transaction_at_a_prompt(store: PostgresSto
             seen, position = read_stream(store)
             assert seen == ["run_1"]
         assert read_stream(store, position)[0] == ["run_1", "run_2"]
+
+
+@contextmanager
+def outsider(url: str) -> Iterator[psycopg.Connection[Any]]:
+    """A session in a transaction, of a role that has no privilege on any table."""
+    with psycopg.connect(url) as session:
+        name = f"outsider_{session.info.backend_pid}"
+        session.execute(f"CREATE ROLE {name}".encode())
+        session.execute(f"SET LOCAL ROLE {name}".encode())
+        yield session
+        session.rollback()
+
+
+@pytest.mark.parametrize("kind", ["pg_advisory_lock_shared", "pg_advisory_lock"])
+def test_advisory_locks_of_outsiders_hold_up_neither_the_stream_nor_writers(
+    store: PostgresStore, postgres_url: str, kind: str
+) -> None:
+    prepare(store)
+    insert_run(store, "run_1", tasks=3)
+    with connect(postgres_url) as session:
+        ((key, last),) = session.execute("SELECT stream_lock(), max(position) FROM transition").fetchall()
+    with outsider(postgres_url) as session:
+        for position in (0, 1, last - 1, last):
+            session.execute(f"SELECT {kind}(%s)".encode(), [key + position])
+        insert_run(store, "run_2")
+        assert read_stream(store)[0][-1] == "run_2"
+        with store.read() as reader:
+            assert not reader.is_held_back()
+
+
+def test_a_database_that_is_up_to_date_opens_while_an_outsider_holds_the_lock_of_migrations(postgres_url: str) -> None:
+    with outsider(postgres_url) as session:
+        session.execute("SELECT pg_advisory_lock(%s)", [MIGRATION_LOCK])
+        session.execute("SET LOCAL statement_timeout = 0")
+        open_store(postgres_url).close()
+
+
+@pytest.mark.parametrize(("own", "limit"), [("0", "10s"), ("1h", "10s"), ("500ms", "500ms")])
+def test_a_transaction_that_moves_something_must_not_stay_idle(
+    store: PostgresStore, postgres_url: str, own: str, limit: str
+) -> None:
+    prepare(store)
+    insert_run(store, "run_1", tasks=1)
+    with connect(postgres_url) as session:
+        session.execute(f"SET idle_in_transaction_session_timeout = '{own}'".encode())
+        with session.transaction():
+            session.execute("UPDATE task SET state = 'CANCELED'")
+            assert session.execute("SHOW idle_in_transaction_session_timeout").fetchall() == [(limit,)]
+        assert session.execute("SHOW idle_in_transaction_session_timeout").fetchall() == [(own,)]
 
 
 @pytest.mark.parametrize("cursor", ["", "-", "7-", "7-x", "-7", "9999999999999999999", "1 - 2", "1.5"])

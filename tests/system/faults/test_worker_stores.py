@@ -13,6 +13,7 @@ import pytest
 from tests.system.faults.disk import fill, mounted
 from tests.system.faults.inquest import check_effects, check_everything
 from tests.system.faults.project import Project, tasks_of
+from tests.system.faults.prompt import prompt
 from tests.system.faults.server import own_server
 
 from pointsman.engine.engine import Engine
@@ -186,3 +187,18 @@ async def test_a_database_that_may_not_grow_is_said_and_work_goes_on_when_it_may
 
 async def _all_ended(engine: Engine) -> bool:
     return all([await has_ended(engine, run.id) for run in await engine.list_runs()])
+
+
+async def test_a_run_ends_although_an_open_transaction_holds_the_stream_back(tmp_path: Path, postgres_url: str) -> None:
+    project = Project(tmp_path, postgres_url)
+    flow = project.write_flow("{name: f, tasks: {a: {run: 'true'}}}")
+    other = await project.submit(flow)
+    with prompt(postgres_url) as session:
+        session.ask("BEGIN")
+        session.ask("UPDATE run SET state = 'PAUSED' WHERE id = :id", id=other)
+        async with project.start("run", flow) as run:
+            assert await run.wait() == 0, run.said
+            assert "1 succeeded of 1 task" in run.said
+        async with project.engine() as engine:
+            assert await engine.is_held_back()
+        session.ask("ROLLBACK")

@@ -342,27 +342,49 @@ CREATE UNIQUE INDEX transition_of_entity ON transition (entity_id, revision);
 -- advisory lock whose key is the last position that was assigned: its own positions will be larger. The lock lasts as long as the
 -- transaction, so every position up to the smallest key held is settled. Positions are assigned while the entity is locked, so the moves of
 -- each entity are in order.
+--
+-- Every role of the database can take advisory locks. So such a lock counts only if its transaction also holds the lock that it needs to
+-- write to `transition`: only roles that may write can take that one.
 CREATE FUNCTION stream_lock() RETURNS bigint LANGUAGE sql STABLE SET search_path FROM CURRENT AS $$
     SELECT (hashtext(current_schema()) & 32767)::bigint << 48
 $$;
 
 CREATE FUNCTION announce_moves() RETURNS void LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
+DECLARE
+    assigned bigint;
+    most_idle interval := '10 seconds';
 BEGIN
     IF coalesce(current_setting('pointsman.announced', true), '') = '' THEN
-        PERFORM pg_advisory_xact_lock_shared(stream_lock() + last_value - (NOT is_called)::integer) FROM transition_position_seq;
+        assigned := (SELECT last_value - (NOT is_called)::integer FROM transition_position_seq);
+        -- Another role may hold the key exclusively. A smaller key bounds readers as well, so there is no need to wait.
+        WHILE NOT pg_try_advisory_xact_lock_shared(stream_lock() + assigned) LOOP
+            IF assigned = 0 THEN
+                RAISE EXCEPTION 'pointsman: another session holds the advisory locks of the event stream' USING ERRCODE = 'lock_not_available';
+            END IF;
+            assigned := assigned - 1;
+        END LOOP;
+        -- Readers wait for this transaction, so it must not be left open, at an SQL prompt or by a process that has stopped.
+        IF current_setting('idle_in_transaction_session_timeout')::interval NOT BETWEEN '1 microsecond' AND most_idle THEN
+            PERFORM set_config('idle_in_transaction_session_timeout', extract(milliseconds FROM most_idle)::integer::text, true);
+        END IF;
         PERFORM set_config('pointsman.announced', 'yes', true);
     END IF;
 END $$;
 
--- The last settled position. Call this before the snapshot in which the stream is read.
+-- The last settled position. Call this before the snapshot in which the stream is read. A transaction that is not writing yet when the locks
+-- are read will be assigned positions after `assigned`, which was read before.
 CREATE FUNCTION stream_end() RETURNS bigint LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
 DECLARE
     assigned bigint := (SELECT last_value - (NOT is_called)::integer FROM transition_position_seq);
 BEGIN
-    RETURN (SELECT least(assigned, min(((classid::bigint & 65535) << 32) + objid::bigint))
-              FROM pg_locks
+    RETURN (WITH held AS MATERIALIZED (
+                SELECT * FROM pg_locks
+                 WHERE database = (SELECT oid FROM pg_database WHERE datname = current_database()) AND granted)
+            SELECT least(assigned, min(((classid::bigint & 65535) << 32) + objid::bigint))
+              FROM held
              WHERE locktype = 'advisory' AND objsubid = 1 AND classid::bigint >> 16 = stream_lock() >> 48
-               AND database = (SELECT oid FROM pg_database WHERE datname = current_database()));
+               AND virtualtransaction IN (SELECT virtualtransaction FROM held
+                                           WHERE locktype = 'relation' AND relation = 'transition'::regclass AND mode = 'RowExclusiveLock'));
 END $$;
 
 -- Events that moved nothing: an entity has been in a state for longer than it should.

@@ -352,19 +352,23 @@ def _migrate(connection: psycopg.Connection[Any], url: str) -> None:
     if version < OLDEST_SERVER:
         raise StoreUnusable(f"{url} is PostgreSQL {version // 10000}. Use PostgreSQL {OLDEST_SERVER // 10000} or later.")
     migrations = read_migrations(__package__)
+    if _find_version(connection, url, migrations) == len(migrations):
+        return  # without the lock: every role of the database could hold it
     with connection.transaction():
         connection.execute("SET LOCAL lock_timeout = 0")
         connection.execute("SELECT pg_advisory_xact_lock(%s)", [MIGRATION_LOCK])
         applied = _find_version(connection, url, migrations)
+        if applied is None:
+            connection.execute(QUERIES["create_migrations"])
         # The functions of the law keep this path: our schema comes before the temporary tables of the session that calls them.
         connection.execute("SELECT set_config('search_path', quote_ident(current_schema()) || ', pg_temp', true)")
-        for migration in migrations[applied:]:
+        for migration in migrations[applied or 0 :]:
             connection.execute(migration.sql.encode())
             connection.execute("INSERT INTO migration VALUES (%s, %s, clock_timestamp())", [migration.number, migration.name])
 
 
-def _find_version(connection: psycopg.Connection[Any], url: str, migrations: list[Migration]) -> int:
-    """The number of the last migration that was applied. Refuses tables of another program before anything is changed."""
+def _find_version(connection: psycopg.Connection[Any], url: str, migrations: list[Migration]) -> int | None:
+    """The number of the last migration that was applied; None in an empty schema. Refuses tables of another program."""
     ((schema,),) = connection.execute("SELECT current_schema()").fetchall()
     if schema is None:
         raise StoreUnusable(f"No schema in the search_path of {url} exists. Create it: CREATE SCHEMA pointsman.")
@@ -375,7 +379,7 @@ def _find_version(connection: psycopg.Connection[Any], url: str, migrations: lis
             raise StoreUnusable(
                 f"The schema {schema} of {url} has tables of another program ({', '.join(sorted(taken))}). {advice}"
             )
-        connection.execute(QUERIES["create_migrations"])
+        return None
     try:
         ((applied,),) = connection.execute(QUERIES["find_version"]).fetchall()
     except psycopg.errors.UndefinedColumn:
