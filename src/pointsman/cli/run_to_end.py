@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import socket
+import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
@@ -39,6 +40,23 @@ LOOK_SECONDS = 0.05
 """Between two reads of the event stream: people do not see less."""
 LAG_SECONDS = 1.0
 """Between two looks at the run itself: the event stream may lag behind it, while another transaction is open."""
+
+
+LAST_SECONDS = 3.0
+"""After a second signal: whatever still hangs then, such as a read from a database that does not answer, is left."""
+
+
+def leave_soon(code: int) -> None:
+    """End this process in a few seconds, if it has not ended by then."""
+
+    def leave() -> None:
+        tell("Leaving without an answer of the database. Other workers take over when the lease expires.")
+        processes.end_strays()
+        os._exit(code)
+
+    timer = threading.Timer(LAST_SECONDS, leave)
+    timer.daemon = True
+    timer.start()
 
 
 def worker_name() -> str:
@@ -208,6 +226,7 @@ def _signals(project: Project, run: Run, worker: Worker, view: View, interruptio
         interruption.code = code
         if interruption.count > 1:
             worker.kill()
+            leave_soon(code)
             view.say("Killing running tasks.")
         elif code == INTERRUPTED:
             canceling.add(asyncio.ensure_future(cancel()))

@@ -41,7 +41,7 @@ async def _attend(project: Project, name: str | None, *, as_json: bool) -> int:
     from pointsman.cli.attempt_printer import AttemptPrinter
     from pointsman.cli.hints import WaitingPrinter
     from pointsman.cli.run import declare_tools
-    from pointsman.cli.run_to_end import finish_log, worker_name
+    from pointsman.cli.run_to_end import ENDED, finish_log, leave_soon, worker_name
     from pointsman.worker import journal, processes
     from pointsman.worker.worker import Worker
 
@@ -61,8 +61,13 @@ async def _attend(project: Project, name: str | None, *, as_json: bool) -> int:
     def stop() -> None:
         nonlocal stops
         stops += 1
-        worker.kill() if stops > 1 else worker.drain()
-        tell("Killing running tasks." if stops > 1 else "Finishing running tasks. Send the signal again to kill them.")
+        if stops > 1:
+            worker.kill()
+            leave_soon(ENDED)
+            tell("Killing running tasks.")
+        else:
+            worker.drain()
+            tell("Finishing running tasks. Send the signal again to kill them.")
 
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         loop.add_signal_handler(number, stop)

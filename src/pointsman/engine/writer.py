@@ -34,6 +34,8 @@ MAX_BATCH = 500
 TRIES = 6
 """How often a batch is tried when the database is busy or away; the pauses between grow to a few seconds in all."""
 FIRST_PAUSE_SECONDS = 0.02
+LONGEST_AWAY_SECONDS = 5.0
+"""A database that has been away for so long is not tried again: callers have to hear of it, and may try themselves."""
 
 MAX_QUEUE = 10_000
 """How many operations wait for the writer at most; further ones are refused, so that memory and answers stay bounded."""
@@ -189,16 +191,16 @@ class Writer:
         return outcomes
 
     def _try(self, operations: Sequence[Operation[Any]]) -> list[Any]:
-        pause = FIRST_PAUSE_SECONDS
+        pause, first_failed = FIRST_PAUSE_SECONDS, None
         for remaining in reversed(range(TRIES)):
             try:
                 return self._commit(operations)
             except OutcomeUnknown:
                 raise  # to try again could do it twice
             except (StoreBusy, StoreUnavailable, Conflict) as error:
-                # A closing engine does not wait for a database that is away; it retries a lost connection once.
-                is_away = isinstance(error, StoreUnavailable) and self._closing.is_set() and remaining < TRIES - 1
-                if not remaining or is_away:
+                if first_failed is None:
+                    first_failed = self.clock.monotonic()
+                if not remaining or (isinstance(error, StoreUnavailable) and self._is_away(remaining, first_failed)):
                     # Its callers get the error, and say so.
                     log.info("a batch was given up: %s", error, extra={"operations": len(operations)})
                     raise
@@ -207,6 +209,12 @@ class Writer:
             self._closing.wait(pause * self.chance.uniform(0.5, 1.5))
             pause *= 3
         raise AssertionError("the last try returns or raises")
+
+    def _is_away(self, remaining: int, first_failed: float) -> bool:
+        """Whether to give up. A closing engine does not wait for a database that is away; it retries a lost connection once."""
+        if self._closing.is_set():
+            return remaining < TRIES - 1
+        return self.clock.monotonic() - first_failed >= LONGEST_AWAY_SECONDS
 
     def _commit(self, operations: Sequence[Operation[Any]]) -> list[Any]:
         transaction = self.store.begin()

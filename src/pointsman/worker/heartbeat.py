@@ -9,7 +9,7 @@ from contextlib import suppress
 
 from pointsman.engine.engine import Engine
 from pointsman.engine.operations.workers import HeartbeatReply
-from pointsman.errors import EngineClosed, PointsmanError
+from pointsman.errors import EngineClosed, PointsmanError, StoreError
 
 BEATS_PER_LEASE = 6
 Attempt = tuple[str, int]
@@ -25,13 +25,15 @@ class Heartbeat:
         lease_seconds: float,
         held: Callable[[], Iterable[Attempt]],
         on_reply: Callable[[HeartbeatReply], None],
+        on_error: Callable[[StoreError], None],
     ) -> None:
-        """`held` and `on_reply` are called in the thread of the heartbeat."""
+        """The functions are called in the thread of the heartbeat."""
         self._engine = engine
         self._worker_id = worker_id
         self._pause_seconds = lease_seconds / BEATS_PER_LEASE
         self._held = held
         self._on_reply = on_reply
+        self._on_error = on_error
         self._wanted = threading.Event()
         self._is_over = False
         self._thread = threading.Thread(target=lambda: asyncio.run(self._beat()), name="pointsman-heartbeat", daemon=True)
@@ -54,10 +56,12 @@ class Heartbeat:
 
     async def _beat(self) -> None:
         while not self._is_over:
-            with suppress(PointsmanError):  # the database is unavailable: the next heartbeat may reach it
+            with suppress(PointsmanError):  # the next heartbeat may be accepted
                 try:
                     self._on_reply(await self._engine.send_heartbeat(self._worker_id, list(self._held())))
                 except EngineClosed:
                     return
+                except StoreError as error:
+                    self._on_error(error)
             self._wanted.wait(self._pause_seconds)  # blocking is fine: nothing else runs in this loop
             self._wanted.clear()

@@ -10,7 +10,7 @@ import asyncio
 import os
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Literal
+from typing import Literal, TypeVar
 
 from pointsman.engine.claims import Claim
 from pointsman.engine.engine import Engine
@@ -29,6 +29,7 @@ from pointsman.worker.runner import Runners, inherit_environment
 from pointsman.worker.scope import Scopes
 from pointsman.world import World
 
+Heard = TypeVar("Heard")
 POLLS_PER_LEASE = 3
 """How often an idle worker polls for tasks without a wake-up."""
 RETRY_SECONDS = 1.0
@@ -239,12 +240,14 @@ class Worker:
             self._settings.lease_seconds,
             held=lambda: list(self._attempts),
             on_reply=lambda reply: _call(loop, self._on_heartbeat, reply),
+            on_error=lambda error: _call(loop, self._on_store, error),
         )
         heartbeat.start()
         return heartbeat
 
     def _on_heartbeat(self, reply: HeartbeatReply) -> None:
         """Stop attempts that lost their lease or were canceled; pause, drain or end as requested."""
+        self._on_store(None)
         processes.reap_strays(())
         for key in reply.lost:
             if attempt := self._attempts.get(key):
@@ -290,6 +293,6 @@ class Worker:
         return True
 
 
-def _call(loop: asyncio.AbstractEventLoop, on_reply: Callable[[HeartbeatReply], None], reply: HeartbeatReply) -> None:
+def _call(loop: asyncio.AbstractEventLoop, heard: Callable[[Heard], None], what: Heard) -> None:
     with suppress(RuntimeError):  # the event loop is closed
-        loop.call_soon_threadsafe(on_reply, reply)
+        loop.call_soon_threadsafe(heard, what)

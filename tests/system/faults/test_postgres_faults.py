@@ -11,6 +11,7 @@ from typing import Any
 import psycopg
 import pytest
 from tests.rooms.engine.harness import path_of, state_of, submit
+from tests.system.faults.proxy import proxy
 from tests.system.faults.server import own_server
 
 from pointsman import app
@@ -19,6 +20,7 @@ from pointsman.engine.engine import Engine
 from pointsman.engine.submit import NewRun, NewTask
 from pointsman.errors import LeaseLost, StoreBusy, StoreUnavailable
 from pointsman.store.contract import Transaction
+from pointsman.store.postgres import connections, listener
 from pointsman.store.postgres import store as postgres
 from pointsman.store.postgres.connections import WRITER_SESSION
 from pointsman.store.rows import Run
@@ -143,6 +145,64 @@ async def test_work_goes_on_while_connections_are_cut_all_the_time(postgres_url:
         assert not [each for each in await one.diagnose() if each.subject == "disagreement"]
         for run in await one.list_runs(limit=1000):
             assert (await path_of(one, run.id))[-1] == run.state
+
+
+# black holes
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "SILENCE_SECONDS", 0.3)
+    monkeypatch.setattr(listener, "ASK_SECONDS", 0.2)
+    monkeypatch.setattr(writer, "LONGEST_AWAY_SECONDS", 0.1)
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_a_black_hole_is_said_and_work_goes_on_when_it_is_gone(postgres_url: str) -> None:
+    """Nothing tells the kernel that the answer is lost: the bytes were acknowledged."""
+    with proxy(postgres_url) as between:
+        async with app.open(between.url, keeps=False) as engine:
+            run = await ask_to_submit(engine, "before")
+            between.hold_all()
+            questions = (engine.get_run(run.id), ask_to_submit(engine, "meanwhile", request_id="key"))
+            answers = await asyncio.wait_for(asyncio.gather(*questions, return_exceptions=True), PATIENCE_SECONDS)
+            assert [type(answer) for answer in answers] == [StoreUnavailable, StoreUnavailable]
+            assert "does not answer" in str(answers[0])
+            between.release()
+            assert (await ask_to_submit(engine, "meanwhile", request_id="key")).name == "meanwhile"
+            assert sorted(each.name for each in await engine.list_runs()) == ["before", "meanwhile"]
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_connections_that_become_a_black_hole_are_replaced(postgres_url: str) -> None:
+    with proxy(postgres_url) as between:
+        async with app.open(between.url, keeps=False) as engine, app.open(postgres_url, keeps=False) as other:
+            run = await ask_to_submit(engine, "before")
+            worker = await engine.register_worker("bob", max_concurrent_tasks=5, lease_seconds=600)
+            assert len(await engine.claim_tasks(worker.id, 5)) == 1
+            between.hold_open_connections()
+            assert await asyncio.wait_for(ask_to_submit(engine, "meanwhile"), PATIENCE_SECONDS)
+            assert len(await engine.claim_tasks(worker.id, 5)) == 1
+            # The listener hears of its loss when it asks.
+            claim = asyncio.create_task(engine.claim_tasks(worker.id, wait_seconds=50))
+            await asyncio.sleep(1)
+            await ask_to_submit(other, "after")
+            assert await asyncio.wait_for(claim, PATIENCE_SECONDS)
+            between.hold_open_connections()
+            with suppress(StoreUnavailable):
+                await asyncio.wait_for(engine.get_run(run.id), PATIENCE_SECONDS)
+            assert await asyncio.wait_for(engine.get_run(run.id), PATIENCE_SECONDS)
+
+
+async def test_a_slow_answer_is_awaited(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "SILENCE_SECONDS", 0.2)
+    async with app.open(postgres_url, keeps=False) as engine:
+
+        def take_long() -> Any:
+            with engine._core.store.read() as reader:
+                return reader._ask(b"SELECT pg_sleep(1) IS NOT NULL")  # type: ignore[attr-defined]
+
+        assert await asyncio.to_thread(take_long)
 
 
 # locks

@@ -12,8 +12,9 @@ from tempfile import TemporaryDirectory
 import pytest
 from tests.system.faults.disk import fill, mounted
 from tests.system.faults.inquest import check_effects, check_everything
-from tests.system.faults.project import Project, tasks_of
+from tests.system.faults.project import Project, find_work, tasks_of
 from tests.system.faults.prompt import prompt
+from tests.system.faults.proxy import proxy
 from tests.system.faults.server import own_server
 
 from pointsman.engine.engine import Engine
@@ -202,3 +203,18 @@ async def test_a_run_ends_although_an_open_transaction_holds_the_stream_back(tmp
         async with project.engine() as engine:
             assert await engine.is_held_back()
         session.ask("ROLLBACK")
+
+
+async def test_a_second_signal_ends_a_worker_that_hangs_in_a_black_hole(tmp_path: Path, postgres_url: str) -> None:
+    """Before it has noticed anything: its threads wait for answers that never come."""
+    with proxy(postgres_url) as between:
+        run_id = await Project(tmp_path, postgres_url).submit(Project(tmp_path).write_flow(AWAY))
+        async with Project(tmp_path, between.url).start("worker", slots=2, lease_seconds=1) as worker:
+            await worker.until((tmp_path / "began").exists)
+            between.hold_all()
+            worker.send(signal.SIGTERM)
+            await worker.until(lambda: "Finishing" in worker.said)
+            worker.send(signal.SIGTERM)
+            assert await worker.wait() == 143, worker.said
+        assert not find_work(run_id)
+        assert "Traceback" not in worker.said

@@ -16,6 +16,8 @@ from pointsman.world import Ids
 
 SHORTEST_PAUSE_SECONDS = 0.1
 LONGEST_PAUSE_SECONDS = 10.0
+ASK_SECONDS = 15.0
+"""After so long without a notification, a listener asks whether its connection still works."""
 EVERYTHING = ~Wakeup.NOTHING
 
 
@@ -97,9 +99,13 @@ class Listener:
                 wakeup |= _read(notification.extra)
             if wakeup:
                 self._tell(wakeup)
-            if any(ready == wake for ready, _ in waiting.poll()):
+            ready = waiting.poll(ASK_SECONDS * 1000)
+            if any(file == wake for file, _ in ready):
                 return
-            connection.pgconn.consume_input()
+            if ready:
+                connection.pgconn.consume_input()
+            else:
+                connection.execute(b"")
 
     def _tell(self, wakeup: Wakeup) -> None:
         with self._lock:

@@ -70,7 +70,9 @@ class PostgresStore:
         for pause in PAUSES_SECONDS:
             try:
                 return self._begin()
-            except StoreUnavailable:
+            except StoreUnavailable as error:
+                if isinstance(error.__cause__, psycopg.errors.ConnectionTimeout):
+                    raise  # it took long enough: a caller has to hear of it
                 self._closed.wait(pause)
         return self._begin()
 
