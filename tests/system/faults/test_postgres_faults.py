@@ -11,6 +11,7 @@ from typing import Any
 import psycopg
 import pytest
 from tests.rooms.engine.harness import path_of, state_of, submit
+from tests.system.faults import programs
 from tests.system.faults.proxy import proxy
 from tests.system.faults.server import own_server
 
@@ -223,6 +224,30 @@ async def test_a_row_that_is_locked_too_long_is_busy_and_work_goes_on_afterwards
             await somebody.rollback()
         await engine.signal_run(run.id, "pause")
         assert await state_of(engine, run) == "PAUSED"
+
+
+STOPPED = """
+import sys
+from pointsman.store.postgres import store
+from pointsman.world import RandomIds
+
+store.WRITER_SESSION = store.WRITER_SESSION.replace("session_timeout = '10s'", "session_timeout = '1s'")
+held = store.PostgresStore(sys.argv[1], clock=None, ids=RandomIds()).begin()
+assert held.lock_runs([sys.argv[2]])
+print("held", flush=True)
+sys.stdin.readline()
+"""
+"""A process that has locked a run."""
+
+
+async def test_a_process_that_is_stopped_within_a_transaction_soon_loses_its_locks(postgres_url: str) -> None:
+    assert connections.IDLE_TIMEOUT_SECONDS < writer.TRIES * connections.LOCK_TIMEOUT_SECONDS, "others wait that long"
+    async with app.open(postgres_url, keeps=False) as engine:
+        locked = await ask_to_submit(engine, "locked")
+        with programs.run(STOPPED, postgres_url, locked.id) as holder:
+            assert await holder.hear() == "held"
+            holder.stop()
+            assert (await asyncio.wait_for(engine.signal_run(locked.id, "pause"), PATIENCE_SECONDS)).state == "PAUSED"
 
 
 async def test_a_deadlock_is_resolved_by_trying_again(postgres_url: str) -> None:

@@ -8,6 +8,7 @@ import json
 import os
 import queue
 import re
+import signal
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
@@ -133,6 +134,26 @@ async def test_a_file_that_is_held_cannot_be_opened_and_says_so(sqlite_url: str,
         with pytest.raises(StoreBusy, match="Try again"):
             async with open_engine(sqlite_url, clock):
                 pass
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_a_process_that_is_stopped_within_a_transaction_is_named(sqlite_url: str, clock: ManualClock) -> None:
+    """Nobody can write, everybody can read, and the message says what helps."""
+    async with open_engine(sqlite_url, clock) as engine:
+        stored = await submit(engine, NewTask(name="a"))
+        with run(HOLDER, str(path_of(sqlite_url))) as holder:
+            assert await holder.hear() == "held"
+            holder.stop()
+            with pytest.raises(
+                StoreBusy, match=r"Process \d+ holds the lock and is stopped. Continue it: kill -CONT \d+"
+            ) as busy:
+                await submit(engine, NewTask(name="a"))
+            assert (await engine.get_run(stored.id)).id == stored.id
+            (pid,) = re.findall(r"kill -CONT (\d+)", str(busy.value))
+            os.kill(int(pid), signal.SIGCONT)
+            holder.tell()
+            assert await holder.hear() == "free"
+        assert await submit(engine, NewTask(name="a"))
 
 
 # full

@@ -21,6 +21,7 @@ from pointsman.store.contract import Reader, Transaction, Wakeup
 from pointsman.store.rows import Entity, Task, TaskKey
 from pointsman.store.scripts import check_version, read_migrations, read_queries
 from pointsman.store.sqlite.bell import Bell
+from pointsman.store.sqlite.lock_holder import advise, find_lock_holder
 from pointsman.store.sqlite.values import (
     DIALECT,
     bulk_update_of,
@@ -318,8 +319,9 @@ def explain(error: apsw.Error, url: str) -> StoreError:
     """An error of SQLite as an error of the contract."""
     match error:
         case apsw.BusyError():
-            waited = f"{BUSY_TIMEOUT_SECONDS:g} seconds"
-            return StoreBusy(f"Another process has locked {url} for more than {waited}. Try again, or stop that process.")
+            holder = find_lock_holder(url.removeprefix("sqlite:///"))
+            advice = advise(holder) if holder else "Try again, or stop that process."
+            return StoreBusy(f"Another process has locked {url} for more than {BUSY_TIMEOUT_SECONDS:g} seconds. {advice}")
         case apsw.FullError():
             return StoreFull(
                 f"The disk is full: {url} cannot be written. Free some space. Nothing was lost, and work continues then."
