@@ -137,6 +137,7 @@ class Queries:
         return [lane for lane in lanes if lane.tenant == self.tenant]
 
     async def list_tasks(self, run_id: str) -> list[Task]:
+        """The tasks of a run, without their payloads; `get_task` has that of one."""
         await self.get_run(run_id)
         return await self._ask(lambda reader: reader.list_tasks(self.tenant, run_id))
 

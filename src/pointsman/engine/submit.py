@@ -28,6 +28,8 @@ MAX_DEPTH = 5
 MAX_WORKERS = 10
 MAX_TASKS = 100_000
 MOST_SUGGESTIONS = 10
+MAX_PAYLOADS_BYTES = 256 << 20
+"""All payloads of one request: they are built, sent and committed together."""
 
 
 TaskCount = Annotated[int, whole(1, MAX_TASKS)]
@@ -102,6 +104,13 @@ def check_tasks(
         problems += _check_links(tasks, known)
     if problems or found:
         return problems
+    total = sum(len(msgspec.json.encode(task.payload)) for task in tasks)
+    if total > MAX_PAYLOADS_BYTES:
+        message = (
+            f"The payloads have {total >> 20} MB together, and at most {MAX_PAYLOADS_BYTES >> 20} MB fit into one request. "
+            "Split it up, or store the data elsewhere and pass its address."
+        )
+        return [Problem("tasks", message)]
     return _check_circles(tasks, ordered=ordered) or _check_depths(tasks, known)
 
 

@@ -25,6 +25,9 @@ class Tool(Protocol):
 
 
 NO_TOOLS: Mapping[str, Tool] = MappingProxyType({})
+SUBTASK_OF = "subtask_of"
+SETTLED: Mapping[str, Any] = MappingProxyType({"foreach": None, "when": None, "needs": ()})
+"""What a task with subtasks has settled itself."""
 
 
 def build_run(
@@ -60,15 +63,30 @@ def build_run(
 
 
 def build_subtasks(
-    task_name: str, task: FlowTask, items: Sequence[Any], *, tools: Mapping[str, Tool] = NO_TOOLS
+    task_name: str, task_id: str, task: FlowTask, items: Sequence[Any], *, tools: Mapping[str, Tool] = NO_TOOLS
 ) -> list[NewTask]:
-    """One subtask for each item of a `foreach`; condition and needs were settled by the task itself."""
-    subtask = task.model_copy(update={"foreach": None, "when": None, "needs": ()})
-    payload = subtask.payload()
+    """One subtask for each item of a `foreach`.
+
+    The payload of a subtask has only its item: the rest is stored once, with the task itself.
+    """
+    subtask = task.model_copy(update=SETTLED)
     return [
-        _describe_task(f"{task_name}[{index}]", subtask, {**payload, "item": item, "index": index}, tools, parent=task_name)
+        _describe_task(
+            f"{task_name}[{index}]", subtask, {SUBTASK_OF: task_id, "item": item, "index": index}, tools, parent=task_name
+        )
         for index, item in enumerate(items)
     ]
+
+
+def parent_of(payload: Any) -> str | None:
+    """The id of the task that a subtask takes the rest of its payload from."""
+    return payload.get(SUBTASK_OF) if isinstance(payload, dict) else None
+
+
+def complete_payload(payload: Mapping[str, Any], of_parent: Mapping[str, Any]) -> dict[str, Any]:
+    """The whole payload of a subtask."""
+    own = {name: value for name, value in payload.items() if name != SUBTASK_OF}
+    return {name: value for name, value in of_parent.items() if name not in SETTLED} | own
 
 
 def _build_task(name: str, task: FlowTask, tools: Mapping[str, Tool]) -> NewTask:

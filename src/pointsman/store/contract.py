@@ -104,6 +104,7 @@ class Reader(ABC):
         return self._all(Run, "list_runs", tenant=tenant, phase=phase, after=after, limit=limit)
 
     def list_tasks(self, tenant: str, run_id: str) -> list[Task]:
+        """The tasks of a run, without their payloads."""
         return self._all(Task, "list_tasks", tenant=tenant, run_id=run_id)
 
     def count_tasks(self, tenant: str, run_ids: Collection[str]) -> list[tuple[str, str, str | None, int]]:

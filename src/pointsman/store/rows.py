@@ -174,8 +174,8 @@ class Task(Entity, kw_only=True):
     comment: str | None = None
     error: str | None = None
     cancel_requested_at: datetime | None = None
-    payload: str | UnsetType = UNSET
-    """The work to do, as JSON. Payload and output may be large, so most queries leave them out."""
+    payload: str | UnsetType | None = UNSET
+    """The work to do, as JSON. Payload and output may be large, so most queries leave them out; lists have None."""
     output: str | UnsetType | None = UNSET
 
 

@@ -38,8 +38,9 @@ class Preparation:
 
     async def prepare(self, claim: Claim) -> Job | Skipped | FanOut | Failed:
         """A job that is ready to start, or the verdict if there is nothing to start."""
+        run = await self.scopes.of_run(claim.run_id)
         try:
-            task = read_task(claim.payload)
+            task = read_task(await self.scopes.complete_payload(run, claim.payload))
         except ValidationError as error:
             if unknown := [str(each["loc"][0]) for each in error.errors() if each["type"] == "extra_forbidden"]:
                 return Failed(f"This worker has no runner for `{unknown[0]}`. Install the package that has it.", retryable=True)
@@ -49,15 +50,13 @@ class Preparation:
                 f"The settings of this worker have no tool '{claim.tool}'. Add [tools.{claim.tool}] to its pointsman.toml."
             )
             return Failed(message, retryable=True)
-        run = await self.scopes.of_run(claim.run_id)
         try:
             scope = await self._build_scope(run, task)
             if reason := _reason_to_skip(task, scope):
                 return Skipped(reason)
             if task.foreach is not None:
-                return FanOut(
-                    tuple(build_subtasks(claim.name, task, list_items(task.foreach, scope), tools=self.settings.tools))
-                )
+                items = list_items(task.foreach, scope)
+                return FanOut(tuple(build_subtasks(claim.name, claim.task_id, task, items, tools=self.settings.tools)))
             return self._build_job(claim, render_task(task, scope), run, scope)
         except ExpressionFailed as error:
             return Failed(f"An expression cannot be evaluated: {error}", retryable=False)

@@ -14,6 +14,7 @@ import msgspec
 
 from pointsman.engine.engine import Engine
 from pointsman.engine.policy import read_policy
+from pointsman.flows import build
 from pointsman.store.rows import Result
 
 MAX_RUNS = 100
@@ -33,6 +34,8 @@ class RunScope:
     timeout: float | None = None
     has_budget: bool = False
     results: dict[str, dict[str, Any]] = field(default_factory=dict)
+    parents: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """By id: the payloads of tasks whose subtasks were claimed."""
 
 
 class Scopes:
@@ -67,6 +70,17 @@ class Scopes:
         if len(self._runs) > MAX_RUNS:
             self._runs.popitem(last=False)
         return scope
+
+    async def complete_payload(self, scope: RunScope, payload: Any) -> Any:
+        """A payload with what a subtask shares with the other subtasks of its parent."""
+        parent_id = build.parent_of(payload)
+        if parent_id is None:
+            return payload
+        if parent_id not in scope.parents:
+            parent = await self._engine.get_task(parent_id)
+            assert isinstance(parent.payload, str), "it was read with its payload"
+            scope.parents[parent_id] = msgspec.json.decode(parent.payload)
+        return build.complete_payload(payload, scope.parents[parent_id])
 
     async def look_up(self, scope: RunScope, names: Collection[str]) -> dict[str, dict[str, Any]]:
         """`outputs` and `skipped` of these tasks; the outputs of a task with subtasks are a list."""

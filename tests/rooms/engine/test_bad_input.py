@@ -27,6 +27,7 @@ from tests.rooms.engine.harness import ManualClock, claim_one, open_engine, regi
 from tests.rows import each_row
 from tests.system.faults.prompt import Prompt, prompt
 
+from pointsman.engine import submit as submissions
 from pointsman.engine.checks import MAX_TEXT_BYTES as MAX_PAYLOAD_BYTES
 from pointsman.engine.engine import Engine
 from pointsman.engine.operation import validate
@@ -853,6 +854,15 @@ def test_what_is_nested_is_kept_whole_or_refused(desk: Desk, depth: int) -> None
             assert desk.somebody.ask("SELECT payload FROM task WHERE run_id = :run", run=run.id) == [
                 ("[" * depth + "null" + "]" * depth,)
             ]
+
+
+def test_payloads_that_are_too_large_together_are_refused(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(submissions, "MAX_PAYLOADS_BYTES", 3 << 20)
+    tasks = [NewTask(name=f"t{number}", payload="x" * (1 << 19)) for number in range(12)]
+    desk.refuses(lambda desk: submit(desk.engine, *tasks[:7]), RequestInvalid)
+    run = desk.ask(lambda desk: submit(desk.engine, *tasks[:5]))
+    desk.refuses(lambda desk: desk.engine.add_tasks(run.id, tasks[5:]), RequestInvalid)
+    desk.ask(lambda desk: desk.engine.add_tasks(run.id, tasks[5:10]))
 
 
 def test_a_payload_of_a_megabyte_is_kept_and_one_byte_more_is_refused(desk: Desk) -> None:

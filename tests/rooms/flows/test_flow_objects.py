@@ -16,6 +16,7 @@ from pointsman.engine.operation import validate
 from pointsman.engine.operations.runs import SubmitRun
 from pointsman.errors import Finding, FlowInvalid, RequestInvalid
 from pointsman.flows import Backoff, Check, Flow, FlowTask, Input, Outputs, build_run, build_subtasks, check_inputs, load_flow
+from pointsman.flows.build import complete_payload, parent_of
 from pointsman.flows.check import check_flow
 from pointsman.flows.model import read_task
 
@@ -195,17 +196,21 @@ def test_a_fan_out_is_one_task_and_its_subtasks_are_added_later() -> None:
     run = build_run(declared, {}, directory="/p", tools=tools)
     parent = run.tasks[1]
     assert (parent.depends_on, parent.checks, parent.tool, parent.max_retries) == (("a",), False, None, 0)
-    parts = build_subtasks("b", read_task(parent.payload), [None, {"k": 1}], tools=tools)
+    parts = build_subtasks("b", "task_1", read_task(parent.payload), [None, {"k": 1}], tools=tools)
     assert [part.name for part in parts] == ["b[0]", "b[1]"]
     assert all(
         (part.parent, part.depends_on, part.checks, part.tool, part.max_retries) == ("b", (), True, "t", 2) for part in parts
     )
     assert not parts[0].retry_on_failure
+    # The rest is stored once, with the task itself.
     assert [part.payload for part in parts] == [
-        {"run": "y ${{ item }}", "retries": 2, "checks": [{"file": "f"}], "tool": "t", "item": None, "index": 0},
-        {"run": "y ${{ item }}", "retries": 2, "checks": [{"file": "f"}], "tool": "t", "item": {"k": 1}, "index": 1},
+        {"subtask_of": "task_1", "item": None, "index": 0},
+        {"subtask_of": "task_1", "item": {"k": 1}, "index": 1},
     ]
-    assert read_task(parts[1].payload).item == {"k": 1}
+    assert [parent_of(part.payload) for part in (parent, *parts)] == [None, "task_1", "task_1"]
+    whole = complete_payload(parts[1].payload, parent.payload)
+    assert whole == {"run": "y ${{ item }}", "retries": 2, "checks": [{"file": "f"}], "tool": "t", "item": {"k": 1}, "index": 1}
+    assert read_task(whole).item == {"k": 1}
 
 
 def test_a_tool_that_nobody_described_is_refused() -> None:

@@ -26,6 +26,7 @@ from pointsman.errors import (
 )
 from pointsman.lifecycles import load_machine
 from pointsman.store.contract import Wakeup
+from pointsman.store.postgres import store as postgres
 from pointsman.store.postgres.connections import explain, show
 from pointsman.store.postgres.listener import EVERYTHING
 from pointsman.store.postgres.store import MIGRATION_LOCK, PostgresStore, PostgresTransaction
@@ -619,6 +620,26 @@ def test_a_row_that_moves_twice_in_a_batch_is_audited_twice(store: PostgresStore
 
 
 # by hand
+
+
+@pytest.mark.parametrize(("rows", "characters"), [(3, 1 << 20), (100, 3_000)])
+def test_a_batch_that_is_too_large_for_a_statement_is_written_in_several(
+    store: PostgresStore, monkeypatch: pytest.MonkeyPatch, rows: int, characters: int
+) -> None:
+    """One that PostgreSQL does not take closes the connection, and the batch would be sent again and again."""
+    monkeypatch.setattr(postgres, "MOST_ROWS", rows)
+    monkeypatch.setattr(postgres, "MOST_CHARACTERS", characters)
+    prepare(store)
+    insert_run(store, "run_1")
+    parent = a_task("parent", "run_1", run_open=True)
+    tasks = [a_task(f"task_{n}", "run_1", parent_task_id="parent", depth=1, payload=f'"{"x" * 500}"') for n in range(10)]
+    with transaction(store) as begun:
+        begun.insert_tasks([*tasks, parent])
+        begun.move([queued(replace(task, output=f'"{"y" * 500}"')) for task in tasks], (*MOVED, "output"))
+    with store.read() as reader:
+        stored = {task.id: task for task in reader.list_tasks("acme", "run_1")}
+        assert {len(task.output or "") for task in stored.values()} == {0, 502}
+        assert [each.to_state for task in tasks for each in reader.list_history("acme", task.id)] == ["PENDING", "QUEUED"] * 10
 
 
 def test_a_legal_update_by_hand_is_audited_and_completed(postgres_url: str, store: PostgresStore) -> None:

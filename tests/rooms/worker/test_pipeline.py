@@ -57,6 +57,20 @@ async def test_a_task_is_spread_over_items_and_their_outputs_are_gathered(databa
     assert all(task.outcome == Outcome.SUCCESS for task in tasks.values())
 
 
+async def test_what_items_share_is_stored_once(database_url: str, tmp_path: Path) -> None:
+    async with open_shop(database_url, tmp_path) as shop:
+        script = f"echo ${{{{ item }}}} # {'x' * 10_000}"
+        tasks = await shop.run_to_end(f"""
+            name: fan-out
+            tasks: {{a: {{foreach: range(3), run: "{script}", retries: 1, outputs: stdout}}}}
+            """)
+        sizes = [len(str((await shop.engine.get_task(task.id)).payload)) for task in tasks.values()]
+    assert [output(tasks[f"a[{index}]"])["outputs"] for index in range(3)] == [0, 1, 2]
+    *of_items, of_parent = sorted(sizes)
+    assert of_parent > 10_000
+    assert max(of_items) < 200
+
+
 async def test_an_item_that_fails_fails_the_whole(database_url: str, tmp_path: Path) -> None:
     async with open_shop(database_url, tmp_path) as shop:
         tasks = await shop.run_to_end("""

@@ -182,7 +182,7 @@ async def test_connections_that_become_a_black_hole_are_replaced(postgres_url: s
             worker = await engine.register_worker("bob", max_concurrent_tasks=5, lease_seconds=600)
             assert len(await engine.claim_tasks(worker.id, 5)) == 1
             between.hold_open_connections()
-            assert await asyncio.wait_for(ask_to_submit(engine, "meanwhile"), PATIENCE_SECONDS)
+            assert (await asyncio.wait_for(ask_to_submit(engine, "meanwhile"), PATIENCE_SECONDS)).name == "meanwhile"
             assert len(await engine.claim_tasks(worker.id, 5)) == 1
             # The listener hears of its loss when it asks.
             claim = asyncio.create_task(engine.claim_tasks(worker.id, wait_seconds=50))
@@ -192,7 +192,7 @@ async def test_connections_that_become_a_black_hole_are_replaced(postgres_url: s
             between.hold_open_connections()
             with suppress(StoreUnavailable):
                 await asyncio.wait_for(engine.get_run(run.id), PATIENCE_SECONDS)
-            assert await asyncio.wait_for(engine.get_run(run.id), PATIENCE_SECONDS)
+            assert (await asyncio.wait_for(engine.get_run(run.id), PATIENCE_SECONDS)).id == run.id
 
 
 async def test_a_slow_answer_is_awaited(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -153,7 +153,7 @@ async def test_a_process_that_is_stopped_within_a_transaction_is_named(sqlite_ur
             os.kill(int(pid), signal.SIGCONT)
             holder.tell()
             assert await holder.hear() == "free"
-        assert await submit(engine, NewTask(name="a"))
+        assert (await submit(engine, NewTask(name="a"))).state == stored.state
 
 
 # full

@@ -22,6 +22,7 @@ CONNECT_TIMEOUT_SECONDS = 5
 SILENCE_SECONDS = 3.0
 """After so long without an answer, a connection asks whether the server still works on one."""
 LOOK_SECONDS = 0.1
+"""How often psycopg looks around while it waits."""
 OLDEST_SERVER = 160000
 Answer = TypeVar("Answer")
 
@@ -69,9 +70,9 @@ class Connection(psycopg.Connection[Any]):
     server_pid = 0
     """The process on the server; 0 while the session begins, when every answer comes at once."""
 
-    def wait(self, gen: PQGen[Answer], interval: float = LOOK_SECONDS, **options: Any) -> Answer:
+    def wait(self, gen: PQGen[Answer], *options: Any, **named: Any) -> Answer:
         try:
-            return super().wait(self._watch(gen), min(interval, LOOK_SECONDS), **options)
+            return super().wait(self._watch(gen), *options, **named)
         except AnswerLost:
             self.close()
             raise

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
+from operator import attrgetter
 from typing import Any
 
 import psycopg
@@ -35,6 +36,9 @@ QUERIES = {name: DIALECT.write(text).encode() for name, text in read_queries(__p
 PAUSES_SECONDS = (0.0, 0.2, 0.5)
 """The pauses between tries to reach a lost database."""
 MOST_IDLE_READERS = 8
+MOST_ROWS = 2_000
+MOST_CHARACTERS = 16 << 20
+"""Of one statement: PostgreSQL takes a message of at most a gigabyte, and closes the connection for a larger one."""
 MIGRATION_LOCK = 0x706F696E7473
 BEGIN = b"BEGIN; SELECT clock_timestamp(), pg_current_xact_id()::text, (SELECT count(*) FROM lane)"
 READ = b"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
@@ -328,18 +332,35 @@ class PostgresTransaction(PostgresReader, Transaction):
         tasks = {task.id: task for task in self.select_to_claim(ids)}
         return (tasks[task_id] for task_id in ids)
 
+    def insert_tasks(self, tasks: Sequence[Task]) -> None:
+        """Parents first: a large batch needs several statements, and each refers only to rows that are there."""
+        super().insert_tasks(sorted(tasks, key=attrgetter("depth")))
+
     def _write(self, query: str, rows: Sequence[Struct]) -> list[Any]:
-        """One statement for the whole batch."""
-        return self._rows(query, rows=to_json(rows)) if rows else []
+        """One statement for the whole batch, unless it is too large."""
+        if len(rows) <= MOST_ROWS:
+            encoded = to_json(rows)
+            if len(encoded) <= MOST_CHARACTERS or len(rows) == 1:
+                return self._rows(query, rows=encoded) if rows else []
+        middle = len(rows) // 2
+        return self._write(query, rows[:middle]) + self._write(query, rows[middle:])
 
     def _update(self, rows: Sequence[Entity], columns: Sequence[str], *, moved: int) -> None:
         for turn in in_turns(rows) if rows else ():
-            statement, values = update_of(turn, columns, moved=moved)
-            with explained(self._url):
-                changed = self._connection.execute(statement, values).rowcount
-            if changed != len(turn):
-                names = ", ".join(row.id for row in turn)
-                raise Conflict(f"Another process has changed {len(turn) - changed} of these rows: {names}.")
+            self._update_once(turn, columns, moved=moved)
+
+    def _update_once(self, rows: Sequence[Entity], columns: Sequence[str], *, moved: int) -> None:
+        statement, values = update_of(rows, columns, moved=moved)
+        if len(rows) > 1 and sum(len(value) for value in values.values() if isinstance(value, str)) > MOST_CHARACTERS:
+            middle = len(rows) // 2
+            self._update_once(rows[:middle], columns, moved=moved)
+            self._update_once(rows[middle:], columns, moved=moved)
+            return
+        with explained(self._url):
+            changed = self._connection.execute(statement, values).rowcount
+        if changed != len(rows):
+            names = ", ".join(row.id for row in rows)
+            raise Conflict(f"Another process has changed {len(rows) - changed} of these rows: {names}.")
 
 
 def _may_begin(task: Task) -> bool:

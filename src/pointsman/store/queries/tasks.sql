@@ -2,7 +2,8 @@
 SELECT {task} FROM task WHERE id = :id AND tenant = :tenant
 
 -- name: list_tasks
-SELECT {task} FROM task WHERE run_id = :run_id AND tenant = :tenant ORDER BY position, id
+-- Without payloads: a run may have thousands of them, a megabyte each.
+SELECT {task_in_brief}, NULL, output FROM task WHERE run_id = :run_id AND tenant = :tenant ORDER BY position, id
 
 -- name: count_tasks
 SELECT run_id, phase, outcome, count(*) FROM task
