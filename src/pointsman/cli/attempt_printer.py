@@ -8,7 +8,8 @@ from datetime import datetime
 
 import click
 
-from pointsman.cli.output import count, tell, write_line
+from pointsman.cli.output import count, tell
+from pointsman.cli.streams import write_line
 from pointsman.cli.view import MARKS, SKIPPED_MARK, STYLES, format_seconds
 from pointsman.engine.claims import Claim
 from pointsman.kernel.machine import Outcome, Phase

@@ -8,7 +8,7 @@ from dataclasses import fields
 import click
 
 from pointsman.cli.group import Commands
-from pointsman.cli.output import show_table
+from pointsman.cli.output import echo, show_table
 from pointsman.cli.project import Asked, project_options
 from pointsman.settings import SETTINGS, Settings, ToolProfile, hide_password
 
@@ -33,13 +33,13 @@ def show(*, asked: Asked) -> None:
     """
     settings = asked.settings()
     if asked.as_json:
-        click.echo(json.dumps(describe_settings(settings), indent=2))
+        echo(json.dumps(describe_settings(settings), indent=2))
         return
-    click.echo(f"project  {click.style(str(settings.directory), bold=True)}\n")
+    echo(f"project  {click.style(str(settings.directory), bold=True)}\n")
     rows = [(name, shown(getattr(settings, name)), origin(settings, name)) for name in SETTINGS]
     show_table(("setting", "value", "from"), rows)
     for tool in settings.tools.values():
-        click.echo(f"\ntool {click.style(tool.name, bold=True)}  {settings.origins[f'tools.{tool.name}']}")
+        echo(f"\ntool {click.style(tool.name, bold=True)}  {settings.origins[f'tools.{tool.name}']}")
         show_table(
             ("setting", "value", "from"),
             [(name, shown(value), origin(settings, f"tools.{tool.name}.{name}")) for name, value in tool_fields(tool)],

@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from pointsman.cli.group import Commands, wants_color
-from pointsman.cli.output import count, describe_finding, fail, hand_out, json_option, show_finding, show_table
+from pointsman.cli.output import count, describe_finding, echo, fail, hand_out, json_option, show_finding, show_table
 from pointsman.errors import Finding, FlowInvalid, FlowUnreadable, SettingsInvalid
 from pointsman.flows.draw import FORMATS, draw_flow
 from pointsman.flows.load import load_flow
@@ -78,12 +78,12 @@ def check(files: tuple[str, ...], *, directory: Path | None, as_json: bool) -> i
         elif findings:
             for finding in findings:
                 show_finding(finding)
-            click.echo(f"{file}: {count(len(findings), 'finding')}", err=True)
+            echo(f"{file}: {count(len(findings), 'finding')}", err=True)
         else:
             size = f"{count(len(flow.tasks), 'task')} in {count(len(find_stages(flow)), 'stage')}"
-            click.echo(f"{click.style('valid', fg='green')}  {file}: {flow.name}, {size}")
+            echo(f"{click.style('valid', fg='green')}  {file}: {flow.name}, {size}")
     if as_json:
-        click.echo(json.dumps(reports, indent=2))
+        echo(json.dumps(reports, indent=2))
     return worst
 
 
@@ -103,16 +103,16 @@ def show(file: str, *, directory: Path | None, as_json: bool) -> int:
     if flow is None:
         return 1
     if as_json:
-        click.echo(json.dumps(describe_flow(flow), indent=2, default=str))
+        echo(json.dumps(describe_flow(flow), indent=2, default=str))
         return 0
     order = ", in the order of the file" if flow.ordered else ""
-    click.echo(f"{click.style(flow.name, bold=True)}  lifecycle {flow.lifecycle}{order}")
+    echo(f"{click.style(flow.name, bold=True)}  lifecycle {flow.lifecycle}{order}")
     if flow.description:
-        click.echo(flow.description)
+        echo(flow.description)
     if flow.inputs:
-        click.echo()
+        echo()
         show_table(("input", "type", "default", ""), [_input_row(name, declared) for name, declared in flow.inputs.items()])
-    click.echo()
+    echo()
     links = flow.links
     tools = _find_tools(file, directory)
     rows = [
@@ -168,7 +168,7 @@ def schema() -> None:
     and as the first line of your file:
       # yaml-language-server: $schema=flow.schema.json
     """
-    click.echo(json.dumps(build_schema(), indent=2, ensure_ascii=False))
+    echo(json.dumps(build_schema(), indent=2, ensure_ascii=False))
 
 
 def describe_flow(flow: Flow) -> dict[str, Any]:
@@ -224,11 +224,11 @@ def _load(file: str, *, as_json: bool) -> Flow | None:
         return load_flow(Path(file))
     except FlowInvalid as invalid:
         if as_json:
-            click.echo(json.dumps({"file": file, "findings": [describe_finding(each) for each in invalid.findings]}, indent=2))
+            echo(json.dumps({"file": file, "findings": [describe_finding(each) for each in invalid.findings]}, indent=2))
         else:
             for finding in invalid.findings:
                 show_finding(finding)
-        click.echo(f"{file}: {count(len(invalid.findings), 'finding')}", err=True)
+        echo(f"{file}: {count(len(invalid.findings), 'finding')}", err=True)
         return None
 
 

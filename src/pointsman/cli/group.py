@@ -13,7 +13,7 @@ from click.exceptions import NoArgsIsHelpError
 
 from pointsman import __version__
 from pointsman.cli import COMMANDS, SHARED_MODULES, overview
-from pointsman.cli.output import fail
+from pointsman.cli.output import echo, fail
 from pointsman.errors import PointsmanError, suggest
 
 LONGEST_SUMMARY = 1000
@@ -70,14 +70,14 @@ def run(arguments: Sequence[str]) -> int:
     try:
         result = root.main(list(arguments), prog_name="pointsman", standalone_mode=False, color=wants_color())
     except NoArgsIsHelpError as error:
-        click.echo(error.ctx.get_help())
+        echo(error.ctx.get_help())
         return 0
     except click.ClickException as error:
         error.show()
         return 2
     except PointsmanError as error:
         if "--json" in arguments:
-            click.echo(json.dumps({"error": str(error)}))
+            echo(json.dumps({"error": str(error)}))
         fail(str(error))
         return 2
     except OSError as error:

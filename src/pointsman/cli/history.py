@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from pointsman.cli.describe import describe_attempt, describe_move, find_log
-from pointsman.cli.output import count, near, show_seconds, show_state, show_table
+from pointsman.cli.output import count, echo, near, show_seconds, show_state, show_table
 from pointsman.cli.project import Asked, Project, in_project, project_options
 from pointsman.engine.engine import Engine
 from pointsman.errors import NotFound, NothingYet, Problem, RequestInvalid
@@ -56,9 +56,9 @@ async def rebuild_journal(project: Project, *, as_json: bool) -> None:
     path = project.settings.directory / JOURNAL
     lines = await rebuild(project.engine, path)
     if as_json:
-        click.echo(json.dumps({"file": str(path), "lines": lines}))
+        echo(json.dumps({"file": str(path), "lines": lines}))
     else:
-        click.echo(f"wrote {count(lines, 'line')} to {path}", err=True)
+        echo(f"wrote {count(lines, 'line')} to {path}", err=True)
 
 
 async def show_history(project: Project, identity: str, task: str | None, *, as_json: bool) -> None:
@@ -74,13 +74,13 @@ async def show_history(project: Project, identity: str, task: str | None, *, as_
             "moves": [describe_move(move, name) for move in moves],
             "attempts": [describe_attempt(attempt) for attempt in attempts],
         }
-        click.echo(json.dumps(described, indent=2))
+        echo(json.dumps(described, indent=2))
         return
     label = "tool" if kind is Kind.BREAKER else kind
-    click.echo(f"{label} {click.style(name, bold=True)}  {click.style(entity_id, dim=True)}\n")
+    echo(f"{label} {click.style(name, bold=True)}  {click.style(entity_id, dim=True)}\n")
     await show_moves(engine, moves)
     if attempts:
-        click.echo()
+        echo()
         show_attempts(attempts, await engine.get_task(entity_id), project.settings.directory)
 
 
@@ -122,7 +122,7 @@ def show_attempts(attempts: Sequence[Attempt], task: Task, directory: Path) -> N
     show_table(("attempt", "worker", "took", "ended by", "exit", "cost", "error"), rows, fits=True)
     for attempt in attempts:
         if path := find_log(directory, task.run_id, task.name, attempt.epoch, attempt.log_path):
-            click.echo(f"log of attempt {attempt.epoch}: {near(path)}")
+            echo(f"log of attempt {attempt.epoch}: {near(path)}")
 
 
 async def find_entity(engine: Engine, identity: str, task: str | None) -> tuple[Kind, str, str]:

@@ -13,6 +13,8 @@ from typing import Any
 
 import click
 
+from pointsman.cli.output import echo
+
 LEVELS = ("debug", "info", "warning", "error")
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
@@ -22,7 +24,7 @@ class LogHandler(logging.Handler):
 
     def __init__(self) -> None:
         super().__init__()
-        self.write: Callable[[str], None] = lambda line: click.echo(line, err=True)
+        self.write: Callable[[str], None] = lambda line: echo(line, err=True)
 
     def emit(self, record: logging.LogRecord) -> None:
         try:

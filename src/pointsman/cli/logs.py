@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 import sys
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 import click
 
 from pointsman.cli.describe import find_log, read_tail
 from pointsman.cli.group import wants_color
+from pointsman.cli.output import TerminalOutput, echo, harmless
 from pointsman.cli.project import Asked, Project, in_project, project_options
+from pointsman.cli.streams import background_output, keep_up
 from pointsman.errors import Problem, RequestInvalid
 from pointsman.kernel.machine import Phase
 from pointsman.store.rows import Run, Task
@@ -20,11 +24,13 @@ from pointsman.views.find import find_run, find_task
 from pointsman.views.runs import arrange
 from pointsman.views.values import read_error, read_output
 from pointsman.worker.log import log_parts
+from pointsman.world import Sleep
 
 BLOCK = 65_536
 LONGEST_LINE = 1 << 20
 """A longer line is shown in pieces."""
 LOOK_SECONDS = 0.2
+Form = Literal["text", "raw", "json"]
 PREFIX_COLORS = ("cyan", "magenta", "yellow", "green", "blue", "bright_cyan", "bright_magenta")
 
 
@@ -34,11 +40,15 @@ PREFIX_COLORS = ("cyan", "magenta", "yellow", "green", "blue", "bright_cyan", "b
 @click.option("--follow", "-f", is_flag=True, help="Wait for more output until the run has ended.")
 @click.option("--attempt", type=click.IntRange(1), metavar="N", help="Show attempt N of the task instead of the last one.")
 @click.option("--tail", "-n", type=click.IntRange(0), metavar="N", help="Show only the last N lines of each task.")
+@click.option("--raw", is_flag=True, help="Send control characters to the terminal as they were written.")
 @project_options
-def command(run: str, task: str | None, attempt: int | None, tail: int | None, *, follow: bool, asked: Asked) -> int:
+def command(run: str, task: str | None, attempt: int | None, tail: int | None, *, follow: bool, raw: bool, asked: Asked) -> int:
     """Show the output of the tasks of RUN, or only of TASK: the last attempt of each.
 
     With several tasks, each line begins with the name of its task. With --json each line is an object.
+
+    On a terminal, control characters other than colors are shown as text (\\u001b), so that output cannot change the terminal.
+    Into a file or a pipe, output is written as it is.
 
     \b
     Examples:
@@ -49,7 +59,9 @@ def command(run: str, task: str | None, attempt: int | None, tail: int | None, *
     """
     if attempt is not None and task is None:
         raise click.UsageError("--attempt needs a TASK.", click.get_current_context())
-    return in_project(asked, lambda project: show_logs(project, run, task, attempt, tail, follow=follow, as_json=asked.as_json))
+    form: Form = "json" if asked.as_json else "raw" if raw else "text"
+    with background_output(needs_reader=True):
+        return in_project(asked, lambda project: show_logs(project, run, task, attempt, tail, follow=follow, form=form))
 
 
 @dataclass(slots=True)
@@ -127,7 +139,7 @@ def find_tail(path: Path, lines: int) -> tuple[int, int]:
 
 
 async def show_logs(
-    project: Project, name: str, task: str | None, attempt: int | None, tail: int | None, *, follow: bool, as_json: bool
+    project: Project, name: str, task: str | None, attempt: int | None, tail: int | None, *, follow: bool, form: Form
 ) -> int:
     run = await find_run(project.engine, name)
     only = await find_task(project.engine, run, task) if task is not None else None
@@ -139,20 +151,20 @@ async def show_logs(
         logs = [await find_attempt(project, only, attempt)]
     else:
         logs = [Log(each, each.epoch, last_log(project, each)) for each in tasks]
-    printer = Printer([log.task for log in logs], several=only is None, as_json=as_json)
+    printer = Printer([log.task for log in logs], project.world.sleep, several=only is None, form=form)
     is_missing = False
     for log in logs:
         if not log.parts() and not (follow and log.task.phase != Phase.DONE):
-            show_remains(log, printer, several=only is None)
+            await show_remains(log, printer, several=only is None)
             is_missing |= log.path is not None
             continue
         if tail is not None:
             log.skip_to_tail(tail)
-        printer.show(log, to_the_end=not follow)
+        await printer.show(log, to_the_end=not follow)
     if follow:
         await follow_logs(project, run, only, logs, printer)
     elif not logs:
-        click.echo(f"No task of '{run.name}' has started, so there is no output.", err=True)
+        echo(f"No task of '{run.name}' has started, so there is no output.", err=True)
     return 1 if only and is_missing else 0
 
 
@@ -177,7 +189,7 @@ async def follow_logs(project: Project, run: Run, only: Task | None, logs: list[
                 log.path = last_log(project, log.task)  # the file is created with the first byte
             # The log of an attempt is complete before its task leaves the active state.
             is_over = log.task.phase != Phase.ACTIVE or log.task.epoch != log.epoch or run.phase == Phase.DONE
-            printer.show(log, to_the_end=is_over)
+            await printer.show(log, to_the_end=is_over)
             growing -= {key} if is_over else set()
         if run.phase != Phase.DONE:
             await project.world.sleep(LOOK_SECONDS)
@@ -196,7 +208,7 @@ async def find_attempt(project: Project, task: Task, number: int) -> Log:
     raise RequestInvalid([Problem("", f"'{task.name}' has no attempt {number}. Its attempts: {there}.")])
 
 
-def show_remains(log: Log, printer: Printer, *, several: bool) -> None:
+async def show_remains(log: Log, printer: Printer, *, several: bool) -> None:
     """There is no file: say so, and show the tail from the database. Among several tasks, those without output are left out."""
     task = log.task
     kept = read_output(task).get("tail") or read_tail(task.error) or read_error(task.error)
@@ -205,50 +217,65 @@ def show_remains(log: Log, printer: Printer, *, several: bool) -> None:
     if task.epoch == 0:
         what = f"'{task.name}' has not started, so there is no output."
     elif log.path is None:
-        click.echo(f"Attempt {log.epoch} of '{task.name}' wrote nothing.", err=True)
+        echo(f"Attempt {log.epoch} of '{task.name}' wrote nothing.", err=True)
         return
     else:
         what = f"The log of attempt {log.epoch} of '{task.name}' is not on this machine: {log.path} does not exist."
     is_last = log.epoch == task.epoch
-    click.echo(what + (" The database has the end of it:" if kept and is_last else ""), err=True)
+    echo(what + (" The database has the end of it:" if kept and is_last else ""), err=True)
     if isinstance(kept, str) and is_last:
-        printer.show_lines(log, kept.encode().rstrip(b"\n").split(b"\n"))
+        await printer.show_lines(log, kept.encode().rstrip(b"\n").split(b"\n"))
 
 
 class Printer:
-    """Prints lines: as objects, behind the name of their task, or as they were written."""
+    """Prints lines: as objects, behind the name of their task, or as they were written, but harmless on a terminal."""
 
-    def __init__(self, tasks: Sequence[Task], *, several: bool, as_json: bool) -> None:
+    def __init__(self, tasks: Sequence[Task], sleep: Sleep, *, several: bool, form: Form) -> None:
         self._width = max((len(task.name) for task in tasks), default=0)
+        self._sleep = sleep
         self._several = several
-        self._as_json = as_json
-        self._colored = sys.stdout is not None and sys.stdout.isatty() and wants_color() is not False
+        self._as_json = form == "json"
+        is_terminal = sys.stdout is not None and sys.stdout.isatty()
+        self._is_harmless = is_terminal and form != "raw"
+        self._colored = is_terminal and wants_color() is not False
+        self._shown: defaultdict[tuple[str, int], TerminalOutput] = defaultdict(TerminalOutput)
 
-    def show(self, log: Log, *, to_the_end: bool = False) -> None:
+    async def show(self, log: Log, *, to_the_end: bool = False) -> None:
         """What was written since the last call."""
         if self._several or self._as_json:
-            self.show_lines(log, log.lines(to_the_end=to_the_end))
+            await self.show_lines(log, log.lines(to_the_end=to_the_end))
             return
+        shown = self._shown[log.task.id, log.epoch]
         for block in log.read_on():
-            click.echo(block, nl=False)
+            await self._write(shown.feed(block).encode() if self._is_harmless else block)
+        if to_the_end and self._is_harmless:
+            await self._write(shown.feed(b"", to_the_end=True).encode())
 
-    def show_lines(self, log: Log, lines: Iterable[bytes]) -> None:
-        if self._as_json:
-            for line in lines:
-                text = line.decode("utf-8", "replace")
-                click.echo(json.dumps({"task": log.task.name, "attempt": log.epoch, "text": text}))
-            return
-        prefix = self._prefix(log.task) if self._several else b""
+    async def show_lines(self, log: Log, lines: Iterable[bytes]) -> None:
         waiting = bytearray()
         for line in lines:
-            waiting += prefix + line + b"\n"
+            waiting += self._format(log, line) + b"\n"
             if len(waiting) >= BLOCK:
-                click.echo(bytes(waiting), nl=False)
+                await self._write(bytes(waiting))
                 waiting.clear()
-        if waiting:
-            click.echo(bytes(waiting), nl=False)
+        await self._write(bytes(waiting))
+
+    def _format(self, log: Log, line: bytes) -> bytes:
+        if self._as_json:
+            text = line.decode("utf-8", "replace")
+            return json.dumps({"task": log.task.name, "attempt": log.epoch, "text": text}).encode()
+        prefix = self._prefix(log.task) if self._several else b""
+        if self._is_harmless:
+            line = TerminalOutput().feed(line.removesuffix(b"\r"), to_the_end=True).encode()
+        return prefix + line
+
+    async def _write(self, data: bytes) -> None:
+        if data:
+            click.echo(data, nl=False)
+            await keep_up(self._sleep)
 
     def _prefix(self, task: Task) -> bytes:
         label = f"{task.name.ljust(self._width)} | "
+        label = harmless(label) if self._is_harmless else label
         color = PREFIX_COLORS[task.position % len(PREFIX_COLORS)]
         return (click.style(label, fg=color) if self._colored else label).encode()

@@ -8,7 +8,17 @@ import sys
 import click
 
 from pointsman.cli.group import Commands, wants_color
-from pointsman.cli.output import count, describe_finding, fail, hand_out, json_option, show_finding, show_state, show_table
+from pointsman.cli.output import (
+    count,
+    describe_finding,
+    echo,
+    fail,
+    hand_out,
+    json_option,
+    show_finding,
+    show_state,
+    show_table,
+)
 from pointsman.errors import Finding, LifecycleError, LifecycleInvalid
 from pointsman.kernel.draw import FORMATS, draw
 from pointsman.kernel.grammar import format_duration
@@ -39,15 +49,15 @@ def list_machines(*, as_json: bool) -> None:
     """
     lifecycles = [load_lifecycle(name) for name in SHIPPED]
     if as_json:
-        click.echo(json.dumps([describe_lifecycle(lifecycle) for lifecycle in lifecycles], indent=2))
+        echo(json.dumps([describe_lifecycle(lifecycle) for lifecycle in lifecycles], indent=2))
         return
     for lifecycle in lifecycles:
-        click.echo(f"{click.style(lifecycle.name, bold=True)}  {lifecycle.title}")
+        echo(f"{click.style(lifecycle.name, bold=True)}  {lifecycle.title}")
         for machine in lifecycle.machines:
             size = f"{len(machine.states):>2} states  {len(machine.transitions):>2} transitions"
-            click.echo(f"  {machine.name:<24} {machine.kind:<8} {size}")
+            echo(f"  {machine.name:<24} {machine.kind:<8} {size}")
         for machine in lifecycle.borrowed:
-            click.echo(click.style(f"  {machine.name:<24} {machine.kind:<8} borrowed", dim=True))
+            echo(click.style(f"  {machine.name:<24} {machine.kind:<8} borrowed", dim=True))
 
 
 @command.command()
@@ -63,11 +73,11 @@ def show(machine: str, *, as_json: bool) -> None:
     """
     loaded = load_machine(machine)
     if as_json:
-        click.echo(json.dumps(describe_machine(loaded), indent=2))
+        echo(json.dumps(describe_machine(loaded), indent=2))
         return
-    click.echo(f"{click.style(loaded.name, bold=True)}  {loaded.kind}, version {loaded.version}\n")
+    echo(f"{click.style(loaded.name, bold=True)}  {loaded.kind}, version {loaded.version}\n")
     show_table(("state", "phase", "", "needs", "at most"), [state_row(state) for state in loaded.states])
-    click.echo()
+    echo()
     rows = [
         (
             *(move.from_state, move.to_state, move.trigger, move.signal or ""),
@@ -77,8 +87,8 @@ def show(machine: str, *, as_json: bool) -> None:
     ]
     show_table(("from", "to", "trigger", "signal", "when", "severity", "effects"), rows)
     for signal, fallback in loaded.fallbacks.items():
-        click.echo(f"\nWhere a state has no transition for {signal}, it counts as {fallback}.", nl=False)
-    click.echo()
+        echo(f"\nWhere a state has no transition for {signal}, it counts as {fallback}.", nl=False)
+    echo()
 
 
 @command.command()
@@ -114,11 +124,11 @@ def check(sources: tuple[str, ...], *, as_json: bool) -> int:
         elif findings:
             for finding in findings:
                 show_finding(finding)
-            click.echo(f"{source}: {count(len(findings), 'finding')}", err=True)
+            echo(f"{source}: {count(len(findings), 'finding')}", err=True)
         else:
-            click.echo(f"{click.style('valid', fg='green')}  {source}: {', '.join(each.name for each in lifecycle.machines)}")
+            echo(f"{click.style('valid', fg='green')}  {source}: {', '.join(each.name for each in lifecycle.machines)}")
     if as_json:
-        click.echo(json.dumps(reports, indent=2))
+        echo(json.dumps(reports, indent=2))
     return worst
 
 
@@ -156,7 +166,7 @@ def schema() -> None:
     and as the first line of your file:
       # yaml-language-server: $schema=lifecycle.schema.json
     """
-    click.echo(SCHEMA.read_text("utf-8").rstrip("\n"))
+    echo(SCHEMA.read_text("utf-8").rstrip("\n"))
 
 
 def describe_machine(machine: Machine) -> dict[str, object]:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 import os
+import re
 import shutil
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import TextIO
 
 import click
 
@@ -23,56 +23,72 @@ OUTCOME_COLORS = {Outcome.SUCCESS: "green", Outcome.FAILURE: "red", Outcome.CANC
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
 
 
-@contextmanager
-def lasting() -> Iterator[None]:
-    """Keep working when stderr can no longer be written to (a closed terminal or pipe): later messages are dropped."""
-    try:
-        yield
-    except OSError:
-        silence = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(silence, sys.stderr.fileno())
-        os.close(silence)
+STDOUT, STDERR = 1, 2
+_CONTROL = r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]"
+"""What moves the cursor, reorders text or begins a command to the terminal; not the line break and the tab."""
+_IN_MESSAGES = re.compile(rf"(?P<kept>\x1b\[(?:0|1|2|3[1-6]|9[0-7])m)|{_CONTROL}")
+"""The colors that Pointsman itself uses are kept."""
+_IN_OUTPUT = re.compile(rf"(?P<kept>\r?\n|\x1b\[[0-9;:]{{0,32}}m)|{_CONTROL}")
+"""Programs may use any color, as with `less -R`."""
+_UNFINISHED = re.compile(r"(?:\r|\x1b(?:\[[0-9;:]{0,32})?)\Z")
+
+
+def harmless(text: str) -> str:
+    """Text for a terminal: control characters are shown as `\\u001b`, which JSON understands as well."""
+    return _IN_MESSAGES.sub(_show_control, text)
+
+
+def _show_control(found: re.Match[str]) -> str:
+    return found["kept"] or f"\\u{ord(found[0]):04x}"
+
+
+class TerminalOutput:
+    """Output of a program for a terminal, which comes in pieces: colors are kept, other control characters are shown."""
+
+    def __init__(self) -> None:
+        self._decoder = codecs.getincrementaldecoder("utf-8")("backslashreplace")
+        self._unfinished = ""
+        self._is_colored = False
+
+    def feed(self, data: bytes, *, to_the_end: bool = False) -> str:
+        """At the end, or of a whole line, the colors are reset."""
+        text = self._unfinished + self._decoder.decode(data, to_the_end)
+        unfinished = None if to_the_end else _UNFINISHED.search(text)
+        self._unfinished = unfinished[0] if unfinished else ""
+        self._is_colored |= "\x1b" in text
+        shown = _IN_OUTPUT.sub(_show_control, text.removesuffix(self._unfinished))
+        return f"{shown}\x1b[0m" if to_the_end and self._is_colored else shown
+
+
+def echo(message: str = "", *, err: bool = False, nl: bool = True) -> None:
+    """Print a line: harmless on a terminal, as it is into a file or a pipe."""
+    stream = sys.stderr if err else sys.stdout
+    click.echo(harmless(message) if stream is not None and stream.isatty() else message, err=err, nl=nl)
+
+
+def erase_line() -> None:
+    """Erase the line of a terminal that shows progress."""
+    click.echo("\r\033[K", nl=False, err=True)
 
 
 def tell(message: str) -> None:
-    """Print a line on stderr, if it is still open."""
-    with lasting():
-        click.echo(message, err=True)
-
-
-STDOUT, STDERR = 1, 2
-_data: list[TextIO] = []
-"""The real stdout, while everything else is sent to stderr."""
-
-
-@contextmanager
-def data_apart() -> Iterator[None]:
-    """Reserve stdout for `write_line`: what functions of users, their threads and their programs print goes to stderr."""
-    sys.stdout.flush()
-    kept = os.dup(STDOUT)
-    os.dup2(STDERR, STDOUT)
-    with os.fdopen(kept, "w") as stream:
-        _data.append(stream)
-        try:
-            yield
-        finally:
-            _data.pop()
-            os.dup2(kept, STDOUT)
-
-
-def write_line(line: bytes) -> None:
-    """To stdout, for programs. If the reader has closed the pipe, the work goes on."""
-    stream = _data[-1] if _data else sys.stdout
+    """Print a line on stderr; if it can no longer be written to (a closed terminal or pipe), later messages are dropped."""
     try:
-        stream.write(line.decode())
-        stream.flush()
+        echo(message, err=True)
     except OSError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+        silence(STDERR)
+
+
+def silence(descriptor: int) -> None:
+    """Let everything that is still written there vanish."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, descriptor)
+    os.close(nowhere)
 
 
 def fail(message: str) -> None:
     """One clear line on stderr."""
-    click.echo(f"{click.style('error:', fg='red', bold=True)} {message}", err=True)
+    echo(f"{click.style('error:', fg='red', bold=True)} {message}", err=True)
 
 
 def describe_finding(finding: Finding) -> dict[str, object]:
@@ -89,8 +105,8 @@ def describe_finding(finding: Finding) -> dict[str, object]:
 
 def show_finding(finding: Finding) -> None:
     where = click.style(str(finding.place), bold=True)
-    click.echo(f"{where}: {finding.message} {click.style(f'[{finding.rule}]', fg='red')}")
-    click.echo(f"    {finding.advice}")
+    echo(f"{where}: {finding.message} {click.style(f'[{finding.rule}]', fg='red')}")
+    echo(f"    {finding.advice}")
 
 
 def show_table(heads: tuple[str, ...], rows: Sequence[tuple[str, ...]], *, fits: bool = False) -> None:
@@ -100,10 +116,10 @@ def show_table(heads: tuple[str, ...], rows: Sequence[tuple[str, ...]], *, fits:
     if fits and (columns := terminal_columns()):
         widths[-1] = max(min(widths[-1], columns - sum(widths[:-1]) - 2 * (len(widths) - 1)), len(heads[-1]))
         rows = [(*row[:-1], cut(row[-1], widths[-1])) for row in rows]
-    click.echo(click.style("  ".join(head.ljust(width) for head, width in zip(heads, widths, strict=True)).rstrip(), dim=True))
+    echo(click.style("  ".join(head.ljust(width) for head, width in zip(heads, widths, strict=True)).rstrip(), dim=True))
     for row in rows:
         cells = [cell + " " * (width - len(click.unstyle(cell))) for cell, width in zip(row, widths, strict=True)]
-        click.echo("  ".join(cells).rstrip())
+        echo("  ".join(cells).rstrip())
 
 
 def hand_out(drawing: str, output: str | None, described: Mapping[str, object] | None) -> None:
@@ -113,11 +129,11 @@ def hand_out(drawing: str, output: str | None, described: Mapping[str, object] |
             Path(output).write_text(drawing, "utf-8")
         except OSError as error:
             raise click.FileError(output, hint=error.strerror or str(error)) from None
-        click.echo(f"wrote {output}", err=True)
+        echo(f"wrote {output}", err=True)
     if described is not None:
-        click.echo(json.dumps({**described, "drawing": drawing}))
+        echo(json.dumps({**described, "drawing": drawing}))
     elif output is None:
-        click.echo(drawing.rstrip("\n"))
+        echo(drawing.rstrip("\n"))
 
 
 def terminal_columns() -> int | None:

@@ -18,7 +18,7 @@ import msgspec
 
 from pointsman import app
 from pointsman.cli.log_output import LEVELS, configure_logging
-from pointsman.cli.output import json_option
+from pointsman.cli.output import echo, json_option
 from pointsman.engine.engine import Engine
 from pointsman.errors import NothingYet, StoreUnusable
 from pointsman.kernel.machine import Lifecycle
@@ -180,7 +180,7 @@ def warn_of_changes(run: Run) -> None:
         return
     if is_changed:
         message = f"{file.name} has changed since this run was submitted. The run keeps the old version. To run the new one:"
-        click.echo(click.style(f"{message} pointsman run {shlex.quote(payload['file'])}", fg="yellow"), err=True)
+        echo(click.style(f"{message} pointsman run {shlex.quote(payload['file'])}", fg="yellow"), err=True)
 
 
 def person() -> str:

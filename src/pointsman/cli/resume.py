@@ -7,7 +7,9 @@ from typing import Any
 
 import click
 
+from pointsman.cli.output import echo
 from pointsman.cli.project import Asked, open_project, person, project_options, warn_of_changes, worker_options
+from pointsman.cli.streams import background_output
 from pointsman.kernel.machine import Outcome, Phase
 from pointsman.views.find import find_run, short
 
@@ -27,7 +29,8 @@ def command(run: str | None, *, flags: dict[str, Any], asked: Asked) -> int:
       pointsman resume
       pointsman resume 3f9c21ab -j 4
     """
-    return asyncio.run(_resume(run, asked, flags))
+    with background_output(reserves_stdout=asked.as_json):
+        return asyncio.run(_resume(run, asked, flags))
 
 
 async def _resume(name: str | None, asked: Asked, flags: dict[str, Any]) -> int:
@@ -40,7 +43,7 @@ async def _resume(name: str | None, asked: Asked, flags: dict[str, Any]) -> int:
             view = await project.view_run(run.id)
             retry = f"Retry it: {project.hint('retry', short(run.id))}"
             what = retry if view.find_step("retry") else "Run the flow again."
-            click.echo(f"{run.name} ({short(run.id)}) has ended: {run.state}. {what}", err=True)
+            echo(f"{run.name} ({short(run.id)}) has ended: {run.state}. {what}", err=True)
             return 0 if run.outcome == Outcome.SUCCESS else 1
         after = await project.engine.last_position()
         if run.phase == Phase.HELD and (await project.engine.get_machine(run)).moves(run.state, "resume"):

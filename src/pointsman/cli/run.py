@@ -9,8 +9,9 @@ from typing import Any
 
 import click
 
-from pointsman.cli.output import count
+from pointsman.cli.output import count, echo
 from pointsman.cli.project import Asked, Project, open_project, person, project_options, worker_options
+from pointsman.cli.streams import background_output, write_line
 from pointsman.errors import Problem, RequestInvalid
 from pointsman.settings import Settings
 from pointsman.views.find import short
@@ -39,7 +40,8 @@ def command(flow: str, given: tuple[str, ...], *, detach: bool, flags: dict[str,
       pointsman run release.yaml -i version=1.4.0 -i dry_run=true
       pointsman run nightly.yaml -j 8 --json > events.jsonl
     """
-    return asyncio.run(_run(Path(flow), _read_inputs(given), asked, asked.settings(**flags), detach=detach))
+    with background_output(reserves_stdout=asked.as_json):
+        return asyncio.run(_run(Path(flow), _read_inputs(given), asked, asked.settings(**flags), detach=detach))
 
 
 async def _run(file: Path, inputs: dict[str, str], asked: Asked, settings: Settings, *, detach: bool) -> int:
@@ -55,11 +57,11 @@ async def _run(file: Path, inputs: dict[str, str], asked: Asked, settings: Setti
         run = await project.engine.for_tenant(actor=person()).submit_run(new)
         write_plan(flow, settings.directory / ".pointsman" / "runs" / run.id)
         if detach:
-            click.echo(json.dumps({"run_id": run.id}) if asked.as_json else run.id)
+            write_line(json.dumps({"run_id": run.id}).encode() + b"\n") if asked.as_json else echo(run.id)
             return 0
         if not asked.as_json:
             tasks = count(len(new.tasks), "task")
-            click.echo(f"{click.style(run.name, bold=True)}  {tasks}, run {short(run.id)}", err=True)
+            echo(f"{click.style(run.name, bold=True)}  {tasks}, run {short(run.id)}", err=True)
         return await run_to_end(project, run, as_json=asked.as_json)
 
 

@@ -9,7 +9,7 @@ import socket
 import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,8 +18,10 @@ import msgspec
 
 from pointsman.cli.hints import WaitingPrinter, list_commands
 from pointsman.cli.log_output import divert_logs
-from pointsman.cli.output import count, data_apart, tell, write_line
+from pointsman.cli.outlet import GRACE_SECONDS
+from pointsman.cli.output import count, tell
 from pointsman.cli.project import Project, person
+from pointsman.cli.streams import is_behind, wait_for_reader, write_line
 from pointsman.cli.view import FRAMES_A_SECOND, View, choose_view, format_seconds
 from pointsman.engine.engine import Engine
 from pointsman.errors import PointsmanError, StoreError
@@ -73,11 +75,6 @@ class Interruption:
 
 async def run_to_end(project: Project, run: Run, *, after: str | None = None, as_json: bool) -> int:
     """Work on a run until it has ended, and return the exit code. Transitions up to `after` are not shown again."""
-    with data_apart() if as_json else nullcontext():
-        return await _work(project, run, after, as_json=as_json)
-
-
-async def _work(project: Project, run: Run, after: str | None, *, as_json: bool) -> int:
     engine, world = project.engine, project.world
     progress = Progress(engine, run.id)
 
@@ -149,6 +146,7 @@ class Following:
                 async for transition in self.project.engine.watch(
                     after=self.position, run_id=self.run_id, pause_seconds=LOOK_SECONDS
                 ):
+                    await self._wait_for_reader()
                     await self._take(transition)
             except StoreError:
                 await self.project.world.sleep(RETRY_SECONDS)
@@ -162,11 +160,20 @@ class Following:
                     self.worker.drain()
 
     async def catch_up(self) -> None:
-        """Show what has happened since the last read, after the worker has ended."""
+        """Show what has happened since the last read, after the worker has ended, as long as somebody reads."""
         self.is_over = True
         while page := await self.project.engine.list_transitions(after=self.position, run_id=self.run_id):
             for transition in page:
+                if not await wait_for_reader(self.project.world.sleep, GRACE_SECONDS):
+                    return
                 await self._take(transition)
+
+    async def _wait_for_reader(self) -> None:
+        """While nobody reads the output, leave the rest in the database; of the run, only its end counts meanwhile."""
+        while is_behind():
+            if (await self.project.engine.get_run(self.run_id)).phase == Phase.DONE:
+                self.worker.drain()
+            await self.project.world.sleep(PATIENCE_SECONDS)
 
     async def _take(self, transition: Transition) -> None:
         change = await self.progress.take(transition)
@@ -250,6 +257,7 @@ def _signals(project: Project, run: Run, worker: Worker, view: View, interruptio
 async def _conclude(project: Project, run_id: str, interruption: Interruption, *, as_json: bool) -> int:
     """Say how the run ended, and what can be done next."""
     run = await project.view_run(run_id)
+    await wait_for_reader(project.world.sleep, GRACE_SECONDS)
     if as_json:
         write_line(msgspec.json.encode(summarize(run)) + b"\n")
     else:

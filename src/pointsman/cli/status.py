@@ -14,7 +14,7 @@ import msgspec
 
 from pointsman.cli.describe import find_log, show_json
 from pointsman.cli.hints import list_commands, show_waiting
-from pointsman.cli.output import count, cut, near, show_seconds, show_state, show_table
+from pointsman.cli.output import count, cut, echo, near, show_seconds, show_state, show_table
 from pointsman.cli.project import Asked, Project, in_project, project_options
 from pointsman.errors import NothingYet
 from pointsman.kernel.machine import Outcome, Phase
@@ -60,7 +60,7 @@ def command(run: str | None, number: int, *, show_all: bool, workers: bool, aske
     except NothingYet as nothing:
         if run is not None:
             raise
-        click.echo("[]") if asked.as_json else click.echo(str(nothing), err=True)
+        echo("[]") if asked.as_json else echo(str(nothing), err=True)
 
 
 async def show_runs(project: Project, number: int, *, as_json: bool) -> None:
@@ -68,7 +68,7 @@ async def show_runs(project: Project, number: int, *, as_json: bool) -> None:
     if not listed:
         raise NothingYet
     if as_json:
-        click.echo(show_json(listed[:number]))
+        echo(show_json(listed[:number]))
         return
     now = project.world.clock.now()
     rows = [
@@ -85,7 +85,7 @@ async def show_runs(project: Project, number: int, *, as_json: bool) -> None:
     show_table(("state", "name", "tasks", "created", "took", "run"), rows)
     await show_failing_duties(project)
     if len(listed) > number:
-        click.echo(f"There are older runs: pointsman status -n {number * 2}", err=True)
+        echo(f"There are older runs: pointsman status -n {number * 2}", err=True)
 
 
 async def show_run(project: Project, name: str, *, show_all: bool, as_json: bool) -> None:
@@ -93,31 +93,31 @@ async def show_run(project: Project, name: str, *, show_all: bool, as_json: bool
     if as_json:
         described = describe_run(project, run)
         described["failing_duties"] = msgspec.to_builtins(await project.engine.list_duty_failures())
-        click.echo(show_json(described))
+        echo(show_json(described))
         return
     now = run.as_of
     head = f"{click.style(run.name, bold=True)}  {show_state(run.state, run.phase, run.outcome)}"
     took = f", {show_elapsed(run, now)}" if run.started_at else ""
-    click.echo(f"{head}  {run.ended_tasks:,} of {count(len(run.tasks), 'task')} done{took}{show_money(run)}")
-    click.echo(click.style(run.id, dim=True))
+    echo(f"{head}  {run.ended_tasks:,} of {count(len(run.tasks), 'task')} done{took}{show_money(run)}")
+    echo(click.style(run.id, dim=True))
     if run.phase == Phase.HELD and run.reason:
-        click.echo(f"Reason: {run.reason}")
-    click.echo()
+        echo(f"Reason: {run.reason}")
+    echo()
     show_tasks(run.tasks, now, show_all=show_all)
     show_failures(project, run.failed_tasks)
     if folder := find_logs(project, run):
-        click.echo(f"\nLogs: {near(folder)}")
+        echo(f"\nLogs: {near(folder)}")
     if run.waiting:
         sentence = show_waiting(run.waiting, now)
-        click.echo(f"\n{sentence[0].upper()}{sentence[1:]}.")
+        echo(f"\n{sentence[0].upper()}{sentence[1:]}.")
     if run.obstacle:
-        click.echo(f"\n{run.obstacle}")
+        echo(f"\n{run.obstacle}")
     await show_failing_duties(project)
     if hints := list(write_hints(project, run)):
-        click.echo("\nNext:")
+        echo("\nNext:")
         width = max(len(command) for command, _ in hints)
         for command, effect in hints:
-            click.echo(f"  {command.ljust(width)}  {click.style(f'# {effect}', dim=True)}")
+            echo(f"  {command.ljust(width)}  {click.style(f'# {effect}', dim=True)}")
 
 
 async def show_failing_duties(project: Project) -> None:
@@ -126,7 +126,7 @@ async def show_failing_duties(project: Project) -> None:
     for duty in await project.engine.list_duty_failures():
         since = show_seconds(max(0.0, (now - duty.failed_at).total_seconds()))
         times = f"failed {count(duty.failures, 'time')} in a row in {duty.process}, the last time {since} ago"
-        click.echo(click.style(f"\nDuty {duty.name} {times}: {duty.error}", fg="red"), err=True)
+        echo(click.style(f"\nDuty {duty.name} {times}: {duty.error}", fg="red"), err=True)
 
 
 def describe_run(project: Project, run: RunView) -> dict[str, Any]:
@@ -185,7 +185,7 @@ def show_tasks(tasks: Sequence[TaskView], now: datetime, *, show_all: bool) -> N
         (task.state, task.phase, task.outcome) for task in shown
     ):
         words = ", ".join(f"{number:,} {show_state(*state)}" for state, number in left_out.items())
-        click.echo(f"{'and ' if rows else ''}{words} (-a shows all)")
+        echo(f"{'and ' if rows else ''}{words} (-a shows all)")
 
 
 def pick(tasks: Sequence[TaskView]) -> list[TaskView]:
@@ -215,11 +215,11 @@ def explain(task: TaskView, now: datetime) -> str:
 def show_failures(project: Project, failed: Sequence[TaskView]) -> None:
     """The error of each failed task, and where its log is."""
     for task in failed[:MOST_FAILURES]:
-        click.echo(f"\n{click.style(task.name, fg='red')}: {first_line(task.error or task.reason)}")
+        echo(f"\n{click.style(task.name, fg='red')}: {first_line(task.error or task.reason)}")
         if path := find_log(project.settings.directory, task.run_id, task.name, task.attempts, task.log_path):
-            click.echo(f"  log: {near(path)}")
+            echo(f"  log: {near(path)}")
     if len(failed) > MOST_FAILURES:
-        click.echo(f"\nand {len(failed) - MOST_FAILURES:,} more")
+        echo(f"\nand {len(failed) - MOST_FAILURES:,} more")
 
 
 async def show_workers(project: Project, *, show_all: bool, as_json: bool) -> None:
@@ -228,11 +228,11 @@ async def show_workers(project: Project, *, show_all: bool, as_json: bool) -> No
     listed = await list_workers(project.engine, now, project.find_dead())
     workers = [worker for worker in listed if show_all or worker.phase != Phase.DONE]
     if as_json:
-        click.echo(show_json(workers))
+        echo(show_json(workers))
         return
     await show_failing_duties(project)
     if not workers:
-        click.echo("No worker is running. Start one: pointsman worker", err=True)
+        echo("No worker is running. Start one: pointsman worker", err=True)
         return
     rows = [
         (

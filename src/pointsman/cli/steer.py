@@ -9,7 +9,7 @@ import click
 
 from pointsman.cli.describe import show_json
 from pointsman.cli.hints import list_commands, write_command
-from pointsman.cli.output import count, show_state
+from pointsman.cli.output import count, echo, show_state
 from pointsman.cli.project import Asked, Project, in_project, person, project_options, warn_of_changes
 from pointsman.errors import TransitionRefused
 from pointsman.kernel.machine import Case, Outcome, Phase, Refusal
@@ -110,20 +110,20 @@ async def steer(project: Project, signal: str, name: str, task: str | None, reas
     after = await engine.get_run(before.id)
     changed = await engine.get_task(task_before.id) if task_before else None
     if as_json:
-        click.echo(show_json({"run": make_run_summary(after), "task": make_task_view(changed) if changed else None}))
+        echo(show_json({"run": make_run_summary(after), "task": make_task_view(changed) if changed else None}))
         return
     if task_before and changed:
-        click.echo(f"{changed.name}: {show_change(task_before, changed)}")
+        echo(f"{changed.name}: {show_change(task_before, changed)}")
     if after.state != before.state or not changed:
-        click.echo(f"{after.name} ({short(after.id)}): {show_change(before, after)}")
+        echo(f"{after.name} ({short(after.id)}): {show_change(before, after)}")
     if signal == "retry":
         warn_of_changes(after)
     stopped = [each for each in await engine.list_tasks(after.id) if each.id in active and is_stopping(each)]
     view = await project.view_run(after.id)
     for sentence in tell_what_follows(project, view, stopped):
-        click.echo(sentence, err=True)
+        echo(sentence, err=True)
     if signal == "cancel" and view.obstacle and any(step.operation == "skip" for step in steps):
-        click.echo("(`pointsman skip` instead of `cancel` lets the other tasks continue.)", err=True)
+        echo("(`pointsman skip` instead of `cancel` lets the other tasks continue.)", err=True)
 
 
 def is_stopping(task: Task) -> bool:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import click
 
-from pointsman.cli.output import count, describe_finding, fail, json_option, show_finding
+from pointsman.cli.output import count, describe_finding, echo, erase_line, fail, json_option, show_finding
 from pointsman.errors import Finding, LogUnreadable, PointsmanError
 from pointsman.events.validate import RULES, Summary, Validator
 from pointsman.lifecycles import load_lifecycle
@@ -99,10 +99,10 @@ def refuse_compressed(stream: BufferedReader, log: str) -> BufferedReader:
 
 def show_rules(*, as_json: bool) -> None:
     if as_json:
-        click.echo(json.dumps(RULES, indent=2))
+        echo(json.dumps(RULES, indent=2))
         return
     for rule, meaning in RULES.items():
-        click.echo(f"{click.style(rule.ljust(24), bold=True)} {meaning}")
+        echo(f"{click.style(rule.ljust(24), bold=True)} {meaning}")
 
 
 class TextReport:
@@ -118,7 +118,7 @@ class TextReport:
     def progress(self, summary: Summary) -> None:
         if self._live:
             text = f"\r{count(summary.lines, 'line')} read, {count(summary.findings, 'finding')} …"
-            click.echo(click.style(text, dim=True), nl=False, err=True)
+            echo(click.style(text, dim=True), nl=False, err=True)
 
     def end(self, summary: Summary, error: PointsmanError | None) -> None:
         self._wipe()
@@ -127,15 +127,15 @@ class TextReport:
         verdict = click.style("clean", fg="green") if not summary.findings else count(summary.findings, "finding")
         what = f"{count(summary.lines, 'line')}, {summary.entities:,} {'entity' if summary.entities == 1 else 'entities'}"
         rules = ", ".join(f"{rule} {number:,}" for rule, number in summary.by_rule.most_common())
-        click.echo(f"{summary.file}: {verdict} ({what})" + (f": {rules}" if rules else ""), err=True)
+        echo(f"{summary.file}: {verdict} ({what})" + (f": {rules}" if rules else ""), err=True)
         if not summary.lines:
-            click.echo("The log is empty.", err=True)
+            echo("The log is empty.", err=True)
         if summary.by_rule["unknown-state"] + summary.by_rule["event-type"] > summary.lines // 2:
-            click.echo("Most lines name states of another lifecycle: check --lifecycle.", err=True)
+            echo("Most lines name states of another lifecycle: check --lifecycle.", err=True)
 
     def _wipe(self) -> None:
         if self._live:
-            click.echo("\r\033[K", nl=False, err=True)
+            erase_line()
 
 
 class JsonReport:
@@ -145,7 +145,7 @@ class JsonReport:
         self._separator = '{"findings": [\n'
 
     def finding(self, finding: Finding) -> None:
-        click.echo(self._separator + json.dumps(describe_finding(finding)), nl=False)
+        echo(self._separator + json.dumps(describe_finding(finding)), nl=False)
         self._separator = ",\n"
 
     def progress(self, summary: Summary) -> None:
@@ -161,4 +161,4 @@ class JsonReport:
             "by_rule": summary.by_rule,
             "error": str(error) if error else None,
         }
-        click.echo(f'{opening}], "summary": {json.dumps(result)}}}')
+        echo(f'{opening}], "summary": {json.dumps(result)}}}')

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Protocol
 
 import click
 
-from pointsman.cli.output import lasting, tell, write_line
+from pointsman.cli.output import harmless, tell
+from pointsman.cli.streams import is_idle, write_line
 from pointsman.kernel.machine import Outcome, Phase, State
 from pointsman.views.progress import Change, Line, Progress
 from pointsman.worker.journal import as_line
@@ -127,20 +128,18 @@ class LiveView:
         self._began = self._began or change.transition.at
         is_end = change.line is not None and change.state.phase is Phase.DONE
         if is_end and (self._progress.total <= MOST_ENDS_SHOWN or change.state.outcome is Outcome.FAILURE):
-            with lasting():
-                self._live.console.print(_from_ansi(describe_change(change, self._progress)), soft_wrap=True)
+            self._live.console.print(_from_ansi(harmless(describe_change(change, self._progress))), soft_wrap=True)
 
     def tick(self, now: datetime) -> None:
-        with lasting():
+        """Draw a frame, unless the terminal has not yet taken the last one."""
+        if is_idle():
             self._live.update(self._draw(now), refresh=True)
 
     def say(self, message: str) -> None:
-        with lasting():
-            self._console.print(message, highlight=False, markup=False)
+        self._console.print(harmless(message), highlight=False, markup=False)
 
     def close(self) -> None:
-        with lasting():
-            self._live.stop()
+        self._live.stop()
 
     def _draw(self, now: datetime) -> Group:
         from rich.console import Group
@@ -158,7 +157,7 @@ class LiveView:
         text.append(f"{line.state.name:<12} ", style)
         text.append(f"{format_seconds((now - line.since).total_seconds()):>7}")
         text.append(f"  #{line.attempts} " if line.attempts > 1 else "  ", "dim")
-        text.append(self._last_line(line.task_id), "dim")
+        text.append(harmless(self._last_line(line.task_id)), "dim")
         text.truncate(self._console.width - 1, overflow="ellipsis")
         text.no_wrap = True
         return text
@@ -246,4 +245,4 @@ def _from_ansi(text: str) -> Text:
 def _text(text: str, style: str) -> Text:
     from rich.text import Text
 
-    return Text(text, style)
+    return Text(harmless(text), style)

@@ -10,8 +10,9 @@ import click
 
 from pointsman.cli.describe import describe_move
 from pointsman.cli.hints import WaitingPrinter
-from pointsman.cli.output import cut, show_seconds, show_state, show_time, tell, terminal_columns
+from pointsman.cli.output import cut, echo, show_seconds, show_state, show_time, tell, terminal_columns
 from pointsman.cli.project import Asked, Project, in_project, project_options
+from pointsman.cli.streams import background_output, keep_up
 from pointsman.engine.engine import Engine
 from pointsman.kernel.machine import Kind, Outcome, Phase
 from pointsman.store.rows import Run, Transition
@@ -37,7 +38,8 @@ def command(run: str | None, *, from_start: bool, asked: Asked) -> int:
       pointsman watch 9ef05a58 --all
       pointsman watch latest --json | jq .to
     """
-    return in_project(asked, lambda project: watch(project, run, from_start=from_start, as_json=asked.as_json))
+    with background_output(needs_reader=True):
+        return in_project(asked, lambda project: watch(project, run, from_start=from_start, as_json=asked.as_json))
 
 
 async def watch(project: Project, name: str | None, *, from_start: bool, as_json: bool) -> int:
@@ -47,7 +49,7 @@ async def watch(project: Project, name: str | None, *, from_start: bool, as_json
     if run.phase != Phase.DONE:
         run = await follow_with_reasons(project, run, position, as_json=as_json)
     elif from_start:
-        run = await follow(engine, run, position, as_json=as_json)
+        run = await follow(project, run, position, as_json=as_json)
     show_end(project, run)
     return 0 if run.outcome == Outcome.SUCCESS else 1
 
@@ -57,24 +59,27 @@ async def follow_with_reasons(project: Project, run: Run, position: str | None, 
     await printer.look()
     telling = asyncio.create_task(printer.keep_telling())
     try:
-        return await follow(project.engine, run, position, as_json=as_json)
+        return await follow(project, run, position, as_json=as_json)
     finally:
         telling.cancel()
         await asyncio.wait({telling})
 
 
-async def follow(engine: Engine, run: Run, position: str | None, *, as_json: bool) -> Run:
+async def follow(project: Project, run: Run, position: str | None, *, as_json: bool) -> Run:
     """Show the transitions behind a position until the run has ended, and was not retried since."""
+    engine = project.engine
     names = Names(engine, run)
     async with aclosing(engine.watch(after=position, run_id=run.id)) as moves:
         async for move in moves:
             await show_move(engine, move, names, as_json=as_json)
+            await keep_up(project.world.sleep)
             if move.entity_id == run.id and (await engine.get_machine(move)).state(move.to_state).phase is Phase.DONE:
                 run = await engine.get_run(run.id)
                 if run.phase == Phase.DONE:
                     break
     for last in await engine.list_transitions(after=move.position, run_id=run.id):
         await show_move(engine, last, names, as_json=as_json)
+        await keep_up(project.world.sleep)
     return run
 
 
@@ -98,7 +103,7 @@ async def show_move(engine: Engine, move: Transition, names: Names, *, as_json: 
     """One line: when, what, from which state to which, why."""
     name = await names.find(move)
     if as_json:
-        click.echo(json.dumps(describe_move(move, name)))
+        echo(json.dumps(describe_move(move, name)))
         return
     entered = (await engine.get_machine(move)).state(move.to_state)
     label = cut(name, names.width).ljust(names.width)
@@ -109,7 +114,7 @@ async def show_move(engine: Engine, move: Transition, names: Names, *, as_json: 
     why = first_line(move.reason) or (move.trigger if move.from_state else "")
     if columns := terminal_columns():
         why = cut(why, max(columns - len(click.unstyle(line)) - 2, 0))
-    click.echo(f"{line}  {click.style(why, dim=True)}" if why else line)
+    echo(f"{line}  {click.style(why, dim=True)}" if why else line)
 
 
 def show_end(project: Project, run: Run) -> None:
@@ -118,6 +123,6 @@ def show_end(project: Project, run: Run) -> None:
     after = f" after {show_seconds(seconds)}" if seconds is not None else ""
     error = first_line(summary.error) if run.outcome == Outcome.FAILURE else ""
     state = show_state(run.state, run.phase, run.outcome)
-    click.echo(f"{run.name} is {state}{after}." + (f" {error}" if error else ""), err=True)
+    echo(f"{run.name} is {state}{after}." + (f" {error}" if error else ""), err=True)
     if run.outcome == Outcome.FAILURE:
-        click.echo(f"More: {project.hint('status', short(run.id))}", err=True)
+        echo(f"More: {project.hint('status', short(run.id))}", err=True)

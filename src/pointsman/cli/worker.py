@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from contextlib import nullcontext
 from typing import Any
 
 import click
 
-from pointsman.cli.output import count, data_apart, tell
+from pointsman.cli.output import count, tell
 from pointsman.cli.project import Asked, Project, open_project, project_options, worker_options
+from pointsman.cli.streams import background_output
 
 
 @click.command()
@@ -28,13 +28,13 @@ def command(name: str | None, *, flags: dict[str, Any], asked: Asked) -> int:
       pointsman worker --store postgresql://user@db/pointsman --slots 8
       pointsman worker --store postgresql://user@db/pointsman --capability gpu --capability docker
     """
-    return asyncio.run(_work(asked, flags, name))
+    with background_output(reserves_stdout=asked.as_json):
+        return asyncio.run(_work(asked, flags, name))
 
 
 async def _work(asked: Asked, flags: dict[str, Any], name: str | None) -> int:
     async with open_project(asked, creates=True, keeps=True, **flags) as project:
-        with data_apart() if asked.as_json else nullcontext():
-            return await _attend(project, name, as_json=asked.as_json)
+        return await _attend(project, name, as_json=asked.as_json)
 
 
 async def _attend(project: Project, name: str | None, *, as_json: bool) -> int:
