@@ -12,6 +12,7 @@ from pointsman.errors import StoreUnusable
 from pointsman.kernel.machine import Lifecycle
 from pointsman.lifecycles import SHIPPED, load_lifecycle
 from pointsman.store.contract import Store
+from pointsman.store.urls import hide_password
 from pointsman.world import Clock, World
 
 
@@ -62,6 +63,6 @@ def open_store(url: str, world: World, clock: Clock | None = None) -> Store:
 
         return PostgresStore(url, clock=clock, ids=world.ids)
     raise StoreUnusable(
-        f"'{str(url).partition('@')[0]}' is not the URL of a database that Pointsman knows. "
+        f"'{hide_password(str(url))}' is not the URL of a database that Pointsman knows. "
         "Write sqlite:///path/to/file.db, sqlite:///:memory: or postgresql://user@host/database."
     )

@@ -20,6 +20,7 @@ from typing import Any, Literal, cast
 from pointsman.engine.checks import MAX_COUNT, MAX_SECONDS, brief
 from pointsman.errors import Finding, Place, SettingsInvalid, nearest, suggest
 from pointsman.kernel.grammar import parse_duration
+from pointsman.store.urls import hide_password
 
 FILE = "pointsman.toml"
 PYPROJECT = "pyproject.toml"
@@ -32,9 +33,6 @@ GIVEN_TO_TASKS = ("RUN_ID", "TASK_ID", "TASK_NAME", "ATTEMPT", "EPOCH", "OUTPUT"
 """Variables with the same prefix that identify a task; they are not settings."""
 
 _KINDS_OF_STORE = ("sqlite:///", "postgresql://", "postgres://")
-_PASSWORD = re.compile(r"(?<=://)(?P<user>[^:]*):.*(?=@)", re.DOTALL)
-"""From the first colon to the last `@`: a password may contain characters that have a meaning in a URL."""
-_PASSWORD_WORD = re.compile(r"(?<=password=)[^&]+", re.IGNORECASE)
 _SIZE = re.compile(r"(?P<count>\d{1,9}(?:\.\d{1,3})?)\s*(?P<unit>[kKMG]?)(?P<binary>i?)B?")
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3}
 _RATE = re.compile(r"(?P<count>\d{1,6})\s*(?:/|per)\s*(?P<time>\S+)")
@@ -141,13 +139,6 @@ def _read_pyproject(path: Path) -> str | None:
     except (OSError, UnicodeDecodeError):
         return None
     return text if re.search(r"^\s*\[+\s*tool\s*\.\s*pointsman\b", text, re.MULTILINE) else None
-
-
-def hide_password(url: str) -> str:
-    """The URL of a database without its password."""
-    if url.startswith("sqlite:"):
-        return url
-    return _PASSWORD.sub(r"\g<user>:***", _PASSWORD_WORD.sub("***", url), count=1)
 
 
 def _count_processors() -> int:

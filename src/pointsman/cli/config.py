@@ -10,7 +10,8 @@ import click
 from pointsman.cli.group import Commands
 from pointsman.cli.output import echo, show_table
 from pointsman.cli.project import Asked, project_options
-from pointsman.settings import SETTINGS, Settings, ToolProfile, hide_password
+from pointsman.settings import SETTINGS, Settings, ToolProfile
+from pointsman.store.urls import hide_password
 
 
 @click.group(cls=Commands)

@@ -22,8 +22,9 @@ from pointsman.cli.output import echo, json_option
 from pointsman.engine.engine import Engine
 from pointsman.errors import NothingYet, StoreUnusable
 from pointsman.kernel.machine import Lifecycle
-from pointsman.settings import Settings, hide_password, load_settings
+from pointsman.settings import Settings, load_settings
 from pointsman.store.rows import Run
+from pointsman.store.urls import hide_password
 from pointsman.views import runs
 from pointsman.views.values import RunView
 from pointsman.world import World

@@ -15,9 +15,9 @@ from pointsman.settings import (
     Settings,
     ToolProfile,
     find_keys,
-    hide_password,
     load_settings,
 )
+from pointsman.store.urls import hide_password
 
 TOOLS = """\
 [tools.curl]
@@ -191,6 +191,11 @@ def test_a_password_is_not_shown_in_a_refusal(tmp_path: Path) -> None:
         ("postgresql://u@h:5432/db", "postgresql://u@h:5432/db"),
         ("postgresql://u@h:5432/db?password=a@b&x=y", "postgresql://u@h:5432/db?password=***&x=y"),
         ("postgresql://u:a@h/db?sslpassword=b", "postgresql://u:***@h/db?sslpassword=***"),
+        ("postgresql://h:5432/db?passw%6Frd=secret", "postgresql://h:5432/db?passw%6Frd=***"),
+        ("postgresql://u:se?cret@h/db", "postgresql://u:***@h/db"),
+        ("postgresql+psycopg://u:secret@h/db", "postgresql+psycopg://u:***@h/db"),
+        ("postgresql:/u:secret@h/db", "***"),
+        ("postgresql://u:secret", "postgresql://u:***"),
         ("sqlite:////srv/a:b@c.db", "sqlite:////srv/a:b@c.db"),
     ],
 )

@@ -12,7 +12,9 @@ from typing import Any
 import psycopg
 import pytest
 from msgspec.structs import replace
+from tests.rows import each_row
 
+from pointsman import app
 from pointsman.errors import (
     Conflict,
     LawBroken,
@@ -31,7 +33,7 @@ from pointsman.store.postgres.connections import explain, show
 from pointsman.store.postgres.listener import EVERYTHING
 from pointsman.store.postgres.store import MIGRATION_LOCK, PostgresStore, PostgresTransaction
 from pointsman.store.rows import Breaker, Entity, Run, Task, Timer
-from pointsman.world import RandomIds
+from pointsman.world import RandomIds, World
 
 AT = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
 PATIENCE_SECONDS = 20
@@ -440,6 +442,10 @@ def test_a_database_that_does_not_exist_is_explained(postgres_url: str) -> None:
         ("postgresql://ann:s3cret@db:5432/jobs", "postgresql://ann@db:5432/jobs"),
         ("postgresql://ann:s3c%40ret@db/jobs?sslmode=require&password=s3cret", "postgresql://ann@db/jobs?sslmode=require"),
         ("postgresql://db/jobs?user=ann&host=/run/pg", "postgresql://db/jobs?user=ann&host=/run/pg"),
+        ("postgresql://ann:s3?c#ret@db/jobs", "postgresql://ann@db/jobs"),
+        ("postgresql://db/jobs?user=ann&passw%6frd=s3cret", "postgresql://db/jobs?user=ann"),
+        ("postgresql://ann:s3cret@one:5432,[::1]:5433/jobs", "postgresql://ann@one:5432,[::1]:5433/jobs"),
+        ("postgresql:///jobs", "postgresql:///jobs"),
         ("host=db user=ann password=s3cret dbname=jobs", "user=ann dbname=jobs host=db"),
     ],
 )
@@ -447,10 +453,40 @@ def test_a_password_is_never_shown(url: str, shown: str) -> None:
     assert show(url) == shown
 
 
-@pytest.mark.parametrize("url", ["postgresql://ann:s3cret@db:port/jobs", "s3cret", "postgresql://ann:s3%zzcret@db/jobs"])
+@each_row(
+    "url",
+    [
+        "postgresql://ann:s3cret@db:port/jobs",
+        "s3cret",
+        "postgresql://ann:s3%zzcret@db/jobs",
+        "postgresql://ann:s3/cret@db/jobs",
+        "postgresql://ann:12/s3cret@db/jobs",
+        "postgresql://ann:p@s3cret@db/jobs",
+        "postgresql://ann:s3cret",
+        "host=db passw%6frd=s3cret",
+        "postgresql://ann@db/jobs?password=a&s3cret",
+    ],
+)
 def test_text_that_is_not_a_url_is_not_repeated(url: str) -> None:
     with pytest.raises(StoreUnusable) as raised:
         open_store(url)
+    assert "s3" not in str(raised.value)
+    assert "cret" not in str(raised.value)
+
+
+@each_row(
+    "url",
+    [
+        "postgresql+psycopg://ann:s3cret@db/jobs",
+        "postgresql:/ann:s3cret@db/jobs",
+        "host=db user=ann password = 's3cret'",
+        "ann:s3cret@db/jobs",
+        "mysql://ann:s3/cr@s3cret@db/jobs?passw%6frd=s3cret",
+    ],
+)
+def test_a_url_of_another_kind_is_refused_without_its_password(url: str) -> None:
+    with pytest.raises(StoreUnusable, match="not the URL of a database") as raised:
+        app.open_store(url, World())
     assert "s3" not in str(raised.value)
 
 

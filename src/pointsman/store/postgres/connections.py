@@ -6,7 +6,6 @@ import re
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
-from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
 
 import psycopg
 from psycopg import conninfo
@@ -14,6 +13,7 @@ from psycopg.abc import PQGen
 
 from pointsman.errors import LawBroken, StoreBusy, StoreError, StoreFull, StoreUnavailable, StoreUnusable
 from pointsman.store.postgres.values import adapt
+from pointsman.store.urls import drop_password, is_secret
 
 LOCK_TIMEOUT_SECONDS = 5
 IDLE_TIMEOUT_SECONDS = 10
@@ -56,7 +56,6 @@ _UNUSABLE = re.compile(
     "authentication failed|no password supplied|no pg_hba.conf entry|permission denied|does not exist|"
     "invalid|unrecognized|Servname not supported"
 )
-_HOLDS_PASSWORD = {"password", "sslpassword"}
 
 
 class Connection(psycopg.Connection[Any]):
@@ -144,23 +143,20 @@ def connect(url: str, session: str) -> Connection:
 
 
 def show(url: str) -> str:
-    """The URL without any password."""
+    """The URL without any password; one in which it is unclear where the password ends is refused without repeating it."""
     try:
-        conninfo.conninfo_to_dict(url)
+        words = conninfo.conninfo_to_dict(url)
     except psycopg.ProgrammingError:
+        words = None
+    if words and "://" not in url:  # key=value words instead of a URL
+        return conninfo.make_conninfo("", **{name: value for name, value in words.items() if not is_secret(name)})
+    shown = drop_password(url) if words is not None else None
+    if shown is None:
         raise StoreUnusable(
             "This is not a URL of a PostgreSQL database. Write postgresql://user:password@host:5432/database, "
             "and percent-encode characters such as @ / ? # in the password."
-        ) from None
-    parts = urlsplit(url)
-    if not parts.scheme:  # key=value words instead of a URL
-        words = conninfo.conninfo_to_dict(url)
-        return conninfo.make_conninfo("", **{name: value for name, value in words.items() if name not in _HOLDS_PASSWORD})
-    before, at, place = parts.netloc.rpartition("@")
-    query = [(name, value) for name, value in parse_qsl(parts.query) if name not in _HOLDS_PASSWORD]
-    return urlunsplit(
-        (parts.scheme, before.partition(":")[0] + at + place, parts.path, urlencode(query, quote_via=quote, safe="/"), "")
-    )
+        )
+    return shown
 
 
 def explain(error: psycopg.Error, url: str) -> StoreError:
