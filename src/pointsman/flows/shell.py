@@ -1,19 +1,21 @@
 """The context of each expression in a shell script, so that its value can be quoted and never becomes part of the program.
 
 Quoting a value is easy; knowing its context is not: between double quotes, `'$(rm …)'` is executed. So the script is followed
-from its start. Where shells disagree, or where only a complete shell could tell, every later expression is refused.
+from its start. Where shells disagree, or where only a complete shell could tell, every later expression is refused. So is an
+expression in a word that is executed once more, like the script of `sh -c` (`commands.py`).
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from functools import lru_cache
 from types import MappingProxyType
 
 from pointsman.errors import ExpressionFailed
+from pointsman.flows.commands import VALUE, declares_types, is_executed
 from pointsman.flows.expressions import split_text
 
 _BLANK = " \t\n"
@@ -54,10 +56,11 @@ class Context(Enum):
     BRACES = "inside ${…}"
     ARITHMETIC = "inside ((…))"
     CONDITION = "inside [[…]]"
+    EXECUTED = "in text that is executed once more"
     UNSURE = "here"
 
 
-_DOUBTFUL = (Context.HERE, Context.BACKTICK, Context.BRACES, Context.ARITHMETIC, Context.CONDITION, Context.UNSURE)
+_QUOTABLE = (Context.PLAIN, Context.SINGLE, Context.DOUBLE, Context.COMMENT)
 _CONTEXTS = {
     "`": Context.BACKTICK,
     "{": Context.BRACES,
@@ -92,12 +95,14 @@ def explain_doubt(context: Context) -> str:
     advice = "Put it into `env`, and use the variable here."
     if context is Context.ARITHMETIC:
         advice = 'Put it into `env`, make sure that it is a number, and use "$NAME" here; or compute it in the expression.'
+    if context is Context.EXECUTED:
+        advice = 'Put it into `env`, and use "$NAME" in the inner script; and take no value as the name of a variable.'
     return f"A value {context.value} cannot be quoted safely for the shell. {advice}"
 
 
 def doubtful(text: str) -> list[tuple[int, Context]]:
     """The expressions of a script that cannot be quoted safely."""
-    return [(start, context) for start, context in track_contexts(text).items() if context in _DOUBTFUL]
+    return [(start, context) for start, context in track_contexts(text).items() if context not in _QUOTABLE]
 
 
 @lru_cache(maxsize=1024)
@@ -108,10 +113,11 @@ def track_contexts(text: str) -> Mapping[int, Context]:
     for part in split_text(text):
         if part.is_expression:
             contexts[part.start] = tracker.context
-            tracker.put_value()
+            tracker.put_value(part.start)
         else:
             tracker.follow(part.text)
-    return MappingProxyType(contexts)
+    executed = {start: Context.EXECUTED for start in tracker.find_executed() if contexts[start] in _QUOTABLE}
+    return MappingProxyType(contexts | executed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +129,19 @@ class _Here:
     is_raw: bool
     depth: int
     """How many constructs were open at the `<<`."""
+
+
+@dataclass(slots=True)
+class _Command:
+    """The words of a command so far, without their quotes."""
+
+    words: list[str] = field(default_factory=list)
+    word: str | None = None
+    values: list[int] = field(default_factory=list)
+    """The offsets of the expressions in the present word."""
+
+    def add(self, text: str) -> None:
+        self.word = (self.word or "") + text
 
 
 class _Tracker:
@@ -137,6 +156,10 @@ class _Tracker:
         self._here: list[_Here] = []
         self._line = ""
         self._unsure = False
+        self._commands = [_Command()]
+        """The innermost last: one for the script, and one for each open parenthesis."""
+        self._has_types = False
+        self._executed: list[int] = []
 
     @property
     def context(self) -> Context:
@@ -155,19 +178,69 @@ class _Tracker:
     def _inside(self) -> str:
         return self._open[-1] if self._open else ""
 
-    def put_value(self) -> None:
+    def put_value(self, start: int) -> None:
         self._previous = "'"
-        self._line += "\0"
+        self._line += VALUE
+        if not self._here and not self._comment:
+            self._commands[-1].add(VALUE)
+            self._commands[-1].values.append(start)
+
+    def find_executed(self) -> list[int]:
+        """The expressions in words that are executed once more; call it at the end."""
+        for command in self._commands:
+            self._end_word(command)
+        return self._executed
 
     def follow(self, text: str) -> None:
         at = 0
         while at < len(text) and not self._unsure:
+            inside, depth, is_text = self._inside, len(self._open), self._comment or bool(self._here)
             taken = self._step(text, at)
             piece = text[at : at + taken]
+            if not is_text:
+                self._gather(piece, inside, len(self._open) - depth)
             if piece != "\\\n":
                 self._previous = "x" if len(piece) == 2 and piece[0] == "\\" else piece[-1]
             at += taken
         self._unsure |= at > len(text)  # a final backslash would escape the quote of the value
+
+    def _gather(self, piece: str, inside: str, deeper: int) -> None:
+        """Add a piece to the words of its command; `inside` is the construct before it, `deeper` how many it has opened."""
+        command = self._commands[-1]
+        if deeper > 0 and self._inside == "(":
+            command.add(piece) if piece[0] == "$" else self._end_command(command)
+            self._commands.append(_Command())
+        elif deeper > 0:
+            command.add("" if piece in ("'", '"') else piece)
+        elif deeper < 0 and inside == "(":
+            self._end_command(command)
+            self._commands.pop()
+        elif inside in ("'", '"'):
+            command.add("" if deeper else piece[1:] if piece[0] == "\\" and inside == '"' else piece)
+        elif inside in _FORBIDDEN:
+            command.add(piece)
+        elif piece[0] in ";&|\n)":
+            self._end_command(command)
+        elif piece[0] in " \t<>" or self._comment:
+            self._end_word(command)
+        elif piece != "\\\n":
+            command.add(piece.removeprefix("\\"))
+
+    def _end_word(self, command: _Command) -> None:
+        if command.word is None:
+            return
+        command.words.append(command.word)
+        if command.values and is_executed(command.words, has_types=self._has_types):
+            self._executed += command.values
+        if command.word == "{":
+            command.words.clear()
+        command.word = None
+        command.values.clear()
+
+    def _end_command(self, command: _Command) -> None:
+        self._end_word(command)
+        self._has_types |= declares_types(command.words)
+        command.words.clear()
 
     def _doubt(self) -> int:
         self._unsure = True

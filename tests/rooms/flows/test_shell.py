@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.rows import each_row
 
 from pointsman.errors import ExpressionFailed
 from pointsman.flows.expressions import render_shell
@@ -97,6 +98,84 @@ def test_any_value_stays_a_value(script: str, value: str) -> None:
 def test_where_a_value_cannot_be_quoted_for_certain_it_is_refused(script: str) -> None:
     with pytest.raises(ExpressionFailed, match="Put it into `env`"):
         render_shell(script, {"inputs": {"x": "value"}})
+
+
+EXECUTED = [
+    "eval ${{ inputs.x }}",
+    "eval 'echo ${{ inputs.x }}'",
+    'if ! command eval "echo ${{ inputs.x }}"; then true; fi',
+    "f() { eval ${{ inputs.x }}; }; f",
+    'echo "$(eval ${{ inputs.x }})"',
+    "true && \\eval ${{ inputs.x }}",
+    "'ev'al ${{ inputs.x }}",
+    "A=1 eval ${{ inputs.x }}",
+    "sh -c 'echo ${{ inputs.x }}'",
+    'bash -ec "echo ${{ inputs.x }}"',
+    "/bin/sh -c -e ${{ inputs.x }} _",
+    "sudo -u me env A=1 sh -c 'echo ${{ inputs.x }}'",
+    "su - me -c 'echo ${{ inputs.x }}'",
+    "su me --command='echo ${{ inputs.x }}'",
+    "trap 'rm -rf ${{ inputs.x }}' EXIT",
+    "ls | xargs -I{} sh -c 'echo {} ${{ inputs.x }}'",
+    "find . -name a -exec sh -c 'echo {} ${{ inputs.x }}' \\;",
+    "echo | sed 's/.*/${{ inputs.x }}/e'",
+    "echo | sed '1e ${{ inputs.x }}'",
+    "[ -v ${{ inputs.x }} ]",
+    "test -v ${{ inputs.x }}",
+    "[ ${{ inputs.x }} ${{ inputs.x }} ]",
+    "echo a | read ${{ inputs.x }}",
+    "while read -r a ${{ inputs.x }}; do true; done",
+    "printf -v ${{ inputs.x }} a",
+    "printf ${{ inputs.x }}",
+    "declare ${{ inputs.x }}=1",
+    "declare -i n=${{ inputs.x }}",
+    "declare -a n=${{ inputs.x }}",
+    "f() { local ${{ inputs.x }}; }; f",
+    "f() { local -i n=${{ inputs.x }}; }; f",
+    "typeset -i n=${{ inputs.x }}",
+    "typeset -i n\nn=${{ inputs.x }}",
+    "unset ${{ inputs.x }}",
+]
+
+
+@each_row("script", EXECUTED)
+def test_a_value_that_is_executed_once_more_is_refused(script: str) -> None:
+    with pytest.raises(ExpressionFailed, match="executed once more .*Put it into `env`, and use"):
+        render_shell(script, {"inputs": {"x": "value"}})
+
+
+@each_row(
+    "script",
+    [
+        "sh -c 'echo \"$1\"' _ ${{ inputs.x }}",
+        "sh ${{ inputs.x }} -c 1",
+        "bash ./build.sh --config ${{ inputs.x }}",
+        "python -c 'print(1)' ${{ inputs.x }}",
+        "grep -c ${{ inputs.x }} file",
+        "echo eval ${{ inputs.x }}",
+        "trap 'rm -f lock' EXIT; echo ${{ inputs.x }}",
+        "eval set -- a\necho ${{ inputs.x }}",
+        'eval "$(tool --for ${{ inputs.x }})"',
+        "find ${{ inputs.x }} -name '*.py' -exec sh -c 'echo \"$1\"' _ {} \\;",
+        "xargs -n1 echo ${{ inputs.x }}",
+        "sed 's/VERSION/${{ inputs.x }}/' file",
+        "sed -e 's/a/${{ inputs.x }}/g' -i file",
+        "sed -n '/release/p' ${{ inputs.x }}",
+        "[ ${{ inputs.x }} = a ] && [ -n ${{ inputs.x }} ] && test 1 -eq ${{ inputs.x }}",
+        "read -p 'Enter ${{ inputs.x }}: ' name",
+        "printf '%s\\n' ${{ inputs.x }}",
+        "printf 'hello ${{ inputs.x }}\\n'",
+        "export NAME=${{ inputs.x }} && NAME=${{ inputs.x }} make",
+        "f() { local name=${{ inputs.x }}; }",
+        "declare -r name=${{ inputs.x }}",
+        "NAME=${{ inputs.x }} sh -c 'echo \"$NAME\"'",
+        "docker run --rm image sh -c 'ls' && echo ${{ inputs.x }}",
+        'for file in ${{ inputs.x }}; do echo "$file"; done',
+        "case ${{ inputs.x }} in a) echo ${{ inputs.x }};; esac",
+    ],
+)
+def test_an_ordinary_script_is_not_refused(script: str) -> None:
+    assert "'value'" in render_shell(script, {"inputs": {"x": "value"}})
 
 
 @pytest.mark.parametrize("script", ["echo $(( ${{ inputs.x }} ))", "(( ${{ inputs.x }} ))"])
