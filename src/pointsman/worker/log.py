@@ -10,17 +10,26 @@ from __future__ import annotations
 import os
 import re
 import threading
+from hashlib import sha256
 from pathlib import Path
 
 TAIL_BYTES = 65_536
 """How much of the end is kept in memory."""
+PLAIN = re.compile(r"[a-z0-9_\[\]-][a-z0-9_.\[\]-]{0,99}(?<!\.)")
+"""Task names that are good names of folders. Without capitals, since some file systems do not tell them apart."""
 UNSAFE = re.compile(r"[^A-Za-z0-9_.\[\]-]+")
 
 
 def log_path(directory: Path, run_id: str, task_name: str, epoch: int) -> str:
     """The path of the log of an attempt, as text, which is faster than a Path."""
-    safe = UNSAFE.sub("_", task_name).strip(".")[:120] or "_"
-    return f"{directory}/.pointsman/logs/{run_id}/{safe}/{epoch}.log"
+    folder = task_name if PLAIN.fullmatch(task_name) else _make_folder_name(task_name)
+    return f"{directory}/.pointsman/logs/{run_id}/{folder}/{epoch}.log"
+
+
+def _make_folder_name(task_name: str) -> str:
+    """What is readable of the name, and a digest: no two tasks share a folder. A plain name has no `~`."""
+    readable = UNSAFE.sub("_", task_name).strip(".")[:80]
+    return f"{readable}~{sha256(task_name.encode('utf-8', 'surrogatepass')).hexdigest()[:20]}"
 
 
 def log_parts(path: Path) -> list[Path]:

@@ -140,6 +140,15 @@ def test_the_path_of_a_log_stays_below_the_project(tmp_path: Path) -> None:
         assert path.name == "3.log"
 
 
+def test_no_two_tasks_share_a_folder(tmp_path: Path) -> None:
+    """Not even where capitals make no difference, and not with a name that looks like a folder."""
+    names = ["a", "a.", ".a", "A", "a b", "a_b", "a/b", "é", "ü", "", "_", ".", "..", "x" * 120, "x" * 121, "a[0]", "a[1]"]
+    names += [Path(log_path(tmp_path, "run_1", name, 1)).parent.name for name in ("a.", "é")]
+    folders = {Path(log_path(tmp_path, "run_1", name, 1)).parent.name.lower() for name in names}
+    assert len(folders) == len(names)
+    assert {"a", "a_b", "a[0]"} <= folders, "plain names are their folders"
+
+
 @pytest.mark.parametrize(
     "program",
     [

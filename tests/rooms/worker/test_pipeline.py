@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from decimal import Decimal
 from pathlib import Path
 
 import pytest
@@ -261,6 +262,32 @@ async def test_the_log_has_what_a_task_wrote_and_the_attempt_says_where(database
     assert attempt.log_path
     assert sorted(b"".join(part.read_bytes() for part in log_parts(Path(attempt.log_path))).split()) == [b"err", b"out"]
     assert quiet.log_path is None
+
+
+SIMILAR = """
+name: similar
+tasks:
+  a:
+    run: &write |
+      echo $N > $POINTSMAN_OUTPUT; echo $N >> $POINTSMAN_COST; echo $N
+      touch ready.$N; until [ -e ready.1 ] && [ -e ready.2 ]; do sleep 0.01; done
+    env: {N: "1"}
+  a.: {run: *write, env: {N: "2"}}
+"""
+
+
+async def test_tasks_with_similar_names_do_not_share_files(database_url: str, tmp_path: Path) -> None:
+    """Both have written output, cost and log before either ends."""
+    async with open_shop(database_url, tmp_path) as shop:
+        tasks = await shop.run_to_end(SIMILAR)
+        logs = [(await shop.engine.list_attempts(tasks[name].id))[0].log_path for name in ("a", "a.")]
+    assert [(outputs(tasks[name]), tasks[name].cost_usd) for name in ("a", "a.")] == [(1, Decimal(1)), (2, Decimal(2))]
+    assert [read_log(log) for log in logs] == ["1\n", "2\n"]
+
+
+def read_log(path: str | None) -> str:
+    assert path
+    return Path(path).read_text()
 
 
 async def test_what_runs_is_suspended_with_its_run_where_the_settings_say_so(database_url: str, tmp_path: Path) -> None:
