@@ -12,6 +12,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Protocol
 
+BOOTTIME = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+"""On systems without the first, the second does not stop during a suspension."""
+
 
 class Clock(Protocol):
     def now(self) -> datetime:
@@ -20,6 +23,10 @@ class Clock(Protocol):
 
     def monotonic(self) -> float:
         """Seconds since some moment, for measuring how long something takes."""
+        ...
+
+    def boottime(self) -> float:
+        """Like `monotonic`, but it also counts the time in which the machine is suspended."""
         ...
 
 
@@ -47,6 +54,9 @@ class SystemClock:
 
     def monotonic(self) -> float:
         return time.monotonic()
+
+    def boottime(self) -> float:
+        return time.clock_gettime(BOOTTIME)
 
 
 class RandomIds:

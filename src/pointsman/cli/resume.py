@@ -36,8 +36,11 @@ def command(run: str | None, *, flags: dict[str, Any], asked: Asked) -> int:
 async def _resume(name: str | None, asked: Asked, flags: dict[str, Any]) -> int:
     from pointsman.cli.run import declare_tools
     from pointsman.cli.run_to_end import run_to_end
+    from pointsman.worker.leftovers import end_dead_workers
 
     async with open_project(asked, keeps=True, **flags) as project:
+        # Also if the run has ended: another worker may have finished it while the processes of a killed one go on.
+        await end_dead_workers(project.engine, project.settings.directory, project.world.sleep)
         run = await find_run(project.engine, name)
         if run.phase == Phase.DONE:
             view = await project.view_run(run.id)

@@ -25,6 +25,7 @@ from pointsman.errors import LeaseLost, PointsmanError, RequestError, RequestInv
 from pointsman.kernel.machine import Phase
 from pointsman.store.rows import ZERO_USD
 from pointsman.worker.checks import run_checks
+from pointsman.worker.lease import Lease, LeaseUncertain
 from pointsman.worker.pace import Pace
 from pointsman.worker.prepare import Preparation
 from pointsman.worker.records import Record
@@ -67,6 +68,8 @@ class AttemptContext:
     engine: Engine
     world: World
     preparation: Preparation
+    clear: Callable[[Claim], Awaitable[None]]
+    """Ends what former attempts of a task have left running on this machine."""
     reports: Reports
     record: Record
     runners: Runners
@@ -82,9 +85,10 @@ class AttemptContext:
 class Attempt:
     """One claimed task."""
 
-    def __init__(self, claim: Claim, context: AttemptContext, free: Callable[[], None]) -> None:
+    def __init__(self, claim: Claim, lease: Lease, context: AttemptContext, free: Callable[[], None]) -> None:
         """`free` is called when its slot is free."""
         self.claim = claim
+        self.lease = lease
         self._context = context
         self._free = free
         self._job: Job | None = None
@@ -133,6 +137,7 @@ class Attempt:
 
     def stop(self, why: Stop) -> None:
         """Stop its work and all its processes; the first reason counts, except that `killed` overrides it."""
+        self.lease.wake()
         if why == "killed":
             self._stop = why
             if self._running:
@@ -161,13 +166,16 @@ class Attempt:
 
     async def _run_pipeline(self) -> Verdict:
         try:
-            job = await self._insist(lambda: self._context.preparation.prepare(self.claim))
+            job = await self._insist(lambda: self._context.preparation.prepare(self.claim, self.lease))
             if not isinstance(job, Job):
                 return job
             self._job = job
-            if self._stop:
+            if self.claim.epoch > 1:
+                await self._insist(lambda: self._context.clear(self.claim))
+            running = await self._start(job)
+            if running is None:
                 return Canceled() if self._stop == "canceled" else Nothing()
-            ending = await self._run(job)
+            ending = await self._run(job, running)
             verdict = judge(job, ending, self._stop)
             if isinstance(verdict, Completed) and self.claim.has_checks:
                 return await self._check(job, ending, verdict)
@@ -181,8 +189,31 @@ class Attempt:
             return Failed(f"The worker could not run it. {_defect(error)}", retryable=False)
         return verdict
 
-    async def _run(self, job: Job) -> Ending:
-        running = self._running = await self._context.runners.of(job.task).start(job)
+    async def _start(self, job: Job) -> Running | None:
+        """Start the work while the lease is certain; None if the attempt was stopped before.
+
+        The worker may be frozen at any moment. Runners check the lease right before they start a process. Work that was started
+        after the lease had expired all the same is killed at once, and started again only if a heartbeat confirms the attempt.
+        """
+        while await self._may_begin():
+            try:
+                running = await self._context.runners.of(job.task).start(job)
+            except LeaseUncertain:
+                continue
+            if not self.lease.has_expired:
+                return running
+            running.kill()
+            await running.wait()
+        return None
+
+    async def _may_begin(self) -> bool:
+        """Whether work may begin: nothing has stopped the attempt, and its lease is certain, if need be after a heartbeat."""
+        while self._stop is None and not self.lease.is_certain:
+            await self.lease.answer()
+        return self._stop is None
+
+    async def _run(self, job: Job, running: Running) -> Ending:
+        self._running = running
         self._running_since = self._context.world.clock.monotonic()
         if running.pid is not None:
             self._context.record.add(running.pid, running.started_ticks, self.claim.task_id, self.claim.epoch)
@@ -270,7 +301,7 @@ class Attempt:
         if task.phase != Phase.ACTIVE:
             return Nothing()
         try:
-            failures = await run_checks(job, ending, self._context.world, started=self._start_check)
+            failures = await run_checks(job, ending, self._context.world, may_begin=self._may_begin, started=self._start_check)
         except Exception as error:  # noqa: BLE001 - as above; by now the machine expects a result of the checks
             return Checked((f"The checks could not be run. {_defect(error)}",), retryable=False)
         finally:

@@ -6,7 +6,8 @@ import asyncio
 import glob
 import json
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from msgspec import structs
 
 from pointsman.flows.model import Check, FlowTask
 from pointsman.worker.ending import Ending
+from pointsman.worker.lease import LeaseUncertain
 from pointsman.worker.log import TAIL_BYTES, AttemptLog
 from pointsman.worker.runner import Job, Running
 from pointsman.worker.runners.command import SHELL, CommandTask, ShellTask, start_command
@@ -34,23 +36,32 @@ SHOWN_NAMES = 5
 SHOWN_PROBLEMS = 3
 
 
+async def _always() -> bool:
+    return True
+
+
 async def run_checks(
     job: Job,
     ending: Ending,
     world: World,
     *,
     seconds: float = CHECK_SECONDS,
+    may_begin: Callable[[], Awaitable[bool]] = _always,
     started: Callable[[Running], bool] = lambda _: True,
 ) -> list[str]:
     """Run all checks, one after the other, and return the failures.
 
-    `started` is called with each process that a check starts, and returns whether it may continue.
+    `may_begin` is asked before each check. `started` is called with each process that a check starts, and returns whether that
+    may continue.
     """
     failures: list[str] = []
     for number, check in enumerate(job.task.checks, 1):
-        evidence = await _run_check(_Checking(job, ending, world, seconds, number, started), check)
-        if evidence:
-            failures.append(f"check `{_rule(check)}`: {evidence}")
+        checking = _Checking(job, ending, world, seconds, number, started)
+        while await may_begin():
+            with suppress(LeaseUncertain):  # the worker was frozen before it started the process: ask again
+                if evidence := await _run_check(checking, check):
+                    failures.append(f"check `{_rule(check)}`: {evidence}")
+                break
     return failures
 
 

@@ -4,15 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 
 from pointsman.engine.engine import Engine
 from pointsman.engine.operations.workers import HeartbeatReply
 from pointsman.errors import EngineClosed, PointsmanError, StoreError
+from pointsman.world import Clock
 
 BEATS_PER_LEASE = 6
 Attempt = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """A heartbeat and its reply."""
+
+    asked_at: float
+    """By `boottime`, before it was sent."""
+    attempts: Sequence[Attempt]
+    """Those that it named."""
+    reply: HeartbeatReply
 
 
 class Heartbeat:
@@ -23,9 +36,10 @@ class Heartbeat:
         engine: Engine,
         worker_id: str,
         lease_seconds: float,
-        held: Callable[[], Iterable[Attempt]],
-        on_reply: Callable[[HeartbeatReply], None],
+        held: Callable[[], Sequence[Attempt]],
+        on_reply: Callable[[Answered], None],
         on_error: Callable[[StoreError], None],
+        clock: Clock,
     ) -> None:
         """The functions are called in the thread of the heartbeat."""
         self._engine = engine
@@ -34,6 +48,7 @@ class Heartbeat:
         self._held = held
         self._on_reply = on_reply
         self._on_error = on_error
+        self._clock = clock
         self._wanted = threading.Event()
         self._is_over = False
         self._thread = threading.Thread(target=lambda: asyncio.run(self._beat()), name="pointsman-heartbeat", daemon=True)
@@ -58,7 +73,8 @@ class Heartbeat:
         while not self._is_over:
             with suppress(PointsmanError):  # the next heartbeat may be accepted
                 try:
-                    self._on_reply(await self._engine.send_heartbeat(self._worker_id, list(self._held())))
+                    asked_at, held = self._clock.boottime(), self._held()
+                    self._on_reply(Answered(asked_at, held, await self._engine.send_heartbeat(self._worker_id, held)))
                 except EngineClosed:
                     return
                 except StoreError as error:

@@ -18,6 +18,7 @@ from pointsman.flows.model import FlowTask, read_task
 from pointsman.flows.templates import refers_to, render_task, render_text
 from pointsman.settings import Settings
 from pointsman.worker.cost_file import CostFile
+from pointsman.worker.lease import Lease
 from pointsman.worker.log import AttemptLog, log_path
 from pointsman.worker.runner import Job, build_environment
 from pointsman.worker.scope import RunScope, Scopes
@@ -36,7 +37,7 @@ class Preparation:
     """The part of the worker's environment that every task inherits."""
     clock: Clock
 
-    async def prepare(self, claim: Claim) -> Job | Skipped | FanOut | Failed:
+    async def prepare(self, claim: Claim, lease: Lease) -> Job | Skipped | FanOut | Failed:
         """A job that is ready to start, or the verdict if there is nothing to start."""
         run = await self.scopes.of_run(claim.run_id)
         try:
@@ -57,7 +58,7 @@ class Preparation:
             if task.foreach is not None:
                 items = list_items(task.foreach, scope)
                 return FanOut(tuple(build_subtasks(claim.name, claim.task_id, task, items, tools=self.settings.tools)))
-            return self._build_job(claim, render_task(task, scope), run, scope)
+            return self._build_job(claim, lease, render_task(task, scope), run, scope)
         except ExpressionFailed as error:
             return Failed(f"An expression cannot be evaluated: {error}", retryable=False)
 
@@ -72,7 +73,7 @@ class Preparation:
             scope |= {"item": task.item, "index": task.index}
         return scope
 
-    def _build_job(self, claim: Claim, task: FlowTask, run: RunScope, scope: Mapping[str, Any]) -> Job:
+    def _build_job(self, claim: Claim, lease: Lease, task: FlowTask, run: RunScope, scope: Mapping[str, Any]) -> Job:
         settings = self.settings
         project = run.directory or settings.directory
         path = log_path(settings.directory, claim.run_id, claim.name, claim.epoch)
@@ -95,6 +96,7 @@ class Preparation:
             task = task.model_copy(update={"expected_exit_codes": tool.expected_exit_codes})
         return Job(
             claim=claim,
+            lease=lease,
             task=task,
             tool=tool,
             env=env,

@@ -226,6 +226,20 @@ def is_alive(pid: int, started_ticks: int) -> bool:
     return process is not None and process.started_ticks == started_ticks and not process.has_ended
 
 
+def is_gone(pid: int, started_ticks: int) -> bool:
+    """Whether that process has certainly ended; one that cannot be read, for want of a descriptor, may live."""
+    process = read_process(pid)
+    if process is not None:
+        return process.started_ticks != started_ticks or process.has_ended
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:
+        pass
+    return False
+
+
 async def end_tree(spawned: Spawned, marker: str, grace_seconds: float, sleep: Sleep) -> list[Process]:
     """Send SIGTERM to all, wait for the grace period, then kill until none is left; returns those that cannot be killed."""
     find = partial(_find_all, spawned, marker)

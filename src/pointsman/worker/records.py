@@ -13,7 +13,7 @@ import contextlib
 import os
 import socket
 from collections.abc import Iterable
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Literal
 
@@ -123,7 +123,7 @@ def _judge(record: WorkerRecord) -> Literal["alive", "dead", "gone", "elsewhere"
     if record.boot != boot:
         # Nothing is left of another boot; the processes of another container are not visible.
         return "elsewhere" if record.boot.split()[0] == boot.split()[0] else "gone"
-    return "alive" if processes.is_alive(record.pid, record.started_ticks) else "dead"
+    return "dead" if processes.is_gone(record.pid, record.started_ticks) else "alive"
 
 
 def forget(directory: Path, worker_ids: Iterable[str]) -> None:
@@ -135,8 +135,12 @@ def _path(directory: Path, worker_id: str) -> Path:
     return directory / ".pointsman" / "workers" / f"{worker_id}.jsonl"
 
 
+@cache
 def _read_boot() -> str:
-    """The boot and the pid namespace: two containers may share a host name and a directory."""
+    """The boot and the pid namespace: two containers may share a host name and a directory.
+
+    Read once: if it could not be read later on, for want of a descriptor, living workers would seem to be of another boot.
+    """
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
         return f"{boot} {Path('/proc/self/ns/pid').readlink()}"

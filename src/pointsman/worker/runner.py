@@ -24,6 +24,7 @@ from pointsman.flows.model import FlowTask
 from pointsman.settings import ToolProfile
 from pointsman.worker.cost_file import CostFile
 from pointsman.worker.ending import Ending
+from pointsman.worker.lease import ENDLESS, Lease
 from pointsman.worker.log import AttemptLog
 from pointsman.world import World
 
@@ -58,6 +59,7 @@ class Job(Struct, frozen=True, kw_only=True):
     output_path: str
     log: AttemptLog
     cost_file: CostFile
+    lease: Lease = ENDLESS
     tool: ToolProfile | None = None
     has_budget: bool = False
     """Whether the task or its run has a budget."""
@@ -116,7 +118,11 @@ class Runner(Protocol):
         ...
 
     async def start(self, job: Job) -> Running:
-        """Start the work. If that fails, `wait` of the result says why."""
+        """Start the work. If that fails, `wait` of the result says why.
+
+        The lease was certain when this was called. A runner that does anything slow before the work begins calls
+        `job.lease.check()` right before that, and lets the exception pass: then the worker asks, and starts it again.
+        """
         ...
 
     def close(self) -> None:

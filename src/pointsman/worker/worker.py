@@ -14,14 +14,15 @@ from typing import Literal, TypeVar
 
 from pointsman.engine.claims import Claim
 from pointsman.engine.engine import Engine
-from pointsman.engine.operations.workers import HeartbeatReply
-from pointsman.errors import PointsmanError, RequestError, StoreError, StoreUnavailable, TransitionRefused, WorkerUnavailable
+from pointsman.errors import PointsmanError, StoreError, StoreUnavailable, WorkerUnavailable
 from pointsman.kernel.machine import Phase
 from pointsman.settings import Settings
 from pointsman.store.contract import Wakeup
 from pointsman.worker import processes, records
 from pointsman.worker.attempt import Attempt, AttemptContext, Note
-from pointsman.worker.heartbeat import Heartbeat
+from pointsman.worker.heartbeat import Answered, Heartbeat
+from pointsman.worker.lease import Lease
+from pointsman.worker.leftovers import end_dead_workers, end_former_attempts, leftovers_duty
 from pointsman.worker.pace import Pace
 from pointsman.worker.prepare import Preparation
 from pointsman.worker.reports import Reports
@@ -73,20 +74,23 @@ class Worker:
     async def work(self) -> None:
         """Work until drained or killed. First end the processes that a dead worker has left here."""
         processes.become_subreaper()
-        await self._clean_up_predecessors()
+        directory, lease_seconds, sleep = self._settings.directory, self._settings.lease_seconds, self._world.sleep
+        await end_dead_workers(self._engine, directory, sleep)
         row = await self._engine.register_worker(
             self._name,
             capabilities=self._settings.capabilities,
             max_concurrent_tasks=self._settings.slots,
-            lease_seconds=self._settings.lease_seconds,
+            lease_seconds=lease_seconds,
         )
-        record = records.Record(self._settings.directory, row.id)
+        record = records.Record(directory, row.id)
+        self._engine.start_duty(leftovers_duty(self._engine, directory, lease_seconds, sleep))
         environ = inherit_environment(os.environ, self._settings.pass_env)
-        runners = Runners(self._world, self._settings.directory)
+        runners = Runners(self._world, directory)
         context = AttemptContext(
             engine=self._engine,
             world=self._world,
             preparation=Preparation(self._settings, Scopes(self._engine), row.id, environ, self._world.clock),
+            clear=lambda claim: end_former_attempts(self._engine, claim, directory, sleep),
             reports=Reports(self._engine, self._changed.set),
             record=record,
             runners=runners,
@@ -151,6 +155,7 @@ class Worker:
             room = self._settings.slots - self._used_slots if self._mode == "work" else 0
             if room and (has_reported or self._may_claim):
                 self._may_claim = False
+                asked_at = self._world.clock.boottime()
                 # A separate task, so that its command is queued right behind the reports.
                 self._claiming = asyncio.create_task(self._claim(worker_id, room))
                 await asyncio.wait({self._claiming})
@@ -158,7 +163,7 @@ class Worker:
                 if claims is not None:
                     self._pace.committed(handed_over)
                 for claim in claims or ():
-                    self._start(claim, context)
+                    self._start(claim, asked_at, context)
                 self._may_claim |= len(claims or ()) == room
                 pause = RETRY_SECONDS if claims is None else self._settings.lease_seconds / POLLS_PER_LEASE
             else:
@@ -207,7 +212,8 @@ class Worker:
         self._may_claim = True
         self._changed.set()
 
-    def _start(self, claim: Claim, context: AttemptContext) -> None:
+    def _start(self, claim: Claim, asked_at: float, context: AttemptContext) -> None:
+        assert self._heartbeat
         key = (claim.task_id, claim.epoch)
         is_free = False
 
@@ -226,7 +232,8 @@ class Worker:
 
         self._used_slots += 1
         self._pace.start(key)
-        attempt = self._attempts[key] = Attempt(claim, context, free)
+        lease = Lease(self._world.clock, self._settings.lease_seconds, asked_at, self._heartbeat.beat_now)
+        attempt = self._attempts[key] = Attempt(claim, lease, context, free)
         task = self._tasks[key] = asyncio.create_task(attempt.execute(), name=claim.name)
         task.add_done_callback(ended)
         if self._mode == "kill":
@@ -239,16 +246,21 @@ class Worker:
             worker_id,
             self._settings.lease_seconds,
             held=lambda: list(self._attempts),
-            on_reply=lambda reply: _call(loop, self._on_heartbeat, reply),
+            on_reply=lambda answered: _call(loop, self._on_heartbeat, answered),
             on_error=lambda error: _call(loop, self._on_store, error),
+            clock=self._world.clock,
         )
         heartbeat.start()
         return heartbeat
 
-    def _on_heartbeat(self, reply: HeartbeatReply) -> None:
+    def _on_heartbeat(self, answered: Answered) -> None:
         """Stop attempts that lost their lease or were canceled; pause, drain or end as requested."""
         self._on_store(None)
         processes.reap_strays(())
+        reply = answered.reply
+        for key in set(answered.attempts).difference(reply.lost):
+            if attempt := self._attempts.get(key):
+                attempt.lease.confirm(answered.asked_at)
         for key in reply.lost:
             if attempt := self._attempts.get(key):
                 attempt.stop("lost")
@@ -262,16 +274,6 @@ class Worker:
         if self._settings.on_pause == "suspend":
             for key, attempt in self._attempts.items():
                 attempt.suspend(wanted=reply.worker.pause_wanted or key in reply.paused)
-
-    async def _clean_up_predecessors(self) -> None:
-        """End the processes of dead workers of this project, and release their tasks."""
-        dead = await records.end_predecessors(self._settings.directory, self._world.sleep)
-        for worker_id in dead:
-            with suppress(RequestError, TransitionRefused):
-                await self._engine.for_tenant(actor="worker").signal_worker(
-                    worker_id, "terminate", reason="the worker was killed"
-                )
-        records.forget(self._settings.directory, dead)
 
     async def _leave(self, worker_id: str) -> bool:
         """Deregister, which releases the tasks that it still holds (a late claim); whether the database was told.

@@ -28,6 +28,9 @@ class ManualClock:
     def monotonic(self) -> float:
         return self.instant.timestamp()
 
+    def boottime(self) -> float:
+        return self.monotonic()
+
     def advance(self, seconds: float) -> None:
         self.instant += timedelta(seconds=seconds)
 

@@ -140,7 +140,7 @@ EXECUTED = [
 
 @each_row("script", EXECUTED)
 def test_a_value_that_is_executed_once_more_is_refused(script: str) -> None:
-    with pytest.raises(ExpressionFailed, match="executed once more .*Put it into `env`, and use"):
+    with pytest.raises(ExpressionFailed, match=r"executed once more .*Put it into `env`, and use"):
         render_shell(script, {"inputs": {"x": "value"}})
 
 

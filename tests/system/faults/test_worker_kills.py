@@ -11,6 +11,7 @@ import pytest
 from tests.system.faults.inquest import check_effects, check_everything
 from tests.system.faults.project import PATIENCE_SECONDS, Command, Project, find_work
 
+from pointsman.engine.engine import Engine
 from pointsman.store.rows import Run, Task
 
 KILLS = 40
@@ -141,3 +142,49 @@ async def test_what_a_killed_worker_has_left_running_is_ended_before_it_is_done_
     async with project.engine() as engine:
         assert len(await check_effects(engine, run.id, tmp_path / "effects" / run.id)) == 1
     await check_everything(project)
+
+
+async def test_what_a_worker_that_was_killed_beside_another_one_has_left_is_ended_before_it_is_done_again(
+    database_url: str, tmp_path: Path
+) -> None:
+    """The other one looks for dead colleagues: it does not wait for the lease, and there is no overlap."""
+    project = Project(tmp_path, database_url)
+    run_id = await project.submit(project.write_flow(LEFT))
+    async with project.start("worker", lease_seconds=PATIENCE_SECONDS) as killed:
+        await killed.until((tmp_path / "began").exists)
+        async with project.start("worker", lease_seconds=3) as other:
+            await project.until(_has_two_workers)
+            await killed.kill()
+            await project.until(lambda engine: _has_succeeded(engine, run_id))
+            other.send(signal.SIGTERM)
+            assert await other.wait() == 0, other.said
+    assert not (tmp_path / "overlaps.txt").exists()
+    await check_everything(project)
+
+
+async def _has_two_workers(engine: Engine) -> bool:
+    return len(await engine.list_workers()) == 2
+
+
+async def _has_succeeded(engine: Engine, run_id: str) -> bool:
+    return (await engine.get_run(run_id)).state == "SUCCEEDED"
+
+
+async def test_resume_ends_what_a_killed_worker_has_left_although_the_run_has_ended(database_url: str, tmp_path: Path) -> None:
+    """A worker on another machine has finished it meanwhile."""
+    project = Project(tmp_path, database_url)
+    run_id = await project.submit(project.write_flow(LEFT))
+    async with project.start("worker") as killed:
+        await killed.until((tmp_path / "began").exists)
+        await killed.kill()
+    async with project.engine() as engine:
+        (dead,) = await engine.list_workers()
+        await engine.signal_worker(dead.id, "terminate", reason="it is gone")
+        worker = await engine.register_worker("elsewhere")
+        (claim,) = await engine.claim_tasks(worker.id)
+        await engine.complete_task(claim.task_id, claim.epoch)
+        await engine.signal_worker(worker.id, "terminate", reason="it leaves")
+    assert len(find_work(run_id)) >= 2, "nobody was there to end it"
+    code, said = await project.call("resume")
+    assert code == 0, said
+    assert not find_work(run_id)

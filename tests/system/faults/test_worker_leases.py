@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -12,6 +13,7 @@ from tests.system.faults.project import Command, Project, find_processes, tasks_
 
 from pointsman.engine.engine import Engine
 from pointsman.store.rows import Attempt, Task
+from pointsman.worker.log import log_path
 
 SLOW_AT_FIRST = """
 name: slow-at-first
@@ -34,8 +36,55 @@ async def is_succeeded(engine: Engine, run_id: str) -> bool:
     return (await engine.get_run(run_id)).state == "SUCCEEDED"
 
 
+CLAIMED_TOGETHER = """
+name: claimed-together
+tasks:
+  called: {call: "work:begin"}
+  shell:  {run: "touch began.shell.$POINTSMAN_EPOCH"}
+"""
+WORK = """
+import os, pathlib
+def begin():
+    pathlib.Path(f"began.called.{os.environ['POINTSMAN_EPOCH']}").touch()
+"""
+
+
+async def test_a_worker_that_was_frozen_between_claim_and_start_starts_nothing_that_another_one_has_done(
+    database_url: str, tmp_path: Path
+) -> None:
+    """The first task of the claim cannot write its request, since the file is a pipe that nobody reads. The second waits."""
+    project = Project(tmp_path, database_url)
+    (tmp_path / "work.py").write_text(WORK)
+    run_id = await project.submit(project.write_flow(CLAIMED_TOGETHER))
+    request = Path(log_path(tmp_path, run_id, "called", 1)).with_suffix(".output.json.call")
+    request.parent.mkdir(parents=True)
+    os.mkfifo(request)
+    async with project.start("worker", lease_seconds=1) as zombie:
+        await project.until(lambda engine: _are_claimed(engine, run_id))
+        await project.freeze(zombie)
+        async with project.start("worker", lease_seconds=1) as heir:
+            await project.until(lambda engine: is_succeeded(engine, run_id))
+            zombie.send(signal.SIGCONT)
+            reader = os.open(request, os.O_RDONLY | os.O_NONBLOCK)
+            zombie.send(signal.SIGTERM)
+            assert await zombie.wait() == 0, zombie.said
+            os.close(reader)
+            heir.send(signal.SIGTERM)
+            assert await heir.wait() == 0, heir.said
+    assert _find_begun(tmp_path) == {"began.called.2", "began.shell.2"}
+    await check_everything(project)
+
+
+def _find_begun(folder: Path) -> set[str]:
+    return {each.name for each in folder.glob("began.*")}
+
+
+async def _are_claimed(engine: Engine, run_id: str) -> bool:
+    return all(task.state == "RUNNING" for task in await engine.list_tasks(run_id))
+
+
 @pytest.mark.parametrize("child", ["goes on", "has ended"])
-async def test_a_worker_that_wakes_after_its_lease_is_refused_and_its_child_is_killed(
+async def test_the_child_of_a_worker_that_is_frozen_for_longer_than_its_lease_is_killed_and_its_report_refused(
     database_url: str, tmp_path: Path, child: str
 ) -> None:
     project = Project(tmp_path, database_url)
@@ -43,13 +92,13 @@ async def test_a_worker_that_wakes_after_its_lease_is_refused_and_its_child_is_k
     async with project.start("worker", lease_seconds=1.5, grace_seconds=1) as zombie:
         await zombie.until((tmp_path / "began.1").exists)
         await project.freeze(zombie)
+        if child == "has ended":
+            (tmp_path / "go.1").touch()
+            await until(lambda: not find_processes(f"POINTSMAN_RUN_ID={run_id}", "POINTSMAN_EPOCH=1"))
         async with project.start("worker", lease_seconds=1.5) as heir:
             await heir.until((tmp_path / "began.2").exists)
-            if child == "has ended":
-                (tmp_path / "go.1").touch()
-                await until(lambda: not find_processes(f"POINTSMAN_RUN_ID={run_id}", "POINTSMAN_EPOCH=1"))
+            assert not find_processes(f"POINTSMAN_RUN_ID={run_id}", "POINTSMAN_EPOCH=1"), "killed before the next one begins"
             zombie.send(signal.SIGCONT)
-            await until(lambda: not find_processes(f"POINTSMAN_RUN_ID={run_id}", "POINTSMAN_EPOCH=1"))
             assert find_processes(f"POINTSMAN_RUN_ID={run_id}", "POINTSMAN_EPOCH=2"), "that of the heir is left alone"
             (tmp_path / "go.2").touch()
             await project.until(lambda engine: is_succeeded(engine, run_id))

@@ -27,6 +27,9 @@ class StillClock:
     def monotonic(self) -> float:
         return 0.0
 
+    def boottime(self) -> float:
+        return 0.0
+
 
 class SharedStore(SqliteStore):
     """The real store, on a database that several connections of this process share."""

@@ -43,6 +43,9 @@ class SkewedClock:
     def monotonic(self) -> float:
         return self._time.seconds
 
+    def boottime(self) -> float:
+        return self.monotonic()
+
 
 class Pause(threading.Event):
     """What a writer waits for between two tries: here time passes instead."""

@@ -80,9 +80,10 @@ class ShellRunner(CommandRunner):
 
 
 def start_command(job: Job, argv: tuple[str, ...], world: World) -> RunningCommand | NotStarted:
-    """Start a program; one that cannot be started has ended."""
+    """Start a program while the lease is certain; one that cannot be started has ended."""
     with contextlib.suppress(OSError):  # only work that writes something needs the folder
         job.log.make_folder()
+    job.lease.check()
     try:
         spawned = processes.spawn(argv, cwd=job.cwd, env=job.env, separate_stderr=job.stdout_wanted)
     except (OSError, ValueError) as error:
