@@ -31,6 +31,7 @@ from pointsman.worker.prepare import Preparation
 from pointsman.worker.records import Record
 from pointsman.worker.reports import Reports
 from pointsman.worker.runner import Ending, Job, Runners, Running
+from pointsman.worker.shortage import PAUSE_SECONDS, Shortage, is_shortage
 from pointsman.worker.verdict import (
     Canceled,
     Checked,
@@ -80,6 +81,7 @@ class AttemptContext:
     on_store: Callable[[StoreError | None], None]
     """Called when the database fails, and with None when it answers."""
     pace: Pace
+    shortage: Shortage
 
 
 class Attempt:
@@ -195,16 +197,31 @@ class Attempt:
         The worker may be frozen at any moment. Runners check the lease right before they start a process. Work that was started
         after the lease had expired all the same is killed at once, and started again only if a heartbeat confirms the attempt.
         """
-        while await self._may_begin():
-            try:
-                running = await self._context.runners.of(job.task).start(job)
-            except LeaseUncertain:
-                continue
-            if not self.lease.has_expired:
-                return running
+        runner = self._context.runners.of(job.task)
+        running = await self._begin(lambda: runner.start(job))
+        while running is not None and self.lease.has_expired:
             running.kill()
             await running.wait()
-        return None
+            running = await self._begin(lambda: runner.start(job))
+        return running
+
+    async def _begin(self, start: Callable[[], Awaitable[Answer]]) -> Answer | None:
+        """Start something as soon as the lease is certain and the machine can; None if the attempt was stopped before."""
+        key = (self.claim.task_id, self.claim.epoch)
+        try:
+            while await self._may_begin():
+                try:
+                    return await start()
+                except LeaseUncertain:
+                    pass  # the worker was frozen: ask
+                except OSError as error:
+                    if not is_shortage(error):
+                        raise
+                    self._context.shortage.add(key, error)
+                    await self._context.world.sleep(PAUSE_SECONDS)
+            return None
+        finally:
+            self._context.shortage.discard(key)
 
     async def _may_begin(self) -> bool:
         """Whether work may begin: nothing has stopped the attempt, and its lease is certain, if need be after a heartbeat."""
@@ -301,7 +318,7 @@ class Attempt:
         if task.phase != Phase.ACTIVE:
             return Nothing()
         try:
-            failures = await run_checks(job, ending, self._context.world, may_begin=self._may_begin, started=self._start_check)
+            failures = await run_checks(job, ending, self._context.world, begin=self._begin, started=self._start_check)
         except Exception as error:  # noqa: BLE001 - as above; by now the machine expects a result of the checks
             return Checked((f"The checks could not be run. {_defect(error)}",), retryable=False)
         finally:

@@ -7,8 +7,8 @@ import glob
 import json
 import re
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,6 @@ from msgspec import structs
 
 from pointsman.flows.model import Check, FlowTask
 from pointsman.worker.ending import Ending
-from pointsman.worker.lease import LeaseUncertain
 from pointsman.worker.log import TAIL_BYTES, AttemptLog
 from pointsman.worker.runner import Job, Running
 from pointsman.worker.runners.command import SHELL, CommandTask, ShellTask, start_command
@@ -36,8 +35,11 @@ SHOWN_NAMES = 5
 SHOWN_PROBLEMS = 3
 
 
-async def _always() -> bool:
-    return True
+Begin = Callable[[Callable[[], Awaitable[str]]], Awaitable[str | None]]
+
+
+async def _begin_at_once(run: Callable[[], Awaitable[str]]) -> str:
+    return await run()
 
 
 async def run_checks(
@@ -46,22 +48,19 @@ async def run_checks(
     world: World,
     *,
     seconds: float = CHECK_SECONDS,
-    may_begin: Callable[[], Awaitable[bool]] = _always,
+    begin: Begin = _begin_at_once,
     started: Callable[[Running], bool] = lambda _: True,
 ) -> list[str]:
     """Run all checks, one after the other, and return the failures.
 
-    `may_begin` is asked before each check. `started` is called with each process that a check starts, and returns whether that
-    may continue.
+    `begin` runs each check when its process may start. `started` is called with that process, and returns whether it may
+    continue.
     """
     failures: list[str] = []
     for number, check in enumerate(job.task.checks, 1):
         checking = _Checking(job, ending, world, seconds, number, started)
-        while await may_begin():
-            with suppress(LeaseUncertain):  # the worker was frozen before it started the process: ask again
-                if evidence := await _run_check(checking, check):
-                    failures.append(f"check `{_rule(check)}`: {evidence}")
-                break
+        if evidence := await begin(partial(_run_check, checking, check)):
+            failures.append(f"check `{_rule(check)}`: {evidence}")
     return failures
 
 

@@ -21,8 +21,8 @@ HINTS = {
     signal.SIGXCPU: "it exceeded its limit of CPU time",
 }
 SHELL_HINTS = {126: "the shell found the program but could not execute it", 127: "the shell did not find the program"}
-TRANSIENT = {errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ETXTBSY, errno.EINTR, errno.EIO}
-"""Errors when starting a process that a retry may avoid."""
+TRANSIENT = {errno.ETXTBSY, errno.EINTR, errno.EIO}
+"""Errors when starting a process that a retry may avoid; those of `shortage.py` do not get here."""
 
 
 @dataclass(frozen=True)

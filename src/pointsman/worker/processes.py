@@ -13,7 +13,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -25,6 +27,7 @@ from pathlib import Path
 from pointsman.worker.process_table import Process, carries, list_own_children, list_processes, read_process
 from pointsman.world import Sleep
 
+RESERVED_DESCRIPTORS = 64
 HAS_TABLE = Path("/proc/self/stat").exists()
 PR_SET_CHILD_SUBREAPER = 36
 MAX_ROUNDS = 400
@@ -69,6 +72,7 @@ def spawn(argv: Sequence[str], *, cwd: str | Path, env: Mapping[str, str], separ
     try:
         if separate_stderr:
             stderr, stderr_of_child = os.pipe()
+        _keep_reserve(max(stdout_of_child, stderr_of_child))
         handle = subprocess.Popen(
             argv,
             cwd=cwd,
@@ -89,6 +93,16 @@ def spawn(argv: Sequence[str], *, cwd: str | Path, env: Mapping[str, str], separ
     spawned = Spawned(handle.pid, process.started_ticks if process else 0, stdout, stderr, _open_pidfd(handle.pid), handle)
     _children.running[handle.pid] = spawned
     return spawned
+
+
+def _keep_reserve(newest: int) -> None:
+    """Raise OSError before the last descriptors are used: those are for results, logs and costs.
+
+    The system gives out the lowest free number, so a high one says how many are in use.
+    """
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if limit != resource.RLIM_INFINITY and newest >= limit - min(RESERVED_DESCRIPTORS, limit // 4):
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
 
 def _open_pidfd(pid: int) -> int | None:

@@ -121,7 +121,8 @@ class Runner(Protocol):
         """Start the work. If that fails, `wait` of the result says why.
 
         The lease was certain when this was called. A runner that does anything slow before the work begins calls
-        `job.lease.check()` right before that, and lets the exception pass: then the worker asks, and starts it again.
+        `job.lease.check()` right before that, and lets the exception pass: then the worker asks, and starts it again. The same
+        holds for an OSError that says that the machine has no process, descriptor or memory left.
         """
         ...
 

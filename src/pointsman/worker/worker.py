@@ -28,6 +28,7 @@ from pointsman.worker.prepare import Preparation
 from pointsman.worker.reports import Reports
 from pointsman.worker.runner import Runners, inherit_environment
 from pointsman.worker.scope import Scopes
+from pointsman.worker.shortage import Shortage
 from pointsman.world import World
 
 Heard = TypeVar("Heard")
@@ -69,6 +70,7 @@ class Worker:
         self._may_claim = True
         """Whether there may be tasks to claim."""
         self._pace = Pace(world.clock)
+        self._shortage = Shortage(notify, self._wake_up)
         self._heartbeat: Heartbeat | None = None
 
     async def work(self) -> None:
@@ -99,6 +101,7 @@ class Worker:
             note=self._note,
             on_store=self._on_store,
             pace=self._pace,
+            shortage=self._shortage,
         )
         self._heartbeat = self._start_heartbeat(row.id)
         stop_listening = [
@@ -152,7 +155,8 @@ class Worker:
             self._changed.clear()
             handed_over = self._pace.hand_over()
             has_reported = context.reports.hand_over()
-            room = self._settings.slots - self._used_slots if self._mode == "work" else 0
+            may_claim = self._mode == "work" and not self._shortage.is_on
+            room = self._settings.slots - self._used_slots if may_claim else 0
             if room and (has_reported or self._may_claim):
                 self._may_claim = False
                 asked_at = self._world.clock.boottime()

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
+import subprocess
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.rooms.worker.shop import error, open_shop, output, outputs, until_state, until_there
@@ -262,6 +265,26 @@ async def test_the_log_has_what_a_task_wrote_and_the_attempt_says_where(database
     assert attempt.log_path
     assert sorted(b"".join(part.read_bytes() for part in log_parts(Path(attempt.log_path))).split()) == [b"err", b"out"]
     assert quiet.log_path is None
+
+
+@pytest.mark.parametrize("number", [errno.EAGAIN, errno.ENOMEM, errno.ENFILE])
+async def test_a_task_does_not_fail_because_the_machine_cannot_start_a_process(
+    database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """Neither its work nor its check; the system refuses the first process of each."""
+    start, refused = subprocess.Popen, set[str]()
+
+    def refuse_first(argv: tuple[str, ...], **options: Any) -> subprocess.Popen[bytes]:
+        if argv[-1] not in refused:
+            refused.add(argv[-1])
+            raise OSError(number, os.strerror(number))
+        return start(argv, **options)
+
+    monkeypatch.setattr(subprocess, "Popen", refuse_first)
+    async with open_shop(database_url, tmp_path) as shop:
+        tasks = await shop.run_to_end("{name: scarce, tasks: {a: {run: 'true', checks: [{run: 'exit 0'}]}}}")
+    assert refused == {"true", "exit 0"}
+    assert (tasks["a"].outcome, tasks["a"].epoch) == (Outcome.SUCCESS, 1)
 
 
 SIMILAR = """

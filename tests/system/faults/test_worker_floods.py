@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import resource
 import signal
 from collections import Counter
 from itertools import pairwise
@@ -140,3 +141,43 @@ async def _delays_of_all(engine: Engine) -> list[float]:
         if len(failed) == TASKS:
             return [(task.available_at - task.entered_at).total_seconds() for task in failed if task.available_at]
     return []
+
+
+HUNGRY = """
+name: hungry
+tasks:
+  each: {run: "touch began; until [ -e go ]; do sleep 0.02; done; echo ${{ item }} > $POINTSMAN_OUTPUT", foreach: "range(6)"}
+"""
+
+
+async def test_a_worker_without_descriptors_holds_back_says_so_once_and_goes_on_when_it_can(
+    database_url: str, tmp_path: Path
+) -> None:
+    """Nothing fails, and nothing is attempted twice."""
+    project = Project(tmp_path, database_url)
+    async with project.start("worker", slots=6) as worker:
+        await project.until(Engine.list_workers)
+        leave_descriptors(worker.pid, 6)
+        run_id = await project.submit(project.write_flow(HUNGRY))
+        await worker.until(lambda: "cannot start processes: Too many open files" in worker.said)
+        await worker.until((tmp_path / "began").exists)
+        assert worker.said.count("cannot start processes") == 1
+        (tmp_path / "go").touch()
+        await project.until(lambda engine: _has_ended(engine, run_id))
+        worker.send(signal.SIGTERM)
+        assert await worker.wait() == 0, worker.said
+    assert "claims tasks again" in worker.said
+    async with project.engine() as engine:
+        assert {(task.state, task.epoch) for task in await engine.list_tasks(run_id)} == {("SUCCEEDED", 1)}
+    await check_everything(project)
+
+
+def leave_descriptors(pid: int, count: int) -> None:
+    """Lower the limit of a process, so that it may use so many more before it touches its reserve, a quarter."""
+    used = len(list(Path(f"/proc/{pid}/fd").iterdir()))
+    limit = (used + count) * 4 // 3
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (limit, limit))
+
+
+async def _has_ended(engine: Engine, run_id: str) -> bool:
+    return (await engine.get_run(run_id)).outcome is not None

@@ -18,6 +18,7 @@ from pointsman.worker.ending import Ending, describe_refusal, describe_status
 from pointsman.worker.process_table import Process
 from pointsman.worker.processes import Spawned
 from pointsman.worker.runner import OUTPUT_BYTES, Job, Running, read_output
+from pointsman.worker.shortage import is_shortage
 from pointsman.world import World
 
 SHELL = ("/bin/sh", "-c")
@@ -80,13 +81,15 @@ class ShellRunner(CommandRunner):
 
 
 def start_command(job: Job, argv: tuple[str, ...], world: World) -> RunningCommand | NotStarted:
-    """Start a program while the lease is certain; one that cannot be started has ended."""
+    """Start a program while the lease is certain and the machine can; one that cannot be started has ended."""
     with contextlib.suppress(OSError):  # only work that writes something needs the folder
         job.log.make_folder()
     job.lease.check()
     try:
         spawned = processes.spawn(argv, cwd=job.cwd, env=job.env, separate_stderr=job.stdout_wanted)
     except (OSError, ValueError) as error:
+        if is_shortage(error):
+            raise
         return NotStarted(describe_refusal(error, argv, job.cwd, job.env), world.clock.monotonic())
     return RunningCommand(job, spawned, world, in_shell=argv[:2] == SHELL)
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
+import errno
 import io
 import json
+import os
 import queue
 import sys
 import threading
@@ -27,6 +29,7 @@ from pointsman.worker import call
 from pointsman.worker.ending import Ending
 from pointsman.worker.runner import Job, Running, parse_output
 from pointsman.worker.runners.command import NotStarted, RunningCommand, start_command
+from pointsman.worker.shortage import is_shortage
 from pointsman.world import World
 
 
@@ -97,6 +100,8 @@ def start_call(job: Job, task: CallTask, paths: list[str], world: World, offered
         request_path.parent.mkdir(parents=True, exist_ok=True)
         request_path.write_text(json.dumps(request), "utf-8")  # the size of environment variables is limited
     except OSError as error:
+        if is_shortage(error):
+            raise
         return NotStarted(Ending("not_started", message=f"could not be started: {error}"), world.clock.monotonic())
     env = {"PYTHONUNBUFFERED": "1", **job.env, "POINTSMAN_CALL": str(request_path)}
     # By the path of the file, which works with any PYTHONPATH; -P keeps our directory out of the path.
@@ -265,10 +270,13 @@ class Threads:
     def run(self, work: Callable[[], Report]) -> None:
         """Run `work` in a thread, and what it returns in the event loop."""
         loop = asyncio.get_running_loop()
-        self._calls += 1
-        if self._calls > self._threads:
+        if self._calls >= self._threads:
+            try:
+                threading.Thread(target=self._serve, args=(loop,), name="pointsman call", daemon=True).start()
+            except RuntimeError:  # how Python says that the system refused a thread
+                raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN)) from None
             self._threads += 1
-            threading.Thread(target=self._serve, args=(loop,), name="pointsman call", daemon=True).start()
+        self._calls += 1
         if not self._outgoing:
             loop.call_soon(self._hand_out)
         self._outgoing.append(work)
