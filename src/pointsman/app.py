@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from pointsman.engine.engine import Engine
@@ -31,6 +32,8 @@ async def open(  # noqa: A001 - as one opens a file
     database; each that `keeps` takes part in firing timers and looking after workers. `clock` replaces the database's time.
     """
     world = world or World()
+    if clock:
+        world = replace(world, clock=clock)
     own = (lifecycles,) if isinstance(lifecycles, str | Path) else tuple(lifecycles)
     machines = Machines([each if isinstance(each, Lifecycle) else load_lifecycle(each) for each in (*SHIPPED, *own)])
     store = open_store(url, world, clock)

@@ -11,7 +11,8 @@ import asyncio
 import logging
 import math
 from collections.abc import Callable, Coroutine, Iterable, Mapping
-from datetime import timedelta
+from datetime import datetime, timedelta
+from functools import partial
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -39,6 +40,7 @@ from pointsman.engine.operations.workers import (
     SignalWorker,
 )
 from pointsman.engine.queries import LONGEST_PAUSE_SECONDS, Core, Queries
+from pointsman.engine.timekeeper import Attendance
 from pointsman.engine.timers import BATCH
 from pointsman.engine.writer import CommitMetrics
 from pointsman.errors import EngineClosed, PointsmanError, RequestError, StoreBusy, StoreFull, StoreUnavailable
@@ -185,6 +187,7 @@ class Engine(TenantEngine):
 
     def __init__(self, store: Store, machines: Machines, world: World) -> None:
         super().__init__(Core(store, machines, world), ANYBODY)
+        self._attendance = Attendance(world.clock)
         self._duties = Duties(self._core, self._note_duty)
 
     def for_tenant(self, tenant: str = DEFAULT_TENANT, *, actor: str = "user") -> TenantEngine:
@@ -270,20 +273,20 @@ class Engine(TenantEngine):
             perform=lambda: self._keep_up(FireTimers),
             interval_seconds=LONGEST_PAUSE_SECONDS,
             full_batch=BATCH,
-            next_due=lambda: self._seconds_until(lambda reader: reader.next_due()),
+            next_due=lambda: self._seconds_until(lambda reader, _: reader.next_due()),
             wakes_on=Wakeup.TIMERS,
         )
         yield Duty(
             name="worker-expiry",
-            perform=lambda: self._keep_up(ExpireWorkers),
+            perform=lambda: self._keep_up(partial(ExpireWorkers, since=self._attendance.since)),
             interval_seconds=LONGEST_PAUSE_SECONDS,
             full_batch=BATCH,
-            next_due=lambda: self._seconds_until(lambda reader: reader.next_silence()),
+            next_due=self._seconds_until_silence,
             wakes_on=Wakeup.TIMERS,
         )
         yield Duty(name="key-purge", perform=lambda: self._keep_up(PurgeKeys), interval_seconds=PURGE_SECONDS, full_batch=BATCH)
 
-    async def _keep_up(self, upkeep: type[Upkeep]) -> int:
+    async def _keep_up(self, upkeep: Callable[..., Upkeep]) -> int:
         """All that is due; one that cannot be dealt with does not keep the others waiting."""
         try:
             return int(await self._core.writer.submit(upkeep()))
@@ -292,7 +295,7 @@ class Engine(TenantEngine):
         except Exception:  # noqa: BLE001 - the next try names the culprit
             return await self._keep_up_one_by_one(upkeep)
 
-    async def _keep_up_one_by_one(self, upkeep: type[Upkeep]) -> int:
+    async def _keep_up_one_by_one(self, upkeep: Callable[..., Upkeep]) -> int:
         """Each in a transaction of its own; the error of the culprit is raised when the others are done."""
         done, culprit, skip = 0, None, 0
         while skip < BATCH:
@@ -310,14 +313,33 @@ class Engine(TenantEngine):
             raise culprit
         return done
 
-    async def _seconds_until(self, instant_of: Callable[[Reader], Any]) -> float:
-        """By the clock that decides about leases and timers, which need not be this machine's."""
+    async def _seconds_until(self, instant_of: Callable[[Reader, datetime], datetime | None]) -> float:
+        """By the clock that decides about leases and timers, which need not be this machine's. After a step of it: at once.
+
+        Then the writer corrects the clock, and the next answer is right.
+        """
+        timekeeper, clock = self._core.timekeeper, self._core.world.clock
 
         def look(reader: Reader) -> float:
-            instant = instant_of(reader)
-            return float((instant - reader.now()).total_seconds()) if instant else math.inf
+            asked = clock.boottime()
+            time = reader.time()
+            if timekeeper.find_step(time, asked):
+                return 0.0
+            instant = instant_of(reader, time.now)
+            return (instant - time.now).total_seconds() if instant else math.inf
 
         return await self._core.ask(look)
+
+    async def _seconds_until_silence(self) -> float:
+        """When the next lease expires. After a time at which this process could not look, each worker has a new one."""
+
+        def next_silence(reader: Reader, now: datetime) -> datetime | None:
+            self._attendance.arrive(now)
+            return reader.next_silence(self._attendance.since)
+
+        seconds = await self._seconds_until(next_silence)
+        self._attendance.leave(min(max(seconds, 0.0), LONGEST_PAUSE_SECONDS))
+        return seconds
 
     async def _note_duty(self, name: str, error: Exception | None, failures: int) -> None:
         """Kept in the database, so that `status` shows it in any process; while the database is away, only the log has it."""

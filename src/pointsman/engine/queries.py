@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Collection, Iterator
+from datetime import datetime
 from typing import TypeVar
 
 from pointsman.engine import checks
@@ -11,6 +12,7 @@ from pointsman.engine.batch import Decider
 from pointsman.engine.hooks import Hooks
 from pointsman.engine.machines import Machines
 from pointsman.engine.operation import Caller
+from pointsman.engine.timekeeper import Timekeeper
 from pointsman.engine.wakeups import Wakeups
 from pointsman.engine.writer import CLOSED, Writer
 from pointsman.errors import EngineClosed, NotFound, Problem
@@ -51,7 +53,8 @@ class Core:
         self.hooks = Hooks()
         self.wakeups = Wakeups(store, world.sleep)
         decider = Decider(machines, world, self.hooks)
-        self.writer = Writer(store, decider.decide, world.clock, world.chance, self.hooks)
+        self.timekeeper = Timekeeper(world.clock)
+        self.writer = Writer(store, decider.decide, world.clock, world.chance, self.timekeeper, self.hooks)
         self.is_closed = False
 
     async def ask(self, query: Callable[[Reader], Answer]) -> Answer:
@@ -90,6 +93,10 @@ class Queries:
     def url(self) -> str:
         """Where the database is, without any password."""
         return self._core.store.url
+
+    async def now(self) -> datetime:
+        """The time of the database, by which leases and timers go."""
+        return await self._ask(lambda reader: reader.now())
 
     async def get_run(self, run_id: str) -> Run:
         return await self._find("run", run_id, lambda reader: reader.find_run(self.tenant, run_id))

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from pointsman.engine import breakers, runs, tasks, workers
 from pointsman.engine.policy import read_policy
 from pointsman.engine.work import Cause, Work
 from pointsman.kernel.grammar import format_duration
 from pointsman.kernel.machine import Kind, Phase
+from pointsman.store.clock import NEVER
 from pointsman.store.contract import Wakeup
 from pointsman.store.rows import Breaker, Entity, Notice, Run, Task, Timer, Worker
 
@@ -27,9 +28,9 @@ def fire_due(work: Work, limit: int = BATCH, skip: int = 0) -> int:
     return len(fired)
 
 
-def miss_silent(work: Work, limit: int = BATCH, skip: int = 0) -> int:
-    """Take the tasks of workers whose lease has expired; how many workers there were."""
-    silent = work.transaction.find_silent_workers(work.now, limit + skip)[skip:]
+def miss_silent(work: Work, limit: int = BATCH, skip: int = 0, since: datetime = NEVER) -> int:
+    """Take the tasks of workers whose lease has expired; how many workers there were. All count as heard of at `since`."""
+    silent = work.transaction.find_silent_workers(work.now, limit + skip, since)[skip:]
     _load(work, (), silent)
     for name in silent:
         worker = work.workers.rows[name]

@@ -16,6 +16,7 @@ from typing import Any
 
 from pointsman.engine.hooks import BatchCommitted, BatchRetried, BatchSplit, Hooks, OperationRefused, Overload
 from pointsman.engine.operation import Operation, name_of
+from pointsman.engine.timekeeper import Timekeeper
 from pointsman.errors import (
     Conflict,
     EngineClosed,
@@ -100,6 +101,7 @@ class Writer:
     decide: Decide
     clock: Clock
     chance: Chance
+    timekeeper: Timekeeper
     hooks: Hooks = field(default_factory=Hooks)
     max_queue: int = MAX_QUEUE
     metrics: CommitMetrics = field(default_factory=CommitMetrics)
@@ -217,7 +219,7 @@ class Writer:
         return self.clock.monotonic() - first_failed >= LONGEST_AWAY_SECONDS
 
     def _commit(self, operations: Sequence[Operation[Any]]) -> list[Any]:
-        transaction = self.store.begin()
+        transaction = self.timekeeper.begin(self.store)
         try:
             return self.decide(transaction, operations)
         except BaseException:

@@ -26,6 +26,7 @@ from msgspec import Struct
 
 from pointsman.errors import Conflict, Problem, RequestInvalid
 from pointsman.kernel.machine import Machine
+from pointsman.store.clock import NEVER, DatabaseTime
 from pointsman.store.columns import Row, to_json
 from pointsman.store.law import rule_rows, state_rows
 from pointsman.store.rows import (
@@ -83,8 +84,11 @@ class Reader(ABC):
     """Queries that change nothing. A query for a tenant sees no row of another tenant."""
 
     @abstractmethod
-    def now(self) -> datetime:
+    def time(self) -> DatabaseTime:
         """The time of the database; within a transaction always the same."""
+
+    def now(self) -> datetime:
+        return self.time().now
 
     def find_run(self, tenant: str, run_id: str) -> Run | None:
         return self._one(Run, "find_run", tenant=tenant, id=run_id)
@@ -195,9 +199,12 @@ class Reader(ABC):
         due = self._value("next_due")
         return None if due is None else self._to_instant(due)
 
-    def next_silence(self) -> datetime | None:
-        """When the next lease of a worker expires, unless the worker sends a heartbeat before."""
-        silence = self._value("next_silence")
+    def next_silence(self, since: datetime = NEVER) -> datetime | None:
+        """When the next lease of a worker expires, unless the worker sends a heartbeat before.
+
+        Every worker counts as heard of at `since`.
+        """
+        silence = self._value("next_silence", since=self._from_instant(since))
         return None if silence is None else self._to_instant(silence)
 
     def list_stalled_runs(self) -> list[tuple[str, str]]:
@@ -280,6 +287,7 @@ class Transaction(Reader):
     """Everything that one commit reads and writes. Writing methods take whole batches, and do nothing for empty ones."""
 
     _is_over = False
+    _time: DatabaseTime
 
     def commit(self, wakeup: Wakeup = Wakeup.NOTHING) -> None:
         """Make the changes durable, and send `wakeup` to every process that listens."""
@@ -291,6 +299,16 @@ class Transaction(Reader):
         if not self._is_over:
             self._is_over = True
             self._end("ROLLBACK", Wakeup.NOTHING)
+
+    def time(self) -> DatabaseTime:
+        return self._time
+
+    def correct_clock(self, time: DatabaseTime) -> None:
+        """Store the correction of `time`, and go by it. Raises `Conflict` when another transaction has corrected the clock."""
+        values = {"revision": time.revision, "offset_seconds": time.offset_seconds}
+        if not self._rows("correct_clock", **values, corrected_at=self._from_instant(time.corrected_at)):
+            raise Conflict("Another process has corrected the clock first.")
+        self._time = time
 
     @abstractmethod
     def move(self, rows: Sequence[Entity], columns: Sequence[str]) -> None:
@@ -436,9 +454,14 @@ class Transaction(Reader):
         """(worker, task, run) of every attempt that these workers have under way."""
         return self._rows_of("find_held_tasks", worker_ids)
 
-    def find_silent_workers(self, now: datetime, limit: int) -> list[str]:
-        """Workers whose lease has expired and that have not been declared missing yet."""
-        return self._column("find_silent_workers", now=self._from_instant(now), limit=limit)
+    def find_silent_workers(self, now: datetime, limit: int, since: datetime = NEVER) -> list[str]:
+        """Workers whose lease has expired and that have not been declared missing yet; each counts as heard of at `since`."""
+        instants = {"now": self._from_instant(now), "since": self._from_instant(since)}
+        return self._column("find_silent_workers", **instants, limit=limit)
+
+    def was_heard(self, after: datetime, until: datetime) -> bool:
+        """Whether any worker has sent a heartbeat in this interval."""
+        return bool(self._value("was_heard", after=self._from_instant(after), until=self._from_instant(until)))
 
     def find_free_workers(self, tenant: str, limit: int) -> list[str]:
         """Workers that serve this tenant, may take tasks, hold none and are allocated to no run."""

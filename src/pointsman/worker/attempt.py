@@ -250,7 +250,7 @@ class Attempt:
 
     async def _watch(self, job: Job, running: Running) -> Ending:
         """Wait for the end; stop the work when it exceeds a limit."""
-        if job.task.timeout is None and job.task.stall_timeout is None and job.ends_at is None and not job.has_budget:
+        if job.task.timeout is None and job.task.stall_timeout is None and job.ends_by is None and not job.has_budget:
             return await running.wait()
         now = self._context.world.clock.monotonic
         started = now()
@@ -277,9 +277,9 @@ class Attempt:
             return limits
         if job.task.timeout is not None and self._running_since is not None:
             limits["timeout"] = started + job.task.timeout + self._suspended_seconds
-        if job.ends_at is not None:
+        if job.ends_by is not None:
             clock = self._context.world.clock
-            limits["run timeout"] = clock.monotonic() + (job.ends_at - clock.now()).total_seconds()
+            limits["run timeout"] = clock.monotonic() + job.ends_by - clock.boottime()
         if job.task.stall_timeout is not None and self._running_since is not None:
             limits["stall"] = max(running.last_output_at, self._running_since) + job.task.stall_timeout
         return limits

@@ -105,7 +105,7 @@ class Preparation:
             log=AttemptLog(path, settings.log_bytes),
             cost_file=cost_file,
             has_budget=claim.budget_usd is not None or run.has_budget,
-            ends_at=run.ends_at,
+            ends_by=run.ends_by,
             run_timeout=run.timeout,
             prepared_at=self.clock.now().timestamp() if task.outputs else 0.0,
             stdout_wanted=task.outputs is not None and task.outputs.from_ == "stdout",

@@ -11,7 +11,6 @@ import json
 import os
 import stat
 from collections.abc import Iterable, Mapping
-from datetime import datetime
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, cast
 
@@ -63,8 +62,8 @@ class Job(Struct, frozen=True, kw_only=True):
     tool: ToolProfile | None = None
     has_budget: bool = False
     """Whether the task or its run has a budget."""
-    ends_at: datetime | None = None
-    """When its run reaches `run_timeout`."""
+    ends_by: float | None = None
+    """When its run reaches `run_timeout`, by the boot clock."""
     run_timeout: float | None = None
     prepared_at: float = 0.0
     """Seconds since 1970: this attempt did not write older files."""

@@ -6,7 +6,6 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Collection
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from pointsman.engine.engine import Engine
 from pointsman.engine.policy import read_policy
 from pointsman.flows import build
 from pointsman.store.rows import Result
+from pointsman.world import Clock
 
 MAX_RUNS = 100
 
@@ -29,8 +29,8 @@ class RunScope:
     payload: dict[str, Any]
     directory: Path | None = None
     """The project that its flow was submitted from."""
-    ends_at: datetime | None = None
-    """When it reaches its `timeout`."""
+    ends_by: float | None = None
+    """When it reaches its `timeout`, by the boot clock: that of the database may step."""
     timeout: float | None = None
     has_budget: bool = False
     results: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -41,8 +41,9 @@ class RunScope:
 class Scopes:
     """The scopes of the runs that a worker has seen recently."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, clock: Clock) -> None:
         self._engine = engine
+        self._clock = clock
         self._runs: OrderedDict[str, RunScope] = OrderedDict()
         self._reads: dict[str, asyncio.Task[RunScope]] = {}
         """Tasks that are claimed together share one read of their run."""
@@ -63,9 +64,12 @@ class Scopes:
         payload = payload if isinstance(payload, dict) else {}
         directory = Path(payload["directory"]) if "directory" in payload else None
         timeout = read_policy(run.policy).timeout_seconds
-        ends_at = run.created_at + timedelta(seconds=timeout) if timeout is not None else None
+        ends_by = None
+        if timeout is not None:
+            elapsed = await self._engine.now() - run.created_at
+            ends_by = self._clock.boottime() + timeout - elapsed.total_seconds()
         scope = self._runs[run_id] = RunScope(
-            run_id, run.name, payload, directory, ends_at, timeout, has_budget=run.budget_usd is not None
+            run_id, run.name, payload, directory, ends_by, timeout, has_budget=run.budget_usd is not None
         )
         if len(self._runs) > MAX_RUNS:
             self._runs.popitem(last=False)

@@ -88,10 +88,11 @@ class Worker:
         self._engine.start_duty(leftovers_duty(self._engine, directory, lease_seconds, sleep))
         environ = inherit_environment(os.environ, self._settings.pass_env)
         runners = Runners(self._world, directory)
+        clock = self._world.clock
         context = AttemptContext(
             engine=self._engine,
             world=self._world,
-            preparation=Preparation(self._settings, Scopes(self._engine), row.id, environ, self._world.clock),
+            preparation=Preparation(self._settings, Scopes(self._engine, clock), row.id, environ, clock),
             clear=lambda claim: end_former_attempts(self._engine, claim, directory, sleep),
             reports=Reports(self._engine, self._changed.set),
             record=record,
@@ -236,12 +237,20 @@ class Worker:
 
         self._used_slots += 1
         self._pace.start(key)
+        former = self._stop_former(claim)
         lease = Lease(self._world.clock, self._settings.lease_seconds, asked_at, self._heartbeat.beat_now)
         attempt = self._attempts[key] = Attempt(claim, lease, context, free)
-        task = self._tasks[key] = asyncio.create_task(attempt.execute(), name=claim.name)
+        task = self._tasks[key] = asyncio.create_task(_execute_after(former, attempt), name=claim.name)
         task.add_done_callback(ended)
         if self._mode == "kill":
             attempt.stop("killed")
+
+    def _stop_former(self, claim: Claim) -> list[asyncio.Task[None]]:
+        """Stop attempts of the same task that still run here: they have lost their lease, and no heartbeat has told yet."""
+        former = [key for key in self._tasks if key[0] == claim.task_id]
+        for key in former:
+            self._attempts[key].stop("lost")
+        return [self._tasks[key] for key in former]
 
     def _start_heartbeat(self, worker_id: str) -> Heartbeat:
         loop = asyncio.get_running_loop()
@@ -297,6 +306,13 @@ class Worker:
         except PointsmanError:
             pass
         return True
+
+
+async def _execute_after(former: list[asyncio.Task[None]], attempt: Attempt) -> None:
+    """A worker never begins a task that it still runs."""
+    if former:
+        await asyncio.wait(former)
+    await attempt.execute()
 
 
 def _call(loop: asyncio.AbstractEventLoop, heard: Callable[[Heard], None], what: Heard) -> None:

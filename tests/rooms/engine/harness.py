@@ -21,18 +21,33 @@ class ManualClock:
 
     def __init__(self) -> None:
         self.instant = datetime(2030, 1, 1, 12, 0, 0, tzinfo=UTC)
+        self.stepped_seconds = 0.0
+        self.suspended_seconds = 0.0
 
     def now(self) -> datetime:
         return self.instant
 
     def monotonic(self) -> float:
-        return self.instant.timestamp()
+        return self.boottime() - self.suspended_seconds
+
+    def boottime(self) -> float:
+        return self.instant.timestamp() - self.stepped_seconds
 
     def boottime(self) -> float:
         return self.monotonic()
 
     def advance(self, seconds: float) -> None:
         self.instant += timedelta(seconds=seconds)
+
+    def step(self, seconds: float) -> None:
+        """The wall clock is set; no time passes."""
+        self.instant += timedelta(seconds=seconds)
+        self.stepped_seconds += seconds
+
+    def suspend(self, seconds: float) -> None:
+        """The machine sleeps: the monotonic clock stands still."""
+        self.instant += timedelta(seconds=seconds)
+        self.suspended_seconds += seconds
 
 
 def make_world(clock: ManualClock, seed: int = 1) -> World:

@@ -295,6 +295,30 @@ def test_a_transaction_has_one_time_and_time_never_goes_back(db: StoreFixture) -
     assert all(instant.utcoffset() == timedelta(0) for instant in instants)
 
 
+def test_a_correction_of_the_clock_changes_the_time_of_all_that_follows(db: StoreFixture) -> None:
+    with db.transaction() as begun:
+        time = begun.time()
+        begun.correct_clock(time.correct(3600.0))
+        assert begun.now() == time.now - timedelta(hours=1)
+    with db.store.read() as reader:
+        corrected = reader.time()
+        assert (corrected.revision, corrected.offset_seconds, corrected.corrected_at) == (time.revision + 1, -3600.0, time.wall)
+    with db.transaction() as begun:
+        assert begun.time().revision == time.revision + 1
+        begun.correct_clock(begun.time().correct(-1.0))
+        assert begun.time().offset_seconds == pytest.approx(-3599, abs=1)
+
+
+def test_two_processes_do_not_correct_the_same_step(db: StoreFixture) -> None:
+    with db.transaction() as begun:
+        seen_by_both = begun.time()
+        begun.correct_clock(seen_by_both.correct(3600.0))
+    with db.transaction() as begun:
+        with pytest.raises(Conflict):
+            begun.correct_clock(seen_by_both.correct(3600.0))
+        begun.correct_clock(begun.time().correct(-3600.0))
+
+
 def test_committed_rows_outlive_the_store(db: StoreFixture) -> None:
     run = db.put(db.run())
     url = db.store.url

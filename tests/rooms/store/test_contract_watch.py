@@ -103,6 +103,11 @@ def test_workers_are_silent_once_their_lease_has_expired(db: StoreFixture) -> No
         assert begun.find_silent_workers(AT + timedelta(seconds=59), 9) == [late.id, later.id]
         assert begun.find_silent_workers(AT + timedelta(seconds=600), 9) == [patient.id, late.id, later.id]
         assert begun.find_silent_workers(AT + timedelta(seconds=600), 1) == [patient.id]
+        assert begun.next_silence(since=AT + 3 * SECOND) == AT + timedelta(seconds=3.5)
+        assert begun.find_silent_workers(AT + timedelta(seconds=59), 9, since=AT + timedelta(seconds=57)) == [later.id]
+        assert begun.was_heard(AT, AT + SECOND)
+        assert not begun.was_heard(AT + SECOND, AT + 2 * SECOND)
+        assert not begun.was_heard(AT, AT + SECOND / 2)
         update(begun, replace(later, missing=True))
         assert begun.next_silence() == AT + timedelta(seconds=2.5)
 

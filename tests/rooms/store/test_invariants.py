@@ -183,6 +183,7 @@ UNSPEAKABLE: dict[str, str] = {
     "a duty that has failed zero times": (
         "INSERT INTO duty_failure (name, process, failures, error, failed_at) SELECT 'a', 'b', 0, 'c', created_at FROM tenant"
     ),
+    "a second clock": "INSERT INTO clock (id, revision, offset_seconds, corrected_at) SELECT 2, 1, 0.0, created_at FROM tenant",
     "a task that waits for itself": "INSERT INTO dependency (task_id, depends_on_id) VALUES ('any', 'any')",
     "a machine of version 0": _MACHINE.format(version=0, kind="run"),
     "a machine of an unknown kind": _MACHINE.format(version=1, kind="cow"),

@@ -14,9 +14,11 @@ import pytest
 from tests.rooms.worker.shop import error, open_shop, output, outputs, until_state, until_there
 
 from pointsman.cli.describe import read_tail
+from pointsman.engine.operations.workers import GiveUpTasks
 from pointsman.kernel.machine import Outcome, Phase
 from pointsman.worker import checks
 from pointsman.worker.log import log_parts
+from pointsman.worker.process_table import read_process
 
 
 async def test_inputs_and_outputs_go_from_task_to_task(database_url: str, tmp_path: Path) -> None:
@@ -490,3 +492,25 @@ async def test_short_work_shares_commits(sqlite_url: str, tmp_path: Path) -> Non
         assert {task.state for task in (await shop.tasks(run)).values()} == {"SUCCEEDED"}
         commits = shop.engine.commit_metrics.batches - before
     assert commits < 0.8 * count, "one for each of them, if none waited for its neighbour"
+
+
+async def test_a_worker_begins_no_task_that_it_still_runs(database_url: str, tmp_path: Path) -> None:
+    """It can lose a lease and claim the task again before a heartbeat tells it; and its work may take its time to end."""
+    async with open_shop(database_url, tmp_path) as shop:
+        run = await shop.submit("""
+            name: again
+            tasks:
+              a: {run: "trap '' TERM; echo $$ > pid.$POINTSMAN_EPOCH; until [ -e go ]; do sleep 0.02; done"}
+            """)
+        async with shop.working(run):
+            await until_there(tmp_path / "pid.1")
+            (task,) = (await shop.tasks(run)).values()
+            assert task.attempt_worker_id
+            await shop.engine.perform(GiveUpTasks(task.attempt_worker_id, ((task.id, 1),)))
+            await until_there(tmp_path / "pid.2")
+            first = read_process(int((tmp_path / "pid.1").read_text()))
+            assert first is None or first.has_ended
+            (tmp_path / "go").touch()
+            await shop.until_done(run)
+        (task,) = (await shop.tasks(run)).values()
+    assert (task.outcome, task.epoch) == (Outcome.SUCCESS, 2)

@@ -98,6 +98,7 @@ class Project:
         self.folder = folder
         self.url = url or f"sqlite:///{folder}/.pointsman/state.db"
         self._said = said or folder
+        self.program: tuple[str, ...] = ("-m", "pointsman")
         self._count = 0
         (folder / ".pointsman").mkdir(exist_ok=True)
 
@@ -113,7 +114,7 @@ class Project:
         env = self._environment(**settings)
         with said.open("wb") as file:
             process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "pointsman", *arguments, cwd=self.folder, env=env, stdout=PIPE, stderr=file, limit=1 << 22
+                sys.executable, *self.program, *arguments, cwd=self.folder, env=env, stdout=PIPE, stderr=file, limit=1 << 22
             )
         command = Command(process, said)
         try:

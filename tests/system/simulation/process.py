@@ -13,6 +13,7 @@ from tests.system.simulation.faults import Crashed, Fault, FaultyStore
 
 from pointsman.engine.batch import Decider
 from pointsman.engine.operation import Operation
+from pointsman.engine.timekeeper import Timekeeper
 from pointsman.engine.writer import Writer
 from pointsman.store.contract import Transaction
 from pointsman.world import RandomIds, World
@@ -27,6 +28,8 @@ class Time:
 
     def __init__(self) -> None:
         self.seconds = 0.0
+        self.stepped_seconds = 0.0
+        """How far somebody has set the wall clock, which all processes share."""
 
     def advance(self, seconds: float) -> None:
         self.seconds += seconds
@@ -38,7 +41,7 @@ class SkewedClock:
         self.skew_seconds = 0.0
 
     def now(self) -> datetime:
-        return BEGINNING + timedelta(seconds=round(self._time.seconds + self.skew_seconds, 3))
+        return BEGINNING + timedelta(seconds=round(self._time.seconds + self._time.stepped_seconds + self.skew_seconds, 3))
 
     def monotonic(self) -> float:
         return self._time.seconds
@@ -83,7 +86,9 @@ class Process:
         self.store.writer.exec_trace = self._count_work
         self._faulty = FaultyStore(self.store)
         self._decider = Decider(template()[1], world)
-        self.writer = Writer(self._faulty, self._decide, self.clock, world.chance, _closing=Pause(self._time))
+        timekeeper = Timekeeper(self.clock)
+        timekeeper.begin(self.store).rollback()  # as the duties of a process do at once
+        self.writer = Writer(self._faulty, self._decide, self.clock, world.chance, timekeeper, _closing=Pause(self._time))
         self.is_alive = True
 
     def _count_work(self, *_: object) -> bool:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import ClassVar
 
 from pointsman.engine import doctor, timers
 from pointsman.engine.doctor import Diagnosis
 from pointsman.engine.operation import Operation
 from pointsman.engine.work import Work
+from pointsman.store.clock import NEVER
 from pointsman.store.rows import DutyFailure
 
 FORGET_FAILURES_AFTER = timedelta(hours=1)
@@ -38,8 +39,11 @@ class FireTimers(Upkeep, frozen=True):
 class ExpireWorkers(Upkeep, frozen=True):
     """Take the tasks of workers whose lease has expired."""
 
+    since: datetime = NEVER
+    """Every worker counts as heard of then."""
+
     def decide(self, work: Work) -> Callable[[], int]:
-        missed = timers.miss_silent(work, self.limit, self.skip)
+        missed = timers.miss_silent(work, self.limit, self.skip, self.since)
         return lambda: missed
 
 

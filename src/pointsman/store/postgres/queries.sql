@@ -160,11 +160,11 @@ SELECT tenant FROM waiting WHERE tenant IS NOT NULL LIMIT :limit
 
 -- name: find_silent_workers
 SELECT id FROM worker
- WHERE phase <> 'done' AND NOT missing AND heartbeat_at + make_interval(secs => lease_seconds) < :now
+ WHERE phase <> 'done' AND NOT missing AND greatest(heartbeat_at, :since) + make_interval(secs => lease_seconds) < :now
  ORDER BY heartbeat_at, id LIMIT :limit
 
 -- name: next_silence
-SELECT min(heartbeat_at + make_interval(secs => lease_seconds)) FROM worker WHERE phase <> 'done' AND NOT missing
+SELECT min(greatest(heartbeat_at, :since) + make_interval(secs => lease_seconds)) FROM worker WHERE phase <> 'done' AND NOT missing
 
 -- name: count_overstayed
 SELECT kind, entity.id, state, entered_at
@@ -175,6 +175,10 @@ SELECT kind, entity.id, state, entered_at
     ON entity.machine_id = (allowed.value ->> 0)::integer AND entity.state = allowed.value ->> 1
  WHERE entered_at + make_interval(secs => (allowed.value ->> 2)::double precision) < :now
  ORDER BY entered_at
+
+-- name: read_clock
+-- What the clock shows, and its correction, if there is one.
+SELECT clock_timestamp(), clock.* FROM (VALUES (0)) AS now LEFT JOIN clock ON true
 
 -- name: create_migrations
 CREATE TABLE migration (number integer PRIMARY KEY, name text NOT NULL, applied_at timestamptz NOT NULL)

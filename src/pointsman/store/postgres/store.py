@@ -16,6 +16,7 @@ from psycopg.pq import TransactionStatus
 
 from pointsman.errors import Conflict, OutcomeUnknown, StoreError, StoreUnavailable, StoreUnusable
 from pointsman.kernel.machine import Machine
+from pointsman.store.clock import DatabaseTime
 from pointsman.store.columns import Row, to_json
 from pointsman.store.contract import Reader, Transaction, Wakeup
 from pointsman.store.postgres.connections import (
@@ -40,7 +41,10 @@ MOST_ROWS = 2_000
 MOST_CHARACTERS = 16 << 20
 """Of one statement: PostgreSQL takes a message of at most a gigabyte, and closes the connection for a larger one."""
 MIGRATION_LOCK = 0x706F696E7473
-BEGIN = b"BEGIN; SELECT clock_timestamp(), pg_current_xact_id()::text, (SELECT count(*) FROM lane)"
+BEGIN = (
+    b"BEGIN; SELECT pg_current_xact_id()::text, (SELECT count(*) FROM lane), clock_timestamp(), clock.* "
+    b"FROM (VALUES (0)) AS now LEFT JOIN clock ON true"
+)
 READ = b"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 OUTCOME = b"SELECT pg_xact_status(%s::xid8)"
 STREAM_END = b"SELECT stream_end()"
@@ -157,8 +161,8 @@ class PostgresStore:
                     writer.execute(b"ROLLBACK")
                 cursor = writer.execute(BEGIN)
                 cursor.nextset()
-                now, self._transaction_id, lanes = cursor.fetchall()[0]
-                return PostgresTransaction(self, writer, self._clock.now() if self._clock else now, lanes)
+                self._transaction_id, lanes, *clock = cursor.fetchall()[0]
+                return PostgresTransaction(self, writer, _read_time(clock, self._clock), lanes)
         except StoreError:
             self._forget()
             raise
@@ -213,11 +217,8 @@ class PostgresReader(Reader):
         self._url = url
         self._clock = clock
 
-    def now(self) -> datetime:
-        if self._clock:
-            return self._clock.now()
-        now: datetime = self._ask(b"SELECT clock_timestamp()")
-        return now
+    def time(self) -> DatabaseTime:
+        return _read_time(self._rows("read_clock")[0], self._clock)
 
     def is_held_back(self) -> bool:
         return bool(self._ask(HELD_BACK))
@@ -262,15 +263,12 @@ class PostgresReader(Reader):
         return value
 
 
-class PostgresTransaction(PostgresReader, Transaction):
-    def __init__(self, store: PostgresStore, connection: psycopg.Connection[Any], now: datetime, lanes: int) -> None:
+class PostgresTransaction(Transaction, PostgresReader):
+    def __init__(self, store: PostgresStore, connection: psycopg.Connection[Any], time: DatabaseTime, lanes: int) -> None:
         super().__init__(connection, store.url, None)
         self._lanes = lanes
         self._store = store
-        self._now = now
-
-    def now(self) -> datetime:
-        return self._now
+        self._time = time
 
     def _end(self, word: str, wakeup: Wakeup) -> None:
         self._store.end(word, wakeup)
@@ -361,6 +359,13 @@ class PostgresTransaction(PostgresReader, Transaction):
         if changed != len(rows):
             names = ", ".join(row.id for row in rows)
             raise Conflict(f"Another process has changed {len(rows) - changed} of these rows: {names}.")
+
+
+def _read_time(row: Sequence[Any], clock: Clock | None) -> DatabaseTime:
+    """A reading of the clock of the server, unless another clock was passed in."""
+    wall, *correction = row
+    wall = clock.now() if clock else wall
+    return DatabaseTime(wall) if correction[0] is None else DatabaseTime(wall, *correction[1:])
 
 
 def _may_begin(task: Task) -> bool:

@@ -112,11 +112,11 @@ SELECT tenant FROM waiting WHERE tenant IS NOT NULL LIMIT :limit
 
 -- name: find_silent_workers
 SELECT id FROM worker
- WHERE phase <> 'done' AND NOT missing AND heartbeat_at + lease_seconds * 1e6 < :now
+ WHERE phase <> 'done' AND NOT missing AND max(heartbeat_at, :since) + lease_seconds * 1e6 < :now
  ORDER BY heartbeat_at, id LIMIT :limit
 
 -- name: next_silence
-SELECT CAST(min(heartbeat_at + lease_seconds * 1e6) AS INTEGER) FROM worker WHERE phase <> 'done' AND NOT missing
+SELECT CAST(min(max(heartbeat_at, :since) + lease_seconds * 1e6) AS INTEGER) FROM worker WHERE phase <> 'done' AND NOT missing
 
 -- name: count_overstayed
 SELECT kind, entity.id, state, entered_at
@@ -127,6 +127,9 @@ SELECT kind, entity.id, state, entered_at
     ON entity.machine_id = allowed.value ->> 0 AND entity.state = allowed.value ->> 1
  WHERE entered_at + (allowed.value ->> 2) * 1e6 < :now
  ORDER BY entered_at
+
+-- name: read_clock
+SELECT revision, offset_seconds, corrected_at FROM clock
 
 -- name: create_migrations
 CREATE TABLE migration (number INTEGER PRIMARY KEY, name TEXT NOT NULL, applied_at INTEGER NOT NULL) STRICT

@@ -356,6 +356,14 @@ CREATE TABLE duty_failure (
     PRIMARY KEY (name, process)
 ) STRICT;
 
+-- The correction of the clock: one row at most. Database time is what the clock shows plus the offset, which shrinks slowly.
+CREATE TABLE clock (
+    id             INTEGER PRIMARY KEY CHECK (id = 1),
+    revision       INTEGER NOT NULL,
+    offset_seconds REAL NOT NULL,
+    corrected_at   INTEGER NOT NULL
+) STRICT;
+
 CREATE TABLE idempotency_key (
     tenant       TEXT NOT NULL REFERENCES tenant,
     endpoint     TEXT NOT NULL,

@@ -6,7 +6,6 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from datetime import datetime
 from heapq import merge
 from itertools import islice
 from pathlib import Path
@@ -16,6 +15,7 @@ import apsw
 from msgspec import Struct
 
 from pointsman.errors import Conflict, LawBroken, StoreBusy, StoreError, StoreFull, StoreUnusable
+from pointsman.store.clock import DatabaseTime
 from pointsman.store.columns import Row, to_json
 from pointsman.store.contract import Reader, Transaction, Wakeup
 from pointsman.store.rows import Entity, Task, TaskKey
@@ -64,11 +64,13 @@ class SqliteStore:
         try:
             with _explained(self.url):
                 self._writer.execute("BEGIN IMMEDIATE")
+                return SqliteTransaction(self)
         except BaseException:
+            if self._writer.in_transaction:
+                self._writer.execute("ROLLBACK")
             if self._in_memory:
                 self._lock.release()
             raise
-        return SqliteTransaction(self)
 
     @contextmanager
     def read(self) -> Iterator[SqliteReader]:
@@ -224,8 +226,10 @@ class SqliteReader(Reader):
         self._connection = connection
         self._clock = clock
 
-    def now(self) -> datetime:
-        return self._clock.now()
+    def time(self) -> DatabaseTime:
+        for revision, offset_seconds, corrected_at in self._rows("read_clock"):
+            return DatabaseTime(self._clock.now(), revision, offset_seconds, to_instant(corrected_at))
+        return DatabaseTime(self._clock.now())
 
     def is_held_back(self) -> bool:
         return False  # writers take turns, so positions are committed in their order
@@ -244,14 +248,11 @@ class SqliteReader(Reader):
         return list(map(reader_of(row_type, len(rows[0])), rows)) if rows else []
 
 
-class SqliteTransaction(SqliteReader, Transaction):
+class SqliteTransaction(Transaction, SqliteReader):
     def __init__(self, store: SqliteStore) -> None:
         super().__init__(store.writer, store.clock)
         self._store = store
-        self._now = store.clock.now()
-
-    def now(self) -> datetime:
-        return self._now
+        self._time = SqliteReader.time(self)
 
     def _end(self, word: str, wakeup: Wakeup) -> None:
         self._store.end(word, wakeup)

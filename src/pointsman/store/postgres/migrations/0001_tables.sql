@@ -406,6 +406,14 @@ CREATE TABLE duty_failure (
     PRIMARY KEY (name, process)
 );
 
+-- The correction of the clock: one row at most. Database time is what the clock shows plus the offset, which shrinks slowly.
+CREATE TABLE clock (
+    id             integer PRIMARY KEY CHECK (id = 1),
+    revision       integer NOT NULL,
+    offset_seconds double precision NOT NULL,
+    corrected_at   timestamptz NOT NULL
+);
+
 CREATE TABLE idempotency_key (
     tenant       text COLLATE "C" NOT NULL REFERENCES tenant,
     endpoint     text COLLATE "C" NOT NULL,

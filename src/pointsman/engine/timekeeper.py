@@ -1,0 +1,110 @@
+"""Notices what happens to time: steps of the database's clock, and times at which this process did not run.
+
+Every reading of the database's time is compared with the boot clock of this machine, which no step moves and which counts the
+time for which the machine was suspended. Each reading is an interval: the database read its clock at some moment between the
+question and the answer. So neither a slow network nor a frozen process looks like a step.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from datetime import datetime, timedelta
+from typing import NamedTuple
+
+from pointsman.store.clock import NEVER, DatabaseTime
+from pointsman.store.contract import Store, Transaction
+from pointsman.world import Clock
+
+TOLERANCE_SECONDS = 0.5
+"""Smaller steps are left alone: they cost no lease."""
+DRIFT = 0.001
+"""How much faster one clock may run than another."""
+LATE_SECONDS = 2.0
+"""A duty that sleeps for so much longer than it wanted to was not able to run."""
+
+log = logging.getLogger(__name__)
+
+
+class _Known(NamedTuple):
+    """How far the time of the database is ahead of the boot clock, as last seen."""
+
+    revision: int
+    lowest: float
+    highest: float
+    boot: float
+
+
+class Timekeeper:
+    """Begins the transactions of the writer, and corrects the clock of the database in the first one after a step."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._known: _Known | None = None
+
+    def begin(self, store: Store) -> Transaction:
+        asked = self._clock.boottime()
+        transaction = store.begin()
+        try:
+            if step := self.find_step(transaction.time(), asked):
+                self._correct(transaction, step)
+        except BaseException:
+            transaction.rollback()
+            raise
+        return transaction
+
+    def find_step(self, time: DatabaseTime, asked: float) -> float:
+        """By how many seconds the clock has stepped since the last reading. `asked` is the boot clock before this one.
+
+        A step that was found is found again, until a correction of it is committed.
+        """
+        answered = self._clock.boottime()
+        lowest, highest = time.steady - answered, time.steady - asked
+        known = self._known
+        if known and known.revision == time.revision:
+            drift = DRIFT * (answered - known.boot)
+            lower, upper = known.lowest - drift, known.highest + drift
+            if lowest > upper + TOLERANCE_SECONDS or highest < lower - TOLERANCE_SECONDS:
+                return (lowest + highest - lower - upper) / 2
+            if lowest <= upper and lower <= highest:
+                lowest, highest = max(lowest, lower), min(highest, upper)
+        self._known = _Known(time.revision, lowest, highest, answered)
+        return 0.0
+
+    def _correct(self, transaction: Transaction, step: float) -> None:
+        """The clock is wrong, unless others have lived through the time that is missing here: then this machine stood still.
+
+        A virtual machine that was paused does not count that time, and must not set the clock of all others back.
+        """
+        time = transaction.time()
+        corrected = time.correct(step)
+        if step > 0 and transaction.was_heard(corrected.now + timedelta(seconds=TOLERANCE_SECONDS), time.now):
+            self._known = None
+            return
+        transaction.correct_clock(corrected)
+        log.warning(
+            "the clock of the database has stepped by %+.3f seconds; leases and timers go on by elapsed time",
+            step,
+            extra={"step_seconds": step, "offset_seconds": corrected.offset_seconds},
+        )
+
+
+class Attendance:
+    """Notices that this process was not able to run or to reach the database. Then nobody else's silence means anything.
+
+    A suspended machine, a stopped process and a database that was away look alike: the next look comes too late.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._expected_by = math.inf
+        self.since: datetime = NEVER
+        """The database time at which this process was last back."""
+
+    def leave(self, seconds: float) -> None:
+        """The next look is in so many seconds at the latest."""
+        self._expected_by = self._clock.boottime() + seconds + LATE_SECONDS
+
+    def arrive(self, now: datetime) -> None:
+        if self._clock.boottime() > self._expected_by:
+            self.since = now
