@@ -16,6 +16,10 @@ class Bug:
     first: int = 1
     """Where to begin to look for it: what few seeds meet is met soon from here on."""
 
+    @property
+    def is_in_postgres(self) -> bool:
+        return any(patch.place.startswith("postgres:") for patch in self.patches)
+
 
 def _bug(name: str, place: str, old: str, new: str, *promises: str, first: int = 1) -> Bug:
     return Bug(name, (Patch(place, old, new),), promises, first)
@@ -31,6 +35,12 @@ EFFECT = "one request, one effect"
 TRUE = "what was acknowledged is true"
 WOKEN = "whoever sleeps is woken"
 SERVES = "a worker serves the tenant of its tasks"
+LEASES = "a lease lasts as long as it says"
+TIMERS = "a timer fires when its time has passed"
+BEGINS = "no work begins after its lease"
+ALONE = "no work runs beside the work that replaces it"
+ON = "the stream goes on, whatever strangers do"
+WHOLE = "the stream skips nothing"
 _STRAYS = (
     "engine.claims",
     "        return _claim_of_tenant(work, worker, worker.tenant, room)\n",
@@ -339,6 +349,65 @@ BUGS = (
         "        for rows, columns in table.take_moved():\n            self.wakeups |= Wakeup.EVENTS\n",
         "        for rows, columns in table.take_moved():\n",
         WOKEN,
+    ),
+    _bug(
+        "a step of the clock is not corrected",
+        "engine.timekeeper",
+        "        transaction.correct_clock(corrected)\n",
+        "",
+        LEASES,
+        TIMERS,
+    ),
+    _bug(
+        "a clock that is set back is not noticed",
+        "engine.timekeeper",
+        " or highest < lower - TOLERANCE_SECONDS:",
+        ":",
+        LEASES,
+        TIMERS,
+    ),
+    _bug(
+        "the second correction forgets the first",
+        "store.clock",
+        "        offset = self._offset_at(self.wall - timedelta(seconds=step_seconds)) - step_seconds\n",
+        "        offset = -step_seconds\n",
+        LEASES,
+        TIMERS,
+    ),
+    _bug(
+        "a worker that was frozen begins what it had claimed",
+        "worker.lease",
+        "        return self._age < self._seconds * CERTAIN_LEASES\n",
+        "        return self._age >= 0\n",
+        BEGINS,
+    ),
+    _bug(
+        "what a dead worker has left runs on",
+        "worker.former",
+        "each.epoch < epoch and each.exit_code is None",
+        "each.epoch < epoch and each.exit_code is not None",
+        ALONE,
+    ),
+    _bug(
+        "only the last attempt is thought to run on",
+        "worker.former",
+        "each.epoch < epoch and each.exit_code is None",
+        "each.epoch == epoch - 1 and each.exit_code is None",
+        ALONE,
+    ),
+    _bug(
+        "any advisory lock holds the stream back",
+        "postgres:schema",
+        "               AND virtualtransaction IN (SELECT virtualtransaction FROM held\n",
+        "               OR virtualtransaction NOT IN (SELECT virtualtransaction FROM held\n",
+        ON,
+    ),
+    _bug(
+        "the stream does not wait for transactions that still run",
+        "postgres:schema",
+        "            SELECT least(assigned, min(((classid::bigint & 65535) << 32) + objid::bigint))\n",
+        "            SELECT assigned + 0 * coalesce(min(objid::bigint), 0)\n",
+        WHOLE,
     ),
     _bug("the bell does not ring", "store.sqlite.store", "            self._bell.ring(wakeup)\n", "            pass\n", WOKEN),
 )

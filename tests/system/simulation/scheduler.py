@@ -10,8 +10,10 @@ from typing import Any, Literal
 
 from tests.system.simulation.answers import Answers
 from tests.system.simulation.database import new_database, template
+from tests.system.simulation.elapsed import Elapsed
 from tests.system.simulation.faults import Fault
 from tests.system.simulation.history import History
+from tests.system.simulation.outside import Outside
 from tests.system.simulation.people import Client, declare_tool
 from tests.system.simulation.post import Message, Sender
 from tests.system.simulation.process import MOST_WORK, Process, Time
@@ -31,7 +33,10 @@ SHARED: Mapping[int, tuple[str, ...] | Literal["all"]] = {0: "all", 1: TENANTS}
 """By the number of a worker: the tenants that it serves besides its own."""
 CLIENTS = 2
 LARGEST_BATCH = 8
-LARGEST_SKEW_SECONDS = 3.0
+LARGEST_SKEW_SECONDS = 0.2
+"""Clocks of several machines differ a little; and what is less than a step is none."""
+STEPS_SECONDS = (8.0, 45.0, 600.0, 90_000.0)
+MOST_LOOKS = 30
 REMEMBERED = 20
 FEWEST_ALIKE = 2
 """Runs are small here: what is alike has to go together all the same."""
@@ -68,12 +73,14 @@ class Simulation:
         self._connection = connection
         self.machines = template()[1]
         self.promises = Promises(connection, sealed_states(self.machines.lifecycles.values()))
+        self.elapsed = Elapsed(connection, self.time, self.promises)
+        self.outside = Outside(self)
         self._answers = Answers(self.promises)
         self._history = History(self.promises)
         self.tally = self._history.tally
         self._wakeups = Wakeups(connection)
         self.processes = [
-            Process(f"p{n}", name, self.time, self.chance, self.promises.note, self._wakeups.note) for n in range(PROCESSES)
+            Process(f"p{n}", name, self.time, self.chance, self._note_write, self._wakeups.note) for n in range(PROCESSES)
         ]
         self.workers = [
             SimulatedWorker(self, number, self.chance.choice(TENANTS), SHARED.get(number, ())) for number in range(WORKERS)
@@ -84,6 +91,10 @@ class Simulation:
         """Answers that have not arrived yet."""
         self._keys = 0
         self.nobody = Nobody()
+
+    def _note_write(self, change: int, database: str, table: str, row: int) -> None:
+        self.promises.note(change, database, table, row)
+        self.elapsed.note(table, row)
 
     def send(self, message: Message) -> None:
         self._under_way.append(message)
@@ -165,6 +176,7 @@ class Simulation:
         keep("no command goes on for ever", process.work <= MOST_WORK, f"{[str(message) for message in batch]}")
         self.promises.look()
         self._wakeups.check()
+        self.elapsed.check(batch, outcomes)
         self._history.note(batch, outcomes)
         self._answers.check(batch, outcomes, self.time.seconds)
         was_split = process.writer.metrics.splits > splits
@@ -210,8 +222,12 @@ class Simulation:
                 self.note(f"{process.name} is killed between two transactions")
                 process.kill()
                 self._end_workers(process)
-        elif luck < 0.25:
+        elif luck < 0.23:
             self._silence(self.chance.choice(self.workers))
+        elif luck < 0.25:
+            self._freeze_before_start()
+        elif luck < 0.27:
+            self._set_clock(self.chance.choice((-1, 1)) * self.chance.choice(STEPS_SECONDS))
         elif luck < 0.29:
             process = self.chance.choice(self.processes)
             process.clock.skew_seconds = self.chance.uniform(-LARGEST_SKEW_SECONDS, LARGEST_SKEW_SECONDS)
@@ -241,6 +257,35 @@ class Simulation:
         seconds = self.chance.choice((4.0, 12.0, 30.0, 80.0))
         worker.silent_until = self.time.seconds + seconds
         self.note(f"{worker.name} falls silent for {seconds:g} seconds")
+
+    def _freeze_before_start(self) -> None:
+        """Between its claim and the start of the work."""
+        waiting = [worker for worker in self.workers if any(not held.has_begun for held in worker.holds.values())]
+        if waiting:
+            self._silence(self.chance.choice(waiting))
+
+    def _set_clock(self, seconds: float) -> None:
+        """Set the clock of everybody. Processes look at it every few seconds, so one that saw it before sees it next.
+
+        It may die of that, or the database may be away. When nobody is left who has seen it before, it is set back.
+        """
+        self.time.stepped_seconds += seconds
+        self.note(f"the clock of everybody is set by {seconds:+g} seconds")
+        corrections = self._count_corrections()
+        for _ in range(MOST_LOOKS):
+            alive = [process for process in self.processes if process.is_alive]
+            if not alive:
+                self.time.stepped_seconds -= seconds
+                self.note("nobody is left who has seen it before, and it is set back")
+                return
+            self.deliver(self.chance.choice(alive), [PurgeKeys()])
+            if self._count_corrections() > corrections:
+                return
+
+    def _count_corrections(self) -> int:
+        ((revision,),) = self._connection.execute("SELECT coalesce(max(revision), 0) FROM clock").fetchall()
+        assert isinstance(revision, int)
+        return revision
 
     def _end_workers(self, process: Process) -> None:
         """Some of the workers lived in the process that died: they are gone, or come back with or without their memory."""

@@ -8,7 +8,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Literal
 
 from tests.system.simulation.post import Message
-from tests.system.simulation.process import BEGINNING
+from tests.system.simulation.process import BEGINNING, SkewedClock
 
 from pointsman.engine.claims import Claim
 from pointsman.engine.operation import Caller
@@ -16,19 +16,25 @@ from pointsman.engine.operations.attempts import AttemptReport, ReportAttempt, R
 from pointsman.engine.operations.workers import ClaimTasks, GiveUpTasks, HeartbeatReply, RegisterWorker, SendHeartbeat
 from pointsman.errors import LeaseLost, NotFound, StoreError, TransitionRefused, WorkerUnavailable
 from pointsman.store.rows import Task, Worker
+from pointsman.worker.lease import Lease
 
 if TYPE_CHECKING:
     from tests.system.simulation.scheduler import Simulation
 
 COSTS = (Decimal(0), Decimal(0), Decimal("0.1"), Decimal("0.4"), Decimal("1.5"))
 PATIENCE_SECONDS = 6.0
+MACHINES = 2
+"""Workers share them, with all that was left running there."""
 
 
 @dataclass(slots=True)
 class Held:
     claim: Claim
-    due_at: float
-    """When its worker has something to say about it."""
+    lease: Lease
+    takes_seconds: float
+    has_begun: bool = False
+    due_at: float = 0.0
+    """When its worker has something to say about it, once the work has begun."""
     is_checked: bool = False
     """Its work is done, and its checks are run."""
     asked: Message | None = None
@@ -39,6 +45,8 @@ class SimulatedWorker:
         chance = simulation.chance
         self._simulation = simulation
         self.name = f"w{number}"
+        self.machine = f"m{number % MACHINES}"
+        self._clock = SkewedClock(simulation.time)
         self.tenant = tenant
         self.serves = serves
         self.lifecycle = chance.choice(("standard", "standard", "orchestrated", "supervised"))
@@ -61,6 +69,7 @@ class SimulatedWorker:
         now = self._simulation.time.seconds
         if self.is_gone or now < self.silent_until:
             return
+        self._begin_work(now)
         if self.id is None:
             self._ask("register", self._register)
         elif now >= self.beats_at:
@@ -71,9 +80,26 @@ class SimulatedWorker:
             self._ask("claim", self._claim)
 
     def forget(self) -> None:
-        """Its process was started again: it remembers nothing but who it is."""
+        """Its process was killed and started again: it remembers nothing but who it is. What it had begun runs on."""
         self.holds.clear()
         self._asked.clear()
+
+    def _begin_work(self, now: float) -> None:
+        """Begin what was claimed. In doubt about the lease, a heartbeat comes first."""
+        for task_id, held in self.holds.items():
+            if held.has_begun or self.id is None:
+                continue
+            held.has_begun = self._simulation.outside.begin(task_id, held.claim.epoch, held.lease, self.id, self.machine)
+            if held.has_begun:
+                held.due_at = now + held.takes_seconds
+            else:
+                self.beats_at = now
+
+    def _end_work(self) -> None:
+        """End everything that it has begun."""
+        for task_id, held in self.holds.items():
+            self._simulation.outside.end(task_id, held.claim.epoch)
+        self.holds.clear()
 
     def _ask(self, what: str, make: Any) -> None:
         """Once, and again when the answer has not come for a while."""
@@ -81,8 +107,8 @@ class SimulatedWorker:
         if asked is None:
             self._asked[what] = self._send(make())
         elif self._simulation.time.seconds - asked.sent_at > PATIENCE_SECONDS:
-            asked.sent_at = self._simulation.time.seconds
             if asked.command.request_id is not None:
+                asked.sent_at = self._simulation.time.seconds
                 self._simulation.send(asked)
             else:
                 del self._asked[what]
@@ -122,7 +148,7 @@ class SimulatedWorker:
                 held.asked.sent_at = now
                 self._simulation.send(held.asked)  # the same report: whether it was heard, nobody knows
                 return True
-            if held.asked is None and held.due_at <= now:
+            if held.asked is None and held.has_begun and held.due_at <= now:
                 if not self._report_together(now):
                     self._report(held, now)
                 return True
@@ -131,11 +157,14 @@ class SimulatedWorker:
     def _report_together(self, now: float) -> bool:
         """What is done, several at once: mostly with the same to say of each; now and then one twice, or of an old attempt."""
         chance = self._simulation.chance
-        done = [held for held in self.holds.values() if held.asked is None and held.due_at <= now and not held.is_checked]
+        begun = [held for held in self.holds.values() if held.has_begun]
+        done = [held for held in begun if held.asked is None and held.due_at <= now and not held.is_checked]
         done = [held for held in done if held.claim.tenant == done[0].claim.tenant]
         if len(done) < 2 or chance.random() < 0.3:
             return False
-        report = AttemptReport(output=2, cost_usd=Decimal(0) if chance.random() < 0.8 else chance.choice(COSTS))
+        for held in done:
+            self._simulation.outside.end(held.claim.task_id, held.claim.epoch)
+        report = AttemptReport(output=2, exit_code=0, cost_usd=Decimal(0) if chance.random() < 0.8 else chance.choice(COSTS))
         reports = [ReportAttempt(held.claim.task_id, held.claim.epoch, "complete", report) for held in done]
         if not self.is_diligent and chance.random() < 0.3:
             odd = chance.choice(done).claim
@@ -176,9 +205,9 @@ class SimulatedWorker:
         cost = chance.choice(COSTS)
         luck = chance.random()
         if luck < 0.62:
-            return "complete", AttemptReport(output=2, cost_usd=cost, session_id=chance.choice((None, "session")))
+            return "complete", AttemptReport(output=2, exit_code=0, cost_usd=cost, session_id=chance.choice((None, "session")))
         if luck < 0.84:
-            return "fail", AttemptReport(error="it broke", cost_usd=cost, retryable=chance.random() < 0.7)
+            return "fail", AttemptReport(error="it broke", exit_code=1, cost_usd=cost, retryable=chance.random() < 0.7)
         if luck < 0.89:
             until = BEGINNING + timedelta(seconds=round(self._simulation.time.seconds + chance.uniform(-2, 20)))
             return "fail", AttemptReport(error="usage limit", usage_limit_until=until, cost_usd=cost)
@@ -187,6 +216,7 @@ class SimulatedWorker:
         return chance.choice(("expire", "overspend", "skip", "checks_passed", "cancel")), AttemptReport(error="it ended")
 
     def _signal(self, held: Held, signal: str, report: AttemptReport) -> Message:
+        self._simulation.outside.end(held.claim.task_id, held.claim.epoch)
         key = self._simulation.draw_key()
         return self._send(
             ReportAttempt(held.claim.task_id, held.claim.epoch, signal, report, caller=self._caller_of(held), request_id=key)
@@ -202,18 +232,18 @@ class SimulatedWorker:
         command = message.command
         if isinstance(command, RegisterWorker) and isinstance(outcome, Worker) and self.id is None:
             self.id = outcome.id
-            self.holds.clear()
+            self._end_work()
             self.beats_at = self._simulation.time.seconds
         elif isinstance(command, ClaimTasks) and command.worker_id == self.id:
-            self._hear_claims(outcome)
+            self._hear_claims(message, outcome)
         elif isinstance(command, SendHeartbeat) and isinstance(outcome, HeartbeatReply) and command.worker_id == self.id:
-            self._hear_beat(outcome)
+            self._hear_beat(message.sent_at, command, outcome)
         elif isinstance(command, ReportAttempt) and command.signal:
             self._hear_report(message, command, outcome)
         elif isinstance(command, ReportAttempts):
             self._hear_reports(message, command, outcome)
 
-    def _hear_claims(self, outcome: Any) -> None:
+    def _hear_claims(self, message: Message, outcome: Any) -> None:
         now = self._simulation.time.seconds
         if isinstance(outcome, tuple):
             chance = self._simulation.chance
@@ -221,13 +251,17 @@ class SimulatedWorker:
             for claim in outcome[0]:
                 takes = chance.choice((0.0, 1.0, 3.0, 8.0, 25.0)) if together is None else together
                 takes = 0.0 if self.is_diligent else takes
-                self.holds[claim.task_id] = Held(claim, now + takes)
+                lease = Lease(self._clock, self.lease_seconds, message.sent_at, lambda: None)
+                self.holds[claim.task_id] = Held(claim, lease, takes)
         elif isinstance(outcome, WorkerUnavailable):
             self.beats_at = now
         elif isinstance(outcome, NotFound) and outcome.kind == "worker":
             self.id = None
 
-    def _hear_beat(self, beat: HeartbeatReply) -> None:
+    def _hear_beat(self, sent_at: float, sent: SendHeartbeat, beat: HeartbeatReply) -> None:
+        for task_id, epoch in set(sent.attempts).difference(beat.lost):
+            if (held := self.holds.get(task_id)) and held.claim.epoch == epoch:
+                held.lease.confirm(sent_at)
         for task_id, epoch in beat.lost:
             self._drop(task_id, epoch)
         for task_id, epoch in beat.cancelled:
@@ -238,6 +272,7 @@ class SimulatedWorker:
             self._send(GiveUpTasks(self.id, beat.unknown, caller=self._caller))
         if beat.worker.phase == "done":
             self.id = None
+            self._end_work()
             self.forget()
 
     def _hear_report(self, message: Message, command: ReportAttempt, outcome: Any) -> None:
@@ -277,4 +312,5 @@ class SimulatedWorker:
     def _drop(self, task_id: str, epoch: int) -> None:
         held = self.holds.get(task_id)
         if held and held.claim.epoch == epoch:
+            self._simulation.outside.end(task_id, epoch)
             del self.holds[task_id]
