@@ -33,9 +33,6 @@ class ManualClock:
     def boottime(self) -> float:
         return self.instant.timestamp() - self.stepped_seconds
 
-    def boottime(self) -> float:
-        return self.monotonic()
-
     def advance(self, seconds: float) -> None:
         self.instant += timedelta(seconds=seconds)
 
