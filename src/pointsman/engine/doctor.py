@@ -71,6 +71,8 @@ def _repair_tasks(work: Work, task_ids: Sequence[str]) -> None:
         if task.phase != Phase.DONE:
             tasks.grant_attempt(task)
             work.tasks.change(task)
+            if task.available_at:
+                work.set_timer(task, Kind.TASK, "retry", task.available_at, task.run_id)
             work.waiting.append(task_id)
             work.wakeups |= Wakeup.TASKS
 
@@ -88,8 +90,12 @@ def _repair_run(work: Work, run: Run) -> None:
 
 def _repair_breakers(work: Work, breaker_ids: Sequence[str]) -> None:
     for tripped in work.transaction.list_tripped_breakers():
-        if tripped.id in breaker_ids and tripped.probe_task_id:
-            work.load_breakers(tripped.tenant, [tripped.tool])
+        if tripped.id not in breaker_ids:
+            continue
+        work.load_breakers(tripped.tenant, [tripped.tool])
+        if tripped.phase == Phase.HELD and tripped.retry_at:
+            work.set_timer(tripped, Kind.BREAKER, "cooldown", tripped.retry_at)
+        if tripped.probe_task_id:
             work.load(task_ids=[tripped.probe_task_id])
             if work.tasks.rows[tripped.probe_task_id].phase != Phase.ACTIVE:
                 breakers.leave(work, work.tasks.rows[tripped.probe_task_id])

@@ -28,7 +28,7 @@ from pointsman.errors import Conflict, Problem, RequestInvalid
 from pointsman.kernel.machine import Machine
 from pointsman.store.clock import NEVER, DatabaseTime
 from pointsman.store.columns import Row, to_json
-from pointsman.store.law import rule_rows, state_rows
+from pointsman.store.law import RuleRow, StateRow, rule_rows, state_rows
 from pointsman.store.rows import (
     Attempt,
     Breaker,
@@ -41,6 +41,7 @@ from pointsman.store.rows import (
     Release,
     Result,
     Run,
+    Seal,
     Situation,
     StoredResponse,
     Subtasks,
@@ -231,6 +232,27 @@ class Reader(ABC):
         """(kind, id, description) of every stored value that a recount does not confirm."""
         return self._rows("list_disagreements")
 
+    def last_seal(self) -> Seal | None:
+        return self._one(Seal, "last_seal")
+
+    def list_seals(self, after: int, limit: int) -> list[Seal]:
+        """The seals of the audit trail after a position, in their order."""
+        return self._all(Seal, "list_seals", after=after, limit=limit)
+
+    def read_trail(self, after: int, end: int, limit: int) -> list[tuple[Any, ...]]:
+        """The transitions of all tenants between two positions, as the database stores them; each begins with its position."""
+        return self._rows("read_trail", after=after, end=end, limit=limit)
+
+    def list_broken_trails(self) -> list[tuple[str, str, str]]:
+        """(kind, id, description) of every entity that its audit trail does not explain."""
+        return self._rows("list_broken_trails")
+
+    def list_states(self) -> list[StateRow]:
+        return self._all(StateRow, "list_states")
+
+    def list_rules(self) -> list[RuleRow]:
+        return self._all(RuleRow, "list_rules")
+
     def measure_transitions(self, tenant: str) -> list[tuple[str, str | None, str, int, float]]:
         """(machine, from, to, count, mean seconds in the state left) of every move that was made."""
         return self._rows("measure_transitions", tenant=tenant)
@@ -327,7 +349,7 @@ class Transaction(Reader):
 
     def insert_machine(self, machine: Machine, *, fingerprint: str, definition: str) -> MachineRow:
         row = MachineRow(
-            id=self._value("next_machine_id"),
+            id=self._next_machine_id(),
             name=machine.name,
             version=machine.version,
             kind=machine.kind.value,
@@ -339,6 +361,9 @@ class Transaction(Reader):
         self._write("insert_rules", rule_rows(row.id, machine))
         self._write("insert_machine", [row])
         return row
+
+    def _next_machine_id(self) -> int:
+        return int(self._value("next_machine_id"))
 
     def count_lanes(self) -> int:
         """The number of lanes of all tenants."""
@@ -502,6 +527,12 @@ class Transaction(Reader):
 
     def insert_notices(self, notices: Sequence[Notice]) -> None:
         self._write("insert_notices", notices)
+
+    def insert_seal(self, seal: Seal) -> bool:
+        """Whether it was stored: another process may have sealed the same transitions first."""
+        sealed_at = self._from_instant(seal.sealed_at)
+        values = {"position": seal.position, "previous": seal.previous, "digest": seal.digest, "sealed_at": sealed_at}
+        return bool(self._rows("insert_seal", **values))
 
     def save_duty_failure(self, failure: DutyFailure) -> None:
         self._write("save_duty_failures", [failure])

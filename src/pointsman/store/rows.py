@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from datetime import datetime
 from decimal import Decimal
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
@@ -119,6 +119,7 @@ class Task(Entity, kw_only=True):
         "max_retries",
         "max_reclaims",
         "policy",
+        "budget_usd",
         "payload",
     )
     run_id: str
@@ -380,6 +381,26 @@ class Transition(Struct, frozen=True, kw_only=True):
     metadata: str | None
     at: datetime
     seconds_in_state: float | None
+
+    @property
+    def details(self) -> dict[str, Any]:
+        """The metadata. JSON that no reader can decode, which only a hand writes, does not stop the stream."""
+        try:
+            return msgspec.json.decode(self.metadata, type=dict[str, Any]) if self.metadata else {}
+        except msgspec.MsgspecError:
+            return {"unreadable": self.metadata}
+
+
+class Seal(Struct, frozen=True, kw_only=True):
+    """One link of the hash chain over the audit trail."""
+
+    position: int
+    """The last transition that it covers."""
+    previous: int
+    """The last transition that the seal before it covers, or 0."""
+    digest: str
+    """SHA-256 of the digest before it and the transitions that it covers."""
+    sealed_at: datetime
 
 
 class Notice(Struct, frozen=True, kw_only=True):

@@ -6,8 +6,6 @@ from collections import Counter
 from dataclasses import dataclass, field
 from datetime import datetime
 
-import msgspec
-
 from pointsman.engine.engine import TenantEngine
 from pointsman.kernel.machine import Machine, Outcome, Phase, State
 from pointsman.store.rows import Transition
@@ -113,5 +111,5 @@ def _key(state: State) -> str:
 def _reason(transition: Transition) -> str | None:
     if transition.reason:
         return transition.reason
-    error = msgspec.json.decode(transition.metadata or "{}").get("error")
+    error = transition.details.get("error")
     return error if isinstance(error, str) else None

@@ -192,7 +192,7 @@ def _write_all(file: int, data: bytes) -> None:
 
 def as_line(transition: Transition, machine: str, timestamp: datetime, name: str | None = None) -> bytes:
     """A transition as a line of document 002, which `pointsman validate` reads."""
-    metadata = msgspec.json.decode(transition.metadata or "{}")
+    metadata = dict(transition.details)
     if name is not None:
         metadata["name"] = name
     metadata |= {"machine": machine, "position": transition.position}

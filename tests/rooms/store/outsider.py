@@ -16,6 +16,8 @@ from msgspec.structs import asdict
 from pointsman.store.rows import Attempt, Entity, Transition
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+NEVER = "infinity"
+"""An instant that is in no calendar, as PostgreSQL writes it."""
 _TABLE = re.compile(r"(?:UPDATE|INTO) (\w+)")
 
 
@@ -33,6 +35,10 @@ class Outsider(Protocol):
 
     def ask(self, sql: str, **values: Any) -> list[tuple[Any, ...]]:
         """Run one statement, with `:name` for each value, and commit it; `Refused` when a constraint or the law forbids it."""
+        ...
+
+    def together(self) -> AbstractContextManager[None]:
+        """One transaction for several statements."""
         ...
 
     def suspend_law(self, table: str) -> None:
@@ -61,6 +67,12 @@ class SqliteOutsider:
             failed = re.fullmatch(r"CHECK constraint failed: (.*)", str(error), re.DOTALL)
             table = _TABLE.search(sql)
             raise Refused(str(error), f"{table[1]}: {failed[1]}" if failed and table else None) from error
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        self.ask("BEGIN")
+        yield
+        self.ask("COMMIT")
 
     def suspend_law(self, table: str) -> None:
         for name, _ in self._triggers(table):
@@ -99,6 +111,11 @@ class PostgresOutsider:
             is_check = isinstance(error, psycopg.errors.CheckViolation)
             raise Refused(str(error), f"{error.diag.table_name}: {error.diag.constraint_name}" if is_check else None) from error
         return cursor.fetchall() if cursor.description else []
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        with self._connection.transaction():
+            yield
 
     def suspend_law(self, table: str) -> None:
         self.ask(f"ALTER TABLE {table} DISABLE TRIGGER USER")
@@ -152,6 +169,8 @@ def type_row(prompt: Outsider, row: Entity | Attempt | Transition, insertion: st
 def _plain(value: Any) -> Any:
     """SQLite has neither instants nor money: both are whole millionths."""
     match value:
+        case "infinity":
+            return 2**62
         case datetime():
             return (value - EPOCH) // timedelta(microseconds=1)
         case Decimal():

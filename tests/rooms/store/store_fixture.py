@@ -291,7 +291,7 @@ def _follows_for_task(row: Task, state: State, at: datetime, worker_id: str | No
     told = {"attempt_resumed": False, "attempt_cost_usd": ZERO_USD}
     told |= dict.fromkeys(("attempt_error", "attempt_exit_code", "attempt_log_path"))
     return {
-        **({"attempt_worker_id": whose, "attempt_started_at": at, **told} if fresh else {}),
+        **({"actor": whose, "attempt_worker_id": whose, "attempt_started_at": at, **told} if fresh else {}),
         "epoch": row.epoch + fresh,
         "current_attempt": row.epoch + fresh,
         "attempt_count": row.attempt_count + fresh,

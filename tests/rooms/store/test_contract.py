@@ -372,8 +372,8 @@ def test_rows_of_a_batch_may_differ_in_every_column(db: StoreFixture) -> None:
     with db.transaction() as begun:
         begun.move(moved, Run.CHANGING)
         assert begun.lock_runs(ids(runs)) == moved
-        changed = [replace(run, error=text, output=text) for run, text in zip(moved, texts[::-1], strict=True)]
-        begun.update(changed, ["error", "output"])
+        changed = [replace(run, error=text, spent_usd=run.spent_usd + 1) for run, text in zip(moved, texts[::-1], strict=True)]
+        begun.update(changed, ["error", "spent_usd"])
     assert [find(db.store, run) for run in runs] == changed
 
 

@@ -76,7 +76,7 @@ def test_a_run_comes_back_as_it_was_stored(db: StoreFixture) -> None:
     }
     money: dict[str, Any] = {"budget_usd": None, "spent_usd": FORTUNE, "promised_usd": CENTS, "reserved_usd": Decimal(0)}
     moved = db.moved(full, "cancelled", **changes, **money, output=None)
-    updated = replace(moved, error=WORDS, missing_tasks=1, retry_count=0, budget_usd=CENTS, spent_usd=CENTS, output=WORDS)
+    updated = replace(moved, error=WORDS, missing_tasks=1, retry_count=0, budget_usd=CENTS, spent_usd=CENTS)
     assert [find(db.store, row) for row in (plain, full)] == [plain, full]
     with db.transaction() as begun:
         move(begun, moved)
@@ -144,10 +144,9 @@ def test_a_task_comes_back_as_it_was_stored(db: StoreFixture) -> None:
         "retry_count": 2,
         "reclaim_count": 4,
         "keep_session": False,
-        "budget_usd": None,
         "cost_usd": FORTUNE,
     }
-    claimed = db.moved(full, "RUNNING", worker_id=worker.id, reserved_usd=CENTS, actor=None, reason="free", **texts, **counts)
+    claimed = db.moved(full, "RUNNING", worker_id=worker.id, reserved_usd=CENTS, reason="free", **texts, **counts)
     lost = replace(claimed, lease_expired=True, cost_usd=FORTUNE + CENTS, error="lost", question="?", answer="!", comment="…")
     lost = replace(lost, attempt_cost_usd=CENTS, attempt_error="lost", attempt_exit_code=1, attempt_log_path="log")
     ended = db.moved(lost, "SUCCEEDED", actor=WORDS, output=WORDS)

@@ -28,7 +28,8 @@ from tests.rooms.store.store_fixture import (
     update,
 )
 
-from pointsman.store.rows import Dependency, DutyFailure, Entity, Notice, Run, Task
+from pointsman.store.law import rule_rows, state_rows
+from pointsman.store.rows import Dependency, DutyFailure, Entity, Notice, Run, Seal, Task
 from pointsman.store.rows import Transition as Event
 
 # Workers.
@@ -455,9 +456,19 @@ def a_miscounted_task(db: StoreFixture) -> Spoilt:
     return db.put_task(open_dependencies=2, run_open=True), "open_dependencies is 2, but 0"
 
 
+def a_task_that_waits_without_a_timer(db: StoreFixture) -> Spoilt:
+    return db.put_task(available_at=AT + SECOND, run_open=True), "it waits for an instant, but has no timer"
+
+
+def a_breaker_that_cools_down_without_a_timer(db: StoreFixture) -> Spoilt:
+    return db.bring(db.put(db.breaker()), "OPEN", retry_at=AT + SECOND), "it waits for an instant, but has no timer"
+
+
 def a_run_that_succeeded_before_a_task(db: StoreFixture) -> Spoilt:
     run = db.bring(db.put(db.run()), "SUCCEEDED")
-    db.put_task(run, name="latecomer", state="RUNNING")
+    with db.prompt.lawless("task"):
+        task = db.put(db.task(run, name="latecomer"))
+    db.bring(task, "RUNNING")
     return run, "latecomer"
 
 
@@ -523,6 +534,8 @@ def forge(db: StoreFixture, row: Entity) -> Spoilt:
     "spoil",
     [
         a_miscounted_task,
+        a_task_that_waits_without_a_timer,
+        a_breaker_that_cools_down_without_a_timer,
         a_run_that_succeeded_before_a_task,
         a_run_that_is_open_behind_the_back_of_its_tasks,
         a_run_that_is_shut_behind_the_back_of_its_tasks,
@@ -544,6 +557,75 @@ def test_a_stored_value_that_a_recount_does_not_confirm_is_named(
         ((kind, name, what),) = reader.list_disagreements()
     assert (kind, name) == (kind_of(row), row.id)
     assert word in what
+
+
+# The hash chain over the audit trail.
+
+
+def seal(previous: int, position: int) -> Seal:
+    return Seal(position=position, previous=previous, digest=f"digest {position}", sealed_at=AT)
+
+
+def test_a_seal_continues_the_one_before(db: StoreFixture) -> None:
+    first, second = seal(0, 5_000_000_000), seal(5_000_000_000, 5_000_000_001)
+    with db.transaction() as begun:
+        assert begun.last_seal() is None
+        assert begun.insert_seal(first)
+    with db.transaction() as begun:
+        assert not begun.insert_seal(seal(0, 7)), "another process was first"
+        assert begun.insert_seal(second)
+    with db.store.read() as reader:
+        assert reader.last_seal() == second
+        assert reader.list_seals(0, 9) == [first, second]
+        assert reader.list_seals(0, 1) == [first]
+        assert reader.list_seals(first.position, 9) == [second]
+
+
+def test_the_trail_is_read_in_its_order_with_the_rows_of_all_tenants(db: StoreFixture) -> None:
+    mine, theirs = db.put(db.run()), db.put(db.run(tenant=db.tenant(GLOBEX)))
+    db.move(mine, "RUNNING", reason=WORDS)
+    with db.store.read() as reader:
+        first, second, third = rows = reader.read_trail(0, 10**9, 9)
+        assert [row[3] for row in rows] == [mine.id, theirs.id, mine.id]
+        assert WORDS in third
+        assert reader.read_trail(first[0], second[0], 9) == [second]
+        assert reader.read_trail(0, 10**9, 1) == [first]
+
+
+def test_the_rows_of_the_law_are_listed(db: StoreFixture) -> None:
+    machine_id = db.machine_ids["standard.run"]
+    with db.store.read() as reader:
+        states = [row for row in reader.list_states() if row.machine_id == machine_id]
+        rules = [row for row in reader.list_rules() if row.machine_id == machine_id]
+    machine = MACHINES["standard.run"]
+    assert states == sorted(state_rows(machine_id, machine), key=lambda row: row.name)
+    assert rules == sorted(rule_rows(machine_id, machine), key=lambda row: (row.from_state, row.to_state, row.trigger))
+
+
+FORGERIES = {
+    # what the owner of the tables does to a run, and what its trail shows
+    "a line is rewritten": ("transition", "UPDATE transition SET to_state = 'PAUSED' WHERE revision = 1", "does not continue"),
+    "a line is deleted": ("transition", "DELETE FROM transition WHERE revision = 1", "does not continue"),
+    "the last line is deleted": ("transition", "DELETE FROM transition WHERE revision = 2", "differs from the last line"),
+    "its actor is rewritten": ("run", "UPDATE run SET actor = 'mallory'", "differs from the last line"),
+    "a trigger is rewritten": ("transition", "UPDATE transition SET trigger = 'magic' WHERE revision = 1", "no rule"),
+    "a line is about nothing": ("transition", "UPDATE transition SET entity_id = entity_id || 'x'", "there is no such run"),
+    "an attempt is deleted": ("attempt", "DELETE FROM attempt", "but 0 are stored"),
+}
+
+
+@pytest.mark.parametrize("forgery", FORGERIES)
+def test_a_trail_that_does_not_explain_its_entity_is_named(db: StoreFixture, forgery: str) -> None:
+    table, statement, word = FORGERIES[forgery]
+    db.bring(db.put(db.run()), "FAILED")
+    db.move(db.bring(db.put_task(), "RUNNING"), "FAILED")
+    with db.store.read() as reader:
+        assert reader.list_broken_trails() == []
+    with db.prompt.lawless(table):
+        db.prompt.ask(statement)
+    with db.store.read() as reader:
+        found = reader.list_broken_trails()
+    assert any(word in what for _, _, what in found), found
 
 
 def test_runs_that_have_not_ended_although_all_tasks_have_succeeded_are_listed(db: StoreFixture) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from datetime import datetime
 from decimal import Decimal
 from itertools import combinations_with_replacement
@@ -429,7 +430,8 @@ def test_a_task_is_not_plain_with(db: StoreFixture, column: str) -> None:
     special, plain = (db.put_task(run, state=state, run_open=True, max_retries=2) for _ in range(2))
     with db.transaction() as begun:
         assert begun.select_task_keys([special.id, plain.id]) == [task_key_of(special), task_key_of(plain)]
-    type_columns(db.prompt, special, **typed)
+    with nullcontext() if "state" in typed else db.prompt.lawless("task"):
+        type_columns(db.prompt, special, **typed)
     special = find(db.store, special)
     assert getattr(special, column) is not None
     with db.transaction() as begun:
@@ -609,8 +611,11 @@ def test_dependents_are_released_with_their_last_dependency(db: StoreFixture) ->
         assert sorted(begun.find_dependents([left.id, right.id])) == [end.id]
         assert begun.find_dependents([end.id]) == begun.release_dependents([end.id]) == []
         assert begun.list_dependencies(ACME, run.id) == sorted(edges, key=lambda edge: (edge.task_id, edge.depends_on_id))
+        db.bring_in(begun, root, "SUCCEEDED")
         assert sorted(begun.release_dependents([root.id])) == [left.id, right.id]
         assert open_dependencies(begun, run) == [0, 0, 0, 2]
+        for task in begun.select_tasks([left.id, right.id]):
+            db.bring_in(begun, task, "SUCCEEDED")
         assert begun.release_dependents([left.id, right.id]) == [end.id]
         assert open_dependencies(begun, run) == [0, 0, 0, 0]
         assert begun.select_tasks([elsewhere[1].id])[0].open_dependencies == 1
@@ -621,6 +626,8 @@ def test_one_release_is_not_enough_for_two_dependencies(db: StoreFixture) -> Non
     first, second, end = db.put_task(run), db.put_task(run), db.put_task(run, open_dependencies=2)
     with db.transaction() as begun:
         begun.insert_dependencies([Dependency(end.id, first.id), Dependency(end.id, second.id)])
+        for task in (first, second):
+            db.bring_in(begun, task, "SUCCEEDED")
         assert begun.release_dependents([first.id]) == []
         assert open_dependencies(begun, run) == [0, 0, 1]
         assert begun.release_dependents([second.id]) == [end.id]

@@ -217,9 +217,9 @@ def test_a_reason_that_is_typed_with_the_state_is_kept(db: StoreFixture, prompt:
 
 def test_other_columns_may_be_typed_together_with_the_state(db: StoreFixture, prompt: Outsider) -> None:
     task = db.put_task(state="QUEUED")
-    type_columns(prompt, task, state="SKIPPED", comment="not today", priority=9)
+    type_columns(prompt, task, state="SKIPPED", comment="not today", output='"nothing"')
     found = find(db.store, task)
-    assert (found.outcome, found.comment, found.priority) == ("success", "not today", 9)
+    assert (found.outcome, found.comment, found.output) == ("success", "not today", '"nothing"')
 
 
 def test_a_typed_batch_is_audited_row_by_row(db: StoreFixture, prompt: Outsider) -> None:
@@ -269,7 +269,7 @@ def test_the_engine_continues_after_a_typed_move(db: StoreFixture, prompt: Outsi
     type_columns(prompt, task, state="QUEUED")
     task = db.bring(find(db.store, task), "SUCCEEDED", entered_at=datetime.now(UTC) + HOUR)
     assert find(db.store, task) == task
-    assert [event.actor for event in history_of(db, task)] == [None, "sql", "engine", "engine"]
+    assert [event.actor for event in history_of(db, task)] == [None, "sql", HAND, "engine"]
 
 
 def test_a_typed_move_clears_the_columns_that_its_state_cannot_have(db: StoreFixture, prompt: Outsider) -> None:
@@ -589,7 +589,7 @@ def test_taking_over_a_task_in_place_ends_the_attempt_before(db: StoreFixture, p
     task = db.bring(db.put_task(machine="approval.step"), "RUNNING", **told)
     other = db.put(db.worker())
     at = task.entered_at + SECOND
-    knowing: dict[str, Any] = {"revision": task.revision + 1, "trigger": "reclaim", "actor": "eve", "entered_at": at}
+    knowing: dict[str, Any] = {"revision": task.revision + 1, "trigger": "reclaim", "actor": other.id, "entered_at": at}
     following: dict[str, Any] = {"epoch": 2, "current_attempt": 2, "worker_id": other.id, "attempt_worker_id": other.id}
     following["attempt_started_at"] = at
     fresh: dict[str, Any] = {"session_id": "t", "attempt_cost_usd": ZERO_USD, "attempt_error": None, "attempt_log_path": None}
@@ -738,6 +738,8 @@ ILLEGAL_MOVES: dict[str, tuple[str, str, str, dict[str, Any]]] = {
     "no attempt for an active state": ("standard.task", "QUEUED", "RUNNING", {"current_attempt": None}),
     "the attempt of another epoch": ("standard.task", "QUEUED", "RUNNING", {"epoch": 3}),
     "an attempt for a state that is not active": ("standard.task", "QUEUED", "SKIPPED", {"current_attempt": 0}),
+    "a claim by somebody else": ("standard.task", "QUEUED", "RUNNING", {"actor": "mallory"}),
+    "a claim by nobody": ("standard.task", "QUEUED", "RUNNING", {"actor": None}),
 }
 
 

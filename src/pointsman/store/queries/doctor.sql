@@ -7,6 +7,16 @@ SELECT 'task' AS kind, id, 'open_dependencies is ' || open_dependencies || ', bu
           FROM task WHERE outcome IS NULL OR outcome <> 'success') AS counted
  WHERE open_dependencies <> recount
 UNION ALL
+SELECT 'task', id, 'it waits for an instant, but has no timer'
+  FROM task
+ WHERE available_at IS NOT NULL AND (outcome IS NULL OR outcome <> 'success')
+   AND NOT EXISTS (SELECT 1 FROM timer WHERE entity_id = task.id AND purpose = 'retry')
+UNION ALL
+SELECT 'breaker', id, 'it waits for an instant, but has no timer'
+  FROM breaker
+ WHERE phase = 'held' AND retry_at IS NOT NULL
+   AND NOT EXISTS (SELECT 1 FROM timer WHERE entity_id = breaker.id AND purpose = 'cooldown')
+UNION ALL
 SELECT 'run', run.id, 'it has ended, but its task ' || task.name || ' is still running'
   FROM run JOIN task ON task.run_id = run.id
  WHERE run.outcome = 'success' AND task.phase = 'active'

@@ -131,5 +131,12 @@ SELECT kind, entity.id, state, entered_at
 -- name: read_clock
 SELECT revision, offset_seconds, corrected_at FROM clock
 
+-- name: drop_stray_rules
+-- Laid by a program that had switched foreign keys off. The law keeps every rule and every state that has a machine.
+DELETE FROM rule WHERE machine_id = :machine_id AND NOT EXISTS (SELECT 1 FROM machine WHERE id = :machine_id)
+
+-- name: drop_stray_states
+DELETE FROM state WHERE machine_id = :machine_id AND NOT EXISTS (SELECT 1 FROM machine WHERE id = :machine_id)
+
 -- name: create_migrations
 CREATE TABLE migration (number INTEGER PRIMARY KEY, name TEXT NOT NULL, applied_at INTEGER NOT NULL) STRICT

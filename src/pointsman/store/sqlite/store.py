@@ -269,6 +269,12 @@ class SqliteTransaction(Transaction, SqliteReader):
         if self._connection.changes() != len(ids):
             raise Conflict(f"Another process has moved {row.id} or a row like it.")
 
+    def _next_machine_id(self) -> int:
+        machine_id = super()._next_machine_id()
+        for query in ("drop_stray_rules", "drop_stray_states"):
+            self._rows(query, machine_id=machine_id)
+        return machine_id
+
     def select_claimable(self, tenant: str, lane_ids: Sequence[int], limit: int) -> list[TaskKey]:
         return self._first(TaskKey, "select_claimable", lane_ids, tenant=tenant, limit=limit)
 

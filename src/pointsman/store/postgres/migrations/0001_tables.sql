@@ -1,9 +1,13 @@
 -- The tables. Keys and columns that queries sort by have the collation "C", so that PostgreSQL and SQLite sort alike. Tables of entities
 -- that move are written often: they keep free space on their pages and are vacuumed early.
 
+-- Readers cannot represent an instant after the year 9999, nor infinity.
+CREATE DOMAIN instant AS timestamptz
+    CONSTRAINT instant_is_in_the_calendar CHECK (value >= '1970-01-01 00:00:00+00' AND value < '10000-01-01 00:00:00+00');
+
 CREATE TABLE tenant (
     id         text COLLATE "C" PRIMARY KEY,
-    created_at timestamptz NOT NULL
+    created_at instant NOT NULL
 );
 
 -- Every version of every machine that was ever loaded. An entity keeps the version with which it was created.
@@ -26,7 +30,8 @@ CREATE TABLE state (
     initial    boolean NOT NULL,
     kind       text NOT NULL,
     PRIMARY KEY (machine_id, name),
-    CONSTRAINT state_done_has_outcome CHECK ((phase = 'done') = (outcome IS NOT NULL))
+    CONSTRAINT state_done_has_outcome CHECK ((phase = 'done') = (outcome IS NOT NULL)),
+    CONSTRAINT state_initial_is_not_done CHECK (NOT initial OR phase <> 'done')
 );
 
 -- The legal moves: one row for each, with the phase, the outcome and the needs of the state to which it leads.
@@ -57,11 +62,11 @@ CREATE TABLE run (
     trigger       text COLLATE "C" NOT NULL DEFAULT 'create',
     reason        text,
     actor         text,
-    metadata      text,
-    entered_at    timestamptz NOT NULL,
-    created_at    timestamptz NOT NULL,
-    started_at    timestamptz,
-    completed_at  timestamptz,
+    metadata      text CHECK (metadata IS JSON OBJECT),
+    entered_at    instant NOT NULL,
+    created_at    instant NOT NULL,
+    started_at    instant,
+    completed_at  instant,
     name          text NOT NULL,
     lifecycle     text NOT NULL,
     parent_run_id text COLLATE "C" REFERENCES run,
@@ -114,11 +119,11 @@ CREATE TABLE worker (
     trigger              text COLLATE "C" NOT NULL DEFAULT 'create',
     reason               text,
     actor                text,
-    metadata             text,
-    entered_at           timestamptz NOT NULL,
-    created_at           timestamptz NOT NULL,
-    started_at           timestamptz,
-    completed_at         timestamptz,
+    metadata             text CHECK (metadata IS JSON OBJECT),
+    entered_at           instant NOT NULL,
+    created_at           instant NOT NULL,
+    started_at           instant,
+    completed_at         instant,
     name                 text NOT NULL,
     lifecycle            text NOT NULL,
     serves               text NOT NULL CHECK (serves IS JSON ARRAY OR serves = '"all"'), -- besides its own tenant
@@ -126,7 +131,7 @@ CREATE TABLE worker (
     capabilities         text NOT NULL CHECK (capabilities IS JSON),
     max_concurrent_tasks integer NOT NULL CHECK (max_concurrent_tasks > 0),
     lease_seconds        double precision NOT NULL CHECK (lease_seconds > 0),
-    heartbeat_at         timestamptz NOT NULL,
+    heartbeat_at         instant NOT NULL,
     missing              boolean NOT NULL,
     run_id               text COLLATE "C" REFERENCES run,
     drain_wanted         boolean NOT NULL,
@@ -154,11 +159,11 @@ CREATE TABLE task (
     trigger             text COLLATE "C" NOT NULL DEFAULT 'create',
     reason              text,
     actor               text,
-    metadata            text,
-    entered_at          timestamptz NOT NULL,
-    created_at          timestamptz NOT NULL,
-    started_at          timestamptz,
-    completed_at        timestamptz,
+    metadata            text CHECK (metadata IS JSON OBJECT),
+    entered_at          instant NOT NULL,
+    created_at          instant NOT NULL,
+    started_at          instant,
+    completed_at        instant,
     run_id              text COLLATE "C" NOT NULL REFERENCES run,
     parent_task_id      text COLLATE "C" REFERENCES task,
     depth               integer NOT NULL CHECK (depth BETWEEN 0 AND 5),
@@ -174,7 +179,7 @@ CREATE TABLE task (
     allocated           boolean NOT NULL,
     run_open            boolean NOT NULL,
     open_dependencies   integer NOT NULL CHECK (open_dependencies >= 0),
-    available_at        timestamptz,
+    available_at        instant,
     epoch               integer NOT NULL CHECK (epoch >= 0),
     current_attempt     integer,
     worker_id           text COLLATE "C",
@@ -193,7 +198,7 @@ CREATE TABLE task (
     keep_session        boolean NOT NULL,
     -- About the current attempt, or else the last one.
     attempt_worker_id   text COLLATE "C",
-    attempt_started_at  timestamptz,
+    attempt_started_at  instant,
     attempt_resumed     boolean NOT NULL,
     attempt_cost_usd    numeric(14, 6) NOT NULL CHECK (attempt_cost_usd >= 0),
     attempt_error       text,
@@ -203,7 +208,7 @@ CREATE TABLE task (
     answer              text,
     comment             text,
     error               text,
-    cancel_requested_at timestamptz,
+    cancel_requested_at instant,
     payload             text NOT NULL,
     output              text,
     UNIQUE (run_id, name),
@@ -252,8 +257,8 @@ CREATE TABLE attempt (
     epoch      integer NOT NULL CHECK (epoch > 0),
     tenant     text COLLATE "C" NOT NULL,
     worker_id  text COLLATE "C" NOT NULL,
-    started_at timestamptz NOT NULL,
-    ended_at   timestamptz NOT NULL,
+    started_at instant NOT NULL,
+    ended_at   instant NOT NULL,
     ended_by   text NOT NULL,
     error      text,
     exit_code  integer,
@@ -276,18 +281,18 @@ CREATE TABLE breaker (
     trigger           text COLLATE "C" NOT NULL DEFAULT 'create',
     reason            text,
     actor             text,
-    metadata          text,
-    entered_at        timestamptz NOT NULL,
-    created_at        timestamptz NOT NULL,
-    started_at        timestamptz,
-    completed_at      timestamptz,
+    metadata          text CHECK (metadata IS JSON OBJECT),
+    entered_at        instant NOT NULL,
+    created_at        instant NOT NULL,
+    started_at        instant,
+    completed_at      instant,
     tool              text COLLATE "C" NOT NULL,
     failure_count     integer NOT NULL CHECK (failure_count >= 0),
     failure_threshold integer NOT NULL CHECK (failure_threshold > 0),
     success_count     integer NOT NULL CHECK (success_count >= 0),
     success_threshold integer NOT NULL CHECK (success_threshold > 0),
     cooldown_seconds  double precision NOT NULL CHECK (cooldown_seconds >= 0),
-    retry_at          timestamptz,
+    retry_at          instant,
     probe_task_id     text COLLATE "C" REFERENCES task,
     max_concurrent    integer CHECK (max_concurrent > 0),
     rate_count        integer CHECK (rate_count > 0),
@@ -308,7 +313,7 @@ CREATE TABLE timer (
     tenant    text COLLATE "C" NOT NULL,
     run_id    text COLLATE "C",
     revision  integer NOT NULL,
-    due_at    timestamptz NOT NULL,
+    due_at    instant NOT NULL,
     PRIMARY KEY (entity_id, purpose)
 ) WITH (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.02, autovacuum_analyze_scale_factor = 0.02);
 
@@ -330,7 +335,7 @@ CREATE TABLE transition (
     reason           text,
     actor            text,
     metadata         text,
-    at               timestamptz NOT NULL,
+    at               instant NOT NULL,
     seconds_in_state double precision
 );
 
@@ -347,25 +352,30 @@ CREATE FUNCTION stream_lock() RETURNS bigint LANGUAGE sql STABLE SET search_path
     SELECT (hashtext(current_schema()) & 32767)::bigint << 48
 $$;
 
+-- The key stays the same for the whole transaction, so that it needs one lock. Every session can set pointsman.announced to whatever it
+-- likes. So the lock is taken again for each statement, which costs nothing, and a key that is too large does not count.
 CREATE FUNCTION announce_moves() RETURNS void LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
 DECLARE
-    assigned bigint;
+    assigned  bigint := (SELECT last_value - (NOT is_called)::integer FROM transition_position_seq);
+    announced text := current_setting('pointsman.announced', true);
     most_idle interval := '10 seconds';
 BEGIN
-    IF coalesce(current_setting('pointsman.announced', true), '') = '' THEN
-        assigned := (SELECT last_value - (NOT is_called)::integer FROM transition_position_seq);
-        -- Another role may hold the key exclusively. A smaller key bounds readers as well, so there is no need to wait.
-        WHILE NOT pg_try_advisory_xact_lock_shared(stream_lock() + assigned) LOOP
-            IF assigned = 0 THEN
-                RAISE EXCEPTION 'pointsman: another session holds the advisory locks of the event stream' USING ERRCODE = 'lock_not_available';
-            END IF;
-            assigned := assigned - 1;
-        END LOOP;
+    IF announced ~ '^[0-9]{1,18}$' THEN
+        assigned := least(assigned, announced::bigint);
+    END IF;
+    -- Another role may hold the key exclusively. A smaller key bounds readers as well, so there is no need to wait.
+    WHILE NOT pg_try_advisory_xact_lock_shared(stream_lock() + assigned) LOOP
+        IF assigned = 0 THEN
+            RAISE EXCEPTION 'pointsman: another session holds the advisory locks of the event stream' USING ERRCODE = 'lock_not_available';
+        END IF;
+        assigned := assigned - 1;
+    END LOOP;
+    IF announced IS DISTINCT FROM assigned::text THEN
         -- Readers wait for this transaction, so it must not be left open, at an SQL prompt or by a process that has stopped.
         IF current_setting('idle_in_transaction_session_timeout')::interval NOT BETWEEN '1 microsecond' AND most_idle THEN
             PERFORM set_config('idle_in_transaction_session_timeout', extract(milliseconds FROM most_idle)::integer::text, true);
         END IF;
-        PERFORM set_config('pointsman.announced', 'yes', true);
+        PERFORM set_config('pointsman.announced', assigned::text, true);
     END IF;
 END $$;
 
@@ -385,6 +395,15 @@ BEGIN
                                            WHERE locktype = 'relation' AND relation = 'transition'::regclass AND mode = 'RowExclusiveLock'));
 END $$;
 
+-- The hash chain over the audit trail. Each seal covers the transitions after `previous` up to `position`, and the seal before it.
+CREATE TABLE seal (
+    position  bigint PRIMARY KEY,
+    previous  bigint NOT NULL UNIQUE,
+    digest    text NOT NULL,
+    sealed_at instant NOT NULL,
+    CONSTRAINT seal_goes_on CHECK (position > previous)
+);
+
 -- Events that moved nothing: an entity has been in a state for longer than it should.
 CREATE TABLE notice (
     position  bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -394,7 +413,7 @@ CREATE TABLE notice (
     run_id    text COLLATE "C",
     subject   text NOT NULL,
     message   text NOT NULL,
-    at        timestamptz NOT NULL
+    at        instant NOT NULL
 );
 
 CREATE TABLE duty_failure (
@@ -402,7 +421,7 @@ CREATE TABLE duty_failure (
     process   text COLLATE "C" NOT NULL,
     failures  integer NOT NULL CHECK (failures > 0),
     error     text NOT NULL,
-    failed_at timestamptz NOT NULL,
+    failed_at instant NOT NULL,
     PRIMARY KEY (name, process)
 );
 
@@ -421,8 +440,8 @@ CREATE TABLE idempotency_key (
     request_hash text NOT NULL,
     status       integer NOT NULL,
     body         text NOT NULL,
-    created_at   timestamptz NOT NULL,
-    expires_at   timestamptz NOT NULL,
+    created_at   instant NOT NULL,
+    expires_at   instant NOT NULL,
     PRIMARY KEY (tenant, endpoint, key),
     CONSTRAINT idempotency_key_expires_later CHECK (expires_at > created_at)
 );

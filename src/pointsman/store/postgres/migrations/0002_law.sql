@@ -6,6 +6,10 @@
 --
 -- Moves are checked by statement, not by row: 100 rows cost one look at the rules. Row triggers exist only where their WHEN costs the
 -- engine nothing. Every function keeps the search path with which it was created, so that no session can substitute another table.
+--
+-- The functions that read and write for the law run with the rights of the owner (SECURITY DEFINER): nobody else needs the right to write the
+-- audit trail and the attempts, and comes_by_law can tell the law from a trigger of somebody else. So nobody else may execute them either:
+-- as triggers of a temporary table they would audit what is in that table.
 
 -- Refuses the change for which the trigger fires.
 CREATE FUNCTION forbid() RETURNS trigger LANGUAGE plpgsql AS $$
@@ -38,7 +42,7 @@ END $$;
 -- Creation
 
 -- For runs, workers and breakers. Only workers have a column run_id, so it is read by its name, which is slow but rare.
-CREATE FUNCTION entity_begins() RETURNS trigger LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
+CREATE FUNCTION entity_begins() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 BEGIN
     PERFORM announce_moves();
     INSERT INTO transition (tenant, kind, entity_id, revision, run_id, machine_id, from_state, to_state, trigger, severity, reason,
@@ -56,8 +60,17 @@ BEGIN
     RETURN NULL;
 END $$;
 
-CREATE FUNCTION task_begins() RETURNS trigger LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
+CREATE FUNCTION task_begins() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
+DECLARE
+    runs  text[] := ARRAY(SELECT DISTINCT run_id FROM new_rows ORDER BY run_id);
+    ended text;
 BEGIN
+    -- The lock keeps the runs from succeeding before this transaction ends. The engine holds a stronger one already.
+    PERFORM 1 FROM run WHERE id = ANY(runs) ORDER BY id FOR SHARE;
+    ended := (SELECT id FROM run WHERE id = ANY(runs) AND outcome = 'success' LIMIT 1);
+    IF ended IS NOT NULL THEN
+        RAISE EXCEPTION 'pointsman: a run that has succeeded gets no more tasks, and % has', ended;
+    END IF;
     PERFORM announce_moves();
     INSERT INTO transition (tenant, kind, entity_id, revision, run_id, machine_id, from_state, to_state, trigger, severity, reason,
                             actor, metadata, at, seconds_in_state)
@@ -81,7 +94,7 @@ CREATE TRIGGER breaker_begins AFTER INSERT ON breaker REFERENCING NEW TABLE AS n
 -- Moves
 
 -- The planner has no statistics of transition tables and keeps the plan of the first batch, which may have had one row: so it must hash.
-CREATE FUNCTION entity_moves() RETURNS trigger LANGUAGE plpgsql
+CREATE FUNCTION entity_moves() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
 SET search_path FROM CURRENT SET enable_hashjoin = on SET enable_nestloop = off AS $$
 BEGIN
     PERFORM announce_moves();
@@ -105,7 +118,7 @@ END $$;
 -- A state of a task may need a worker, a session or met dependencies, and only a move begins or ends an attempt. The move that ends an
 -- attempt writes its row. If another attempt takes over in the same move, the new row is about that one, and the old row about the attempt
 -- that ends.
-CREATE FUNCTION task_moves() RETURNS trigger LANGUAGE plpgsql
+CREATE FUNCTION task_moves() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
 SET search_path FROM CURRENT SET enable_hashjoin = on SET enable_nestloop = off AS $$
 BEGIN
     PERFORM announce_moves();
@@ -122,8 +135,9 @@ BEGIN
                             -- A new attempt has the next epoch; otherwise the epoch stays.
                             AND task.epoch = was.epoch + (task.current_attempt IS NOT NULL
                                                           AND task.current_attempt IS DISTINCT FROM was.current_attempt)::integer
-                            -- The worker is the worker of the attempt, and serves the tenant.
+                            -- The worker is the worker of the attempt, begins it itself, and serves the tenant.
                             AND (task.worker_id IS NULL OR task.worker_id = task.attempt_worker_id)
+                            AND (task.epoch = was.epoch OR task.actor = task.attempt_worker_id)
                             AND (task.attempt_worker_id IS NOT DISTINCT FROM was.attempt_worker_id
                                  OR EXISTS (SELECT 1 FROM worker
                                              WHERE worker.id = task.attempt_worker_id
@@ -166,7 +180,7 @@ CREATE TRIGGER breaker_moves AFTER UPDATE ON breaker REFERENCING OLD TABLE AS ol
 
 -- Hand-typed changes
 
-CREATE FUNCTION moved_by_hand() RETURNS trigger LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
+CREATE FUNCTION moved_by_hand() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE
     track rule;
 BEGIN
@@ -193,7 +207,7 @@ BEGIN
     new.actor := 'sql';
     new.metadata := NULL;
     new.entered_at := greatest(old.entered_at, clock_timestamp());
-    new.started_at := CASE WHEN new.phase = 'active' THEN coalesce(new.started_at, new.entered_at) ELSE new.started_at END;
+    new.started_at := CASE WHEN new.phase = 'active' THEN coalesce(old.started_at, new.entered_at) ELSE old.started_at END;
     new.completed_at := CASE WHEN new.phase = 'done' THEN new.entered_at END;
     IF TG_TABLE_NAME = 'task' THEN
         new.current_attempt := NULL;
@@ -220,7 +234,7 @@ CREATE TRIGGER breaker_moved_by_hand BEFORE UPDATE OF state ON breaker FOR EACH 
 
 -- What only a move changes
 
-CREATE FUNCTION phase_follows_state() RETURNS trigger LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
+CREATE FUNCTION phase_follows_state() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 BEGIN
     IF NOT EXISTS (SELECT 1 FROM state WHERE machine_id = new.machine_id AND name = new.state
                       AND phase = new.phase AND outcome IS NOT DISTINCT FROM new.outcome) THEN
@@ -242,21 +256,57 @@ CREATE TRIGGER breaker_phase_follows_state AFTER UPDATE OF phase, outcome ON bre
     WHEN (new.revision = old.revision AND (new.phase <> old.phase OR new.outcome IS DISTINCT FROM old.outcome))
     EXECUTE FUNCTION phase_follows_state();
 
--- A task gets and loses its worker and its attempt only by a move, so that only states that need a worker have one, and no attempt ends
--- without its row.
-CREATE TRIGGER task_gets_its_worker_by_a_move BEFORE UPDATE OF worker_id, attempt_worker_id, current_attempt ON task FOR EACH ROW
+-- The cause of a state, its times and the output come with the move.
+CREATE TRIGGER run_changes_by_a_move
+    BEFORE UPDATE OF trigger, reason, actor, metadata, entered_at, started_at, completed_at, output ON run FOR EACH ROW
+    WHEN (new.revision = old.revision AND new.state = old.state
+          AND (new.trigger, new.reason, new.actor, new.metadata, new.entered_at, new.started_at, new.completed_at, new.output)
+           IS DISTINCT FROM
+              (old.trigger, old.reason, old.actor, old.metadata, old.entered_at, old.started_at, old.completed_at, old.output))
+    EXECUTE FUNCTION forbid('only a move changes the output, times and cause of a run; change its state instead');
+CREATE TRIGGER worker_changes_by_a_move
+    BEFORE UPDATE OF trigger, reason, actor, metadata, entered_at, started_at, completed_at ON worker FOR EACH ROW
+    WHEN (new.revision = old.revision AND new.state = old.state
+          AND (new.trigger, new.reason, new.actor, new.metadata, new.entered_at, new.started_at, new.completed_at)
+           IS DISTINCT FROM
+              (old.trigger, old.reason, old.actor, old.metadata, old.entered_at, old.started_at, old.completed_at))
+    EXECUTE FUNCTION forbid('only a move changes the times and cause of a worker; change its state instead');
+CREATE TRIGGER breaker_changes_by_a_move
+    BEFORE UPDATE OF trigger, reason, actor, metadata, entered_at, started_at, completed_at ON breaker FOR EACH ROW
+    WHEN (new.revision = old.revision AND new.state = old.state
+          AND (new.trigger, new.reason, new.actor, new.metadata, new.entered_at, new.started_at, new.completed_at)
+           IS DISTINCT FROM
+              (old.trigger, old.reason, old.actor, old.metadata, old.entered_at, old.started_at, old.completed_at))
+    EXECUTE FUNCTION forbid('only a move changes the times and cause of a breaker; change its state instead');
+-- So do the worker of a task, its attempt and its epoch: only states that need a worker have one, no attempt ends without its row, and every
+-- epoch before the last has its attempt. This fires before task_moved_by_hand, which sets some of them.
+CREATE TRIGGER task_changes_by_a_move
+    BEFORE UPDATE OF worker_id, attempt_worker_id, current_attempt, epoch, trigger, reason, actor, metadata, entered_at,
+                     started_at, completed_at, output ON task FOR EACH ROW
     WHEN (new.revision = old.revision
-          AND ((new.worker_id IS DISTINCT FROM old.worker_id AND (new.state = old.state OR new.worker_id IS NOT NULL))
-               OR (new.state = old.state AND new.current_attempt IS DISTINCT FROM old.current_attempt)
-               OR new.attempt_worker_id IS DISTINCT FROM old.attempt_worker_id))
-    EXECUTE FUNCTION forbid('only a move changes the worker of a task');
+          AND (new.epoch <> old.epoch OR new.attempt_worker_id IS DISTINCT FROM old.attempt_worker_id
+               OR (new.worker_id IS DISTINCT FROM old.worker_id AND new.worker_id IS NOT NULL)
+               OR (new.state = old.state
+                   AND (new.worker_id, new.current_attempt, new.trigger, new.reason, new.actor, new.metadata, new.entered_at,
+                        new.started_at, new.completed_at, new.output)
+                    IS DISTINCT FROM
+                       (old.worker_id, old.current_attempt, old.trigger, old.reason, old.actor, old.metadata, old.entered_at,
+                        old.started_at, old.completed_at, old.output))))
+    EXECUTE FUNCTION forbid('only a move changes the worker, attempt, epoch, output, times and cause of a task; change its state instead');
 
--- Every move that begins an attempt uses one epoch, so every epoch before the last has its attempt.
-CREATE TRIGGER task_epoch_grows BEFORE UPDATE OF epoch ON task FOR EACH ROW
-    WHEN (new.epoch <> old.epoch AND new.revision = old.revision)
-    EXECUTE FUNCTION forbid('only a move changes the epoch of a task');
+-- Only tasks that have succeeded are no longer waited for. Counts that are too high are the doctor's: they start nothing.
+CREATE FUNCTION task_waits_for_others() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
+BEGIN
+    IF EXISTS (SELECT 1 FROM dependency JOIN task AS other ON other.id = dependency.depends_on_id
+                WHERE dependency.task_id = new.id AND (other.outcome IS NULL OR other.outcome <> 'success')) THEN
+        RAISE EXCEPTION 'pointsman: a task waits until all tasks that it depends on have succeeded, and % depends on others', new.id;
+    END IF;
+    RETURN NULL;
+END $$;
+CREATE TRIGGER task_waits_for_others AFTER UPDATE OF open_dependencies ON task FOR EACH ROW
+    WHEN (new.open_dependencies = 0 AND old.open_dependencies > 0) EXECUTE FUNCTION task_waits_for_others();
 
-CREATE FUNCTION run_succeeds_with_its_tasks() RETURNS trigger LANGUAGE plpgsql
+CREATE FUNCTION run_succeeds_with_its_tasks() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
 SET search_path FROM CURRENT SET enable_hashjoin = on SET enable_nestloop = off AS $$
 DECLARE
     too_soon text := (
@@ -275,18 +325,38 @@ CREATE TRIGGER run_succeeds_with_its_tasks AFTER UPDATE ON run REFERENCING OLD T
 
 -- What nothing changes
 
-CREATE TRIGGER run_keeps_its_machine BEFORE UPDATE OF id, machine_id, tenant ON run FOR EACH ROW
-    WHEN (new.id <> old.id OR new.machine_id <> old.machine_id OR new.tenant <> old.tenant)
-    EXECUTE FUNCTION forbid('a run keeps its id, machine and tenant');
-CREATE TRIGGER task_keeps_its_machine BEFORE UPDATE OF id, machine_id, tenant ON task FOR EACH ROW
-    WHEN (new.id <> old.id OR new.machine_id <> old.machine_id OR new.tenant <> old.tenant)
-    EXECUTE FUNCTION forbid('a task keeps its id, machine and tenant');
-CREATE TRIGGER worker_keeps_its_machine BEFORE UPDATE OF id, machine_id, tenant, serves ON worker FOR EACH ROW
-    WHEN (new.id <> old.id OR new.machine_id <> old.machine_id OR new.tenant <> old.tenant OR new.serves <> old.serves)
-    EXECUTE FUNCTION forbid('a worker keeps its id, machine and tenant, and the tenants that it serves');
-CREATE TRIGGER breaker_keeps_its_machine BEFORE UPDATE OF id, machine_id, tenant ON breaker FOR EACH ROW
-    WHEN (new.id <> old.id OR new.machine_id <> old.machine_id OR new.tenant <> old.tenant)
-    EXECUTE FUNCTION forbid('a breaker keeps its id, machine and tenant');
+CREATE TRIGGER run_keeps_what_it_began_with
+    BEFORE UPDATE OF id, tenant, machine_id, created_at, name, lifecycle, parent_run_id, depth, worker_count, allocates, has_checks,
+                     max_retries, policy, payload ON run FOR EACH ROW
+    WHEN ((new.id, new.tenant, new.machine_id, new.created_at, new.name, new.lifecycle, new.parent_run_id, new.depth, new.worker_count,
+           new.allocates, new.has_checks, new.max_retries, new.policy, new.payload)
+          IS DISTINCT FROM
+          (old.id, old.tenant, old.machine_id, old.created_at, old.name, old.lifecycle, old.parent_run_id, old.depth, old.worker_count,
+           old.allocates, old.has_checks, old.max_retries, old.policy, old.payload))
+    EXECUTE FUNCTION forbid('a run keeps its id, machine, tenant, payload and everything else that it was created with');
+CREATE TRIGGER task_keeps_what_it_began_with
+    BEFORE UPDATE OF id, tenant, machine_id, created_at, run_id, parent_task_id, depth, position, name, lane_id, priority, is_gate,
+                     critical, review_wanted, has_checks, allocated, max_attempts, max_retries, max_reclaims, policy, budget_usd, payload ON task FOR EACH ROW
+    WHEN ((new.id, new.tenant, new.machine_id, new.created_at, new.run_id, new.parent_task_id, new.depth, new.position, new.name,
+           new.lane_id, new.priority, new.is_gate, new.critical, new.review_wanted, new.has_checks, new.allocated, new.max_attempts,
+           new.max_retries, new.max_reclaims, new.policy, new.budget_usd, new.payload)
+          IS DISTINCT FROM
+          (old.id, old.tenant, old.machine_id, old.created_at, old.run_id, old.parent_task_id, old.depth, old.position, old.name,
+           old.lane_id, old.priority, old.is_gate, old.critical, old.review_wanted, old.has_checks, old.allocated, old.max_attempts,
+           old.max_retries, old.max_reclaims, old.policy, old.budget_usd, old.payload))
+    EXECUTE FUNCTION forbid('a task keeps its id, machine, tenant, run, name, payload and everything else that it was created with');
+CREATE TRIGGER worker_keeps_what_it_began_with
+    BEFORE UPDATE OF id, tenant, machine_id, created_at, name, lifecycle, serves, lease_seconds ON worker FOR EACH ROW
+    WHEN ((new.id, new.tenant, new.machine_id, new.created_at, new.name, new.lifecycle, new.serves, new.lease_seconds)
+          IS DISTINCT FROM
+          (old.id, old.tenant, old.machine_id, old.created_at, old.name, old.lifecycle, old.serves, old.lease_seconds))
+    EXECUTE FUNCTION forbid('a worker keeps its id, machine, tenant, the tenants that it serves and everything else that it was created with');
+CREATE TRIGGER breaker_keeps_what_it_began_with
+    BEFORE UPDATE OF id, tenant, machine_id, created_at, tool ON breaker FOR EACH ROW
+    WHEN ((new.id, new.tenant, new.machine_id, new.created_at, new.tool)
+          IS DISTINCT FROM
+          (old.id, old.tenant, old.machine_id, old.created_at, old.tool))
+    EXECUTE FUNCTION forbid('a breaker keeps its id, machine, tenant and tool');
 
 CREATE TRIGGER run_is_not_deleted BEFORE DELETE OR TRUNCATE ON run EXECUTE FUNCTION forbid('a run cannot be deleted');
 CREATE TRIGGER task_is_not_deleted BEFORE DELETE OR TRUNCATE ON task EXECUTE FUNCTION forbid('a task cannot be deleted');
@@ -298,6 +368,15 @@ CREATE TRIGGER attempt_is_not_deleted BEFORE DELETE OR TRUNCATE ON attempt EXECU
 
 CREATE TRIGGER transition_is_not_changed BEFORE UPDATE ON transition EXECUTE FUNCTION forbid('the audit trail cannot be changed');
 CREATE TRIGGER transition_is_not_deleted BEFORE DELETE OR TRUNCATE ON transition EXECUTE FUNCTION forbid('the audit trail cannot be deleted');
+
+CREATE TRIGGER dependency_is_not_changed BEFORE UPDATE ON dependency EXECUTE FUNCTION forbid('a dependency cannot be changed');
+CREATE TRIGGER dependency_is_not_deleted BEFORE DELETE OR TRUNCATE ON dependency EXECUTE FUNCTION forbid('a dependency cannot be deleted');
+CREATE TRIGGER tenant_is_not_changed BEFORE UPDATE ON tenant EXECUTE FUNCTION forbid('a tenant cannot be changed');
+CREATE TRIGGER tenant_is_not_deleted BEFORE DELETE OR TRUNCATE ON tenant EXECUTE FUNCTION forbid('a tenant cannot be deleted');
+CREATE TRIGGER lane_is_not_changed BEFORE UPDATE ON lane EXECUTE FUNCTION forbid('a lane cannot be changed');
+CREATE TRIGGER lane_is_not_deleted BEFORE DELETE OR TRUNCATE ON lane EXECUTE FUNCTION forbid('a lane cannot be deleted');
+CREATE TRIGGER seal_is_not_changed BEFORE UPDATE ON seal EXECUTE FUNCTION forbid('a seal cannot be changed');
+CREATE TRIGGER seal_is_not_deleted BEFORE DELETE OR TRUNCATE ON seal EXECUTE FUNCTION forbid('a seal cannot be deleted');
 
 CREATE TRIGGER machine_is_not_changed BEFORE UPDATE ON machine EXECUTE FUNCTION forbid('a machine cannot be changed; load a new version');
 CREATE TRIGGER machine_is_not_deleted BEFORE DELETE OR TRUNCATE ON machine EXECUTE FUNCTION forbid('a machine cannot be deleted');
@@ -313,7 +392,7 @@ CREATE TRIGGER rule_is_not_deleted BEFORE DELETE OR TRUNCATE ON rule
 -- What only the law writes
 
 -- States and rules are inserted before their machine; afterwards none can be added.
-CREATE FUNCTION comes_before_its_machine() RETURNS trigger LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
+CREATE FUNCTION comes_before_its_machine() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 BEGIN
     IF EXISTS (SELECT 1 FROM new_rows JOIN machine ON machine.id = new_rows.machine_id) THEN
         RAISE EXCEPTION 'pointsman: a % cannot be added to a machine; load a new version', TG_TABLE_NAME;
@@ -325,12 +404,37 @@ CREATE TRIGGER state_comes_before_its_machine AFTER INSERT ON state REFERENCING 
 CREATE TRIGGER rule_comes_before_its_machine AFTER INSERT ON rule REFERENCING NEW TABLE AS new_rows
     FOR EACH STATEMENT EXECUTE FUNCTION comes_before_its_machine();
 
-CREATE FUNCTION comes_by_law() RETURNS trigger LANGUAGE plpgsql AS $$
+-- A machine with the largest number of all would leave none for the next.
+CREATE FUNCTION has_the_next_number() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 BEGIN
-    IF pg_trigger_depth() < 2 THEN
+    IF new.id <> (SELECT coalesce(max(id), 0) + 1 FROM machine) THEN
+        RAISE EXCEPTION 'pointsman: a new machine has the next number';
+    END IF;
+    RETURN new;
+END $$;
+CREATE TRIGGER machine_has_the_next_number BEFORE INSERT ON machine FOR EACH ROW EXECUTE FUNCTION has_the_next_number();
+
+CREATE FUNCTION continues_the_last_one() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
+BEGIN
+    IF new.previous <> (SELECT coalesce(max(position), 0) FROM seal) THEN
+        RAISE EXCEPTION 'pointsman: a seal continues the last one';
+    END IF;
+    RETURN new;
+END $$;
+CREATE TRIGGER seal_continues_the_last_one BEFORE INSERT ON seal FOR EACH ROW EXECUTE FUNCTION continues_the_last_one();
+
+-- The law writes as the owner of the table, inside of a trigger. A trigger of another role's temporary table writes as that role.
+CREATE FUNCTION comes_by_law() RETURNS trigger LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
+BEGIN
+    IF pg_trigger_depth() < 2
+       OR current_user <> (SELECT pg_catalog.pg_get_userbyid(relowner) FROM pg_catalog.pg_class WHERE oid = TG_RELID) THEN
         RAISE EXCEPTION 'pointsman: only the law writes %', TG_ARGV[0];
     END IF;
     RETURN NULL;
 END $$;
 CREATE TRIGGER transition_goes_on BEFORE INSERT ON transition FOR EACH STATEMENT EXECUTE FUNCTION comes_by_law('the audit trail');
 CREATE TRIGGER attempt_was_current BEFORE INSERT ON attempt FOR EACH STATEMENT EXECUTE FUNCTION comes_by_law('attempts');
+
+REVOKE EXECUTE ON FUNCTION entity_begins(), task_begins(), entity_moves(), task_moves(), moved_by_hand(), phase_follows_state(),
+    run_succeeds_with_its_tasks(), task_waits_for_others(), comes_before_its_machine(), has_the_next_number(), continues_the_last_one()
+    FROM PUBLIC;

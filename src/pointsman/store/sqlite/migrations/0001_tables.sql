@@ -1,4 +1,5 @@
 -- The tables. SQLite has neither instants nor decimals: instants are microseconds since 1970 (UTC), money is millionths of a dollar.
+-- Instants end with the year 9999: readers cannot represent later ones.
 
 CREATE TABLE tenant (
     id         TEXT PRIMARY KEY,
@@ -25,7 +26,8 @@ CREATE TABLE state (
     initial    INTEGER NOT NULL CHECK (initial IN (0, 1)),
     kind       TEXT NOT NULL,
     PRIMARY KEY (machine_id, name),
-    CHECK ((phase = 'done') = (outcome IS NOT NULL))
+    CHECK ((phase = 'done') = (outcome IS NOT NULL)),
+    CHECK (initial = 0 OR phase <> 'done')
 ) STRICT, WITHOUT ROWID;
 
 -- The legal moves: one row for each, with the phase, the outcome and the needs of the state to which it leads.
@@ -58,11 +60,11 @@ CREATE TABLE run (
     trigger       TEXT NOT NULL DEFAULT 'create',
     reason        TEXT,
     actor         TEXT,
-    metadata      TEXT,
-    entered_at    INTEGER NOT NULL,
-    created_at    INTEGER NOT NULL,
-    started_at    INTEGER,
-    completed_at  INTEGER,
+    metadata      TEXT CHECK (metadata IS NULL OR (json_valid(metadata) AND json_type(metadata) = 'object')),
+    entered_at    INTEGER NOT NULL CHECK (entered_at BETWEEN 0 AND 253402300799999999),
+    created_at    INTEGER NOT NULL CHECK (created_at BETWEEN 0 AND 253402300799999999),
+    started_at    INTEGER CHECK (started_at BETWEEN 0 AND 253402300799999999),
+    completed_at  INTEGER CHECK (completed_at BETWEEN 0 AND 253402300799999999),
     name          TEXT NOT NULL,
     lifecycle     TEXT NOT NULL,
     parent_run_id TEXT REFERENCES run,
@@ -114,11 +116,11 @@ CREATE TABLE task (
     trigger             TEXT NOT NULL DEFAULT 'create',
     reason              TEXT,
     actor               TEXT,
-    metadata            TEXT,
-    entered_at          INTEGER NOT NULL,
-    created_at          INTEGER NOT NULL,
-    started_at          INTEGER,
-    completed_at        INTEGER,
+    metadata            TEXT CHECK (metadata IS NULL OR (json_valid(metadata) AND json_type(metadata) = 'object')),
+    entered_at          INTEGER NOT NULL CHECK (entered_at BETWEEN 0 AND 253402300799999999),
+    created_at          INTEGER NOT NULL CHECK (created_at BETWEEN 0 AND 253402300799999999),
+    started_at          INTEGER CHECK (started_at BETWEEN 0 AND 253402300799999999),
+    completed_at        INTEGER CHECK (completed_at BETWEEN 0 AND 253402300799999999),
     run_id              TEXT NOT NULL REFERENCES run,
     parent_task_id      TEXT REFERENCES task,
     depth               INTEGER NOT NULL CHECK (depth BETWEEN 0 AND 5),
@@ -134,7 +136,7 @@ CREATE TABLE task (
     allocated           INTEGER NOT NULL CHECK (allocated IN (0, 1)),
     run_open            INTEGER NOT NULL CHECK (run_open IN (0, 1)),
     open_dependencies   INTEGER NOT NULL CHECK (open_dependencies >= 0),
-    available_at        INTEGER,
+    available_at        INTEGER CHECK (available_at BETWEEN 0 AND 253402300799999999),
     epoch               INTEGER NOT NULL CHECK (epoch >= 0),
     current_attempt     INTEGER,
     worker_id           TEXT,
@@ -153,7 +155,7 @@ CREATE TABLE task (
     keep_session        INTEGER NOT NULL CHECK (keep_session IN (0, 1)),
     -- About the current attempt, or else the last one.
     attempt_worker_id   TEXT, -- one that serves this tenant, as the law checks; foreign keys may be off
-    attempt_started_at  INTEGER,
+    attempt_started_at  INTEGER CHECK (attempt_started_at BETWEEN 0 AND 253402300799999999),
     attempt_resumed     INTEGER NOT NULL CHECK (attempt_resumed IN (0, 1)),
     attempt_cost_usd    INTEGER NOT NULL CHECK (attempt_cost_usd >= 0),
     attempt_error       TEXT,
@@ -163,7 +165,7 @@ CREATE TABLE task (
     answer              TEXT,
     comment             TEXT,
     error               TEXT,
-    cancel_requested_at INTEGER,
+    cancel_requested_at INTEGER CHECK (cancel_requested_at BETWEEN 0 AND 253402300799999999),
     payload             TEXT NOT NULL,
     output              TEXT,
     UNIQUE (run_id, name),
@@ -232,11 +234,11 @@ CREATE TABLE worker (
     trigger              TEXT NOT NULL DEFAULT 'create',
     reason               TEXT,
     actor                TEXT,
-    metadata             TEXT,
-    entered_at           INTEGER NOT NULL,
-    created_at           INTEGER NOT NULL,
-    started_at           INTEGER,
-    completed_at         INTEGER,
+    metadata             TEXT CHECK (metadata IS NULL OR (json_valid(metadata) AND json_type(metadata) = 'object')),
+    entered_at           INTEGER NOT NULL CHECK (entered_at BETWEEN 0 AND 253402300799999999),
+    created_at           INTEGER NOT NULL CHECK (created_at BETWEEN 0 AND 253402300799999999),
+    started_at           INTEGER CHECK (started_at BETWEEN 0 AND 253402300799999999),
+    completed_at         INTEGER CHECK (completed_at BETWEEN 0 AND 253402300799999999),
     name                 TEXT NOT NULL,
     lifecycle            TEXT NOT NULL,
     serves               TEXT NOT NULL, -- besides its own tenant
@@ -244,7 +246,7 @@ CREATE TABLE worker (
     capabilities         TEXT NOT NULL CHECK (json_valid(capabilities)),
     max_concurrent_tasks INTEGER NOT NULL CHECK (max_concurrent_tasks > 0),
     lease_seconds        REAL NOT NULL CHECK (lease_seconds > 0),
-    heartbeat_at         INTEGER NOT NULL,
+    heartbeat_at         INTEGER NOT NULL CHECK (heartbeat_at BETWEEN 0 AND 253402300799999999),
     missing              INTEGER NOT NULL CHECK (missing IN (0, 1)),
     run_id               TEXT REFERENCES run,
     drain_wanted         INTEGER NOT NULL CHECK (drain_wanted IN (0, 1)),
@@ -273,18 +275,18 @@ CREATE TABLE breaker (
     trigger           TEXT NOT NULL DEFAULT 'create',
     reason            TEXT,
     actor             TEXT,
-    metadata          TEXT,
-    entered_at        INTEGER NOT NULL,
-    created_at        INTEGER NOT NULL,
-    started_at        INTEGER,
-    completed_at      INTEGER,
+    metadata          TEXT CHECK (metadata IS NULL OR (json_valid(metadata) AND json_type(metadata) = 'object')),
+    entered_at        INTEGER NOT NULL CHECK (entered_at BETWEEN 0 AND 253402300799999999),
+    created_at        INTEGER NOT NULL CHECK (created_at BETWEEN 0 AND 253402300799999999),
+    started_at        INTEGER CHECK (started_at BETWEEN 0 AND 253402300799999999),
+    completed_at      INTEGER CHECK (completed_at BETWEEN 0 AND 253402300799999999),
     tool              TEXT NOT NULL,
     failure_count     INTEGER NOT NULL CHECK (failure_count >= 0),
     failure_threshold INTEGER NOT NULL CHECK (failure_threshold > 0),
     success_count     INTEGER NOT NULL CHECK (success_count >= 0),
     success_threshold INTEGER NOT NULL CHECK (success_threshold > 0),
     cooldown_seconds  REAL NOT NULL CHECK (cooldown_seconds >= 0),
-    retry_at          INTEGER,
+    retry_at          INTEGER CHECK (retry_at BETWEEN 0 AND 253402300799999999),
     probe_task_id     TEXT REFERENCES task,
     max_concurrent    INTEGER CHECK (max_concurrent > 0),
     rate_count        INTEGER CHECK (rate_count > 0),
@@ -305,7 +307,7 @@ CREATE TABLE timer (
     tenant    TEXT NOT NULL,
     run_id    TEXT,
     revision  INTEGER NOT NULL,
-    due_at    INTEGER NOT NULL,
+    due_at    INTEGER NOT NULL CHECK (due_at BETWEEN 0 AND 253402300799999999),
     PRIMARY KEY (entity_id, purpose)
 ) STRICT, WITHOUT ROWID;
 
@@ -332,6 +334,14 @@ CREATE TABLE transition (
 ) STRICT;
 
 CREATE UNIQUE INDEX transition_of_entity ON transition (entity_id, revision);
+
+-- The hash chain over the audit trail. Each seal covers the transitions after `previous` up to `position`, and the seal before it.
+CREATE TABLE seal (
+    position  INTEGER PRIMARY KEY CHECK (position > previous),
+    previous  INTEGER NOT NULL UNIQUE,
+    digest    TEXT NOT NULL,
+    sealed_at INTEGER NOT NULL
+) STRICT;
 
 -- Events that moved nothing: an entity has been in a state for longer than it should.
 CREATE TABLE notice (

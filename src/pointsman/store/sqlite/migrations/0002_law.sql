@@ -34,15 +34,20 @@ CREATE TRIGGER run_moves AFTER UPDATE OF revision ON run
 END;
 
 -- Handles every other change of columns that only moves may change. It is one trigger, because the engine pays for each, fired or not.
-CREATE TRIGGER run_changed_by_hand AFTER UPDATE OF state, phase, outcome ON run
+CREATE TRIGGER run_changed_by_hand
+    AFTER UPDATE OF state, phase, outcome, trigger, reason, actor, metadata, entered_at, started_at, completed_at, output ON run
     WHEN new.revision = old.revision BEGIN
-    SELECT RAISE(ABORT, 'pointsman: only a move changes the phase and outcome of a run; change its state instead')
-     WHERE new.state = old.state AND (new.phase <> old.phase OR new.outcome IS NOT old.outcome);
+    SELECT RAISE(ABORT, 'pointsman: only a move changes the phase, outcome, output, times and cause of a run; change its state instead')
+     WHERE new.state = old.state
+       AND (new.phase, new.outcome, new.trigger, new.reason, new.actor, new.metadata, new.entered_at, new.started_at, new.completed_at,
+            new.output)
+    IS NOT (old.phase, old.outcome, old.trigger, old.reason, old.actor, old.metadata, old.entered_at, old.started_at, old.completed_at,
+            old.output);
     UPDATE run SET state = old.state WHERE id = new.id AND new.state <> old.state;
     UPDATE run
        SET state = new.state, revision = new.revision + 1, phase = to_phase, outcome = to_outcome, trigger = moved.cause, actor = 'sql',
            metadata = NULL, entered_at = moved.at, reason = CASE WHEN new.reason IS NOT old.reason THEN new.reason END,
-           started_at = CASE WHEN to_phase = 'active' THEN coalesce(started_at, moved.at) ELSE started_at END,
+           started_at = CASE WHEN to_phase = 'active' THEN coalesce(old.started_at, moved.at) ELSE old.started_at END,
            completed_at = CASE WHEN to_phase = 'done' THEN moved.at END
       FROM (SELECT trigger AS cause, to_phase, to_outcome,
                    max(old.entered_at, CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER) * 1000) AS at
@@ -54,9 +59,18 @@ CREATE TRIGGER run_changed_by_hand AFTER UPDATE OF state, phase, outcome ON run
      WHERE new.state <> old.state AND changes() = 0;
 END;
 
-CREATE TRIGGER run_keeps_its_machine BEFORE UPDATE OF id, machine_id, tenant ON run
-    WHEN new.id <> old.id OR new.machine_id <> old.machine_id OR new.tenant <> old.tenant BEGIN
-    SELECT RAISE(ABORT, 'pointsman: a run keeps its id, machine and tenant');
+CREATE TRIGGER run_keeps_what_it_began_with
+    BEFORE UPDATE OF id, tenant, machine_id, created_at, name, lifecycle, parent_run_id, depth, worker_count, allocates, has_checks,
+                     max_retries, policy, payload ON run
+    WHEN (new.id, new.tenant, new.machine_id, new.created_at, new.name, new.lifecycle, new.parent_run_id, new.depth, new.worker_count,
+          new.allocates, new.has_checks, new.max_retries, new.policy, new.payload)
+  IS NOT (old.id, old.tenant, old.machine_id, old.created_at, old.name, old.lifecycle, old.parent_run_id, old.depth, old.worker_count,
+          old.allocates, old.has_checks, old.max_retries, old.policy, old.payload) BEGIN
+    SELECT RAISE(ABORT, 'pointsman: a run keeps its id, machine, tenant, payload and everything else that it was created with');
+END;
+
+CREATE TRIGGER run_keeps_its_rowid BEFORE UPDATE OF rowid, oid, _rowid_ ON run BEGIN
+    SELECT RAISE(ABORT, 'pointsman: a run keeps its place in the file');
 END;
 
 -- REPLACE deletes the row that it replaces, and no trigger fires for that.
@@ -77,6 +91,8 @@ END;
 -- Tasks: a state may need a worker, a session or met dependencies, and only a move begins or ends an attempt.
 
 CREATE TRIGGER task_begins AFTER INSERT ON task BEGIN
+    SELECT RAISE(ABORT, 'pointsman: a run that has succeeded gets no more tasks')
+     WHERE EXISTS (SELECT 1 FROM run WHERE id = new.run_id AND outcome = 'success');
     INSERT INTO transition (tenant, kind, entity_id, revision, run_id, machine_id, from_state, to_state, trigger, severity, reason,
                             actor, metadata, at, seconds_in_state)
     VALUES (new.tenant, 'task', new.id, 0, new.run_id, new.machine_id, NULL, new.state, 'create',
@@ -100,8 +116,9 @@ CREATE TRIGGER task_moves AFTER UPDATE OF revision ON task
                          AND (needs_dependencies = 0 OR new.open_dependencies = 0)
                          -- A new attempt has the next epoch; otherwise the epoch stays.
                          AND new.epoch = old.epoch + (new.current_attempt IS NOT NULL AND new.current_attempt IS NOT old.current_attempt)
-                         -- The worker is the worker of the attempt, and serves the tenant.
+                         -- The worker is the worker of the attempt, begins it itself, and serves the tenant.
                          AND (new.worker_id IS NULL OR new.worker_id IS new.attempt_worker_id)
+                         AND (new.epoch = old.epoch OR new.actor IS new.attempt_worker_id)
                          AND (new.attempt_worker_id IS old.attempt_worker_id
                               OR EXISTS (SELECT 1 FROM worker
                                           WHERE worker.id = new.attempt_worker_id
@@ -111,17 +128,21 @@ CREATE TRIGGER task_moves AFTER UPDATE OF revision ON task
             new.reason, new.actor, new.metadata, new.entered_at, (new.entered_at - old.entered_at) / 1e6);
 END;
 
-CREATE TRIGGER task_changed_by_hand AFTER UPDATE OF state, phase, outcome, worker_id, attempt_worker_id, current_attempt, epoch ON task
+CREATE TRIGGER task_changed_by_hand
+    AFTER UPDATE OF state, phase, outcome, worker_id, attempt_worker_id, current_attempt, epoch, trigger, reason, actor, metadata,
+                    entered_at, started_at, completed_at, output ON task
     WHEN new.revision = old.revision BEGIN
-    SELECT RAISE(ABORT, 'pointsman: only a move changes the phase, outcome, worker and epoch of a task; change its state instead')
-     WHERE new.state = old.state AND (new.phase <> old.phase OR new.outcome IS NOT old.outcome
-                                       OR new.worker_id IS NOT old.worker_id OR new.attempt_worker_id IS NOT old.attempt_worker_id
-                                       OR new.current_attempt IS NOT old.current_attempt OR new.epoch <> old.epoch);
+    SELECT RAISE(ABORT, 'pointsman: only a move changes the phase, outcome, output, worker, epoch, times and cause of a task; change its state instead')
+     WHERE new.state = old.state
+       AND (new.phase, new.outcome, new.worker_id, new.attempt_worker_id, new.current_attempt, new.epoch, new.trigger, new.reason,
+            new.actor, new.metadata, new.entered_at, new.started_at, new.completed_at, new.output)
+    IS NOT (old.phase, old.outcome, old.worker_id, old.attempt_worker_id, old.current_attempt, old.epoch, old.trigger, old.reason,
+            old.actor, old.metadata, old.entered_at, old.started_at, old.completed_at, old.output);
     UPDATE task SET state = old.state WHERE id = new.id AND new.state <> old.state;
     UPDATE task
        SET state = new.state, revision = new.revision + 1, phase = to_phase, outcome = to_outcome, trigger = moved.cause, actor = 'sql',
            metadata = NULL, entered_at = moved.at, reason = CASE WHEN new.reason IS NOT old.reason THEN new.reason END,
-           started_at = CASE WHEN to_phase = 'active' THEN coalesce(started_at, moved.at) ELSE started_at END,
+           started_at = CASE WHEN to_phase = 'active' THEN coalesce(old.started_at, moved.at) ELSE old.started_at END,
            completed_at = CASE WHEN to_phase = 'done' THEN moved.at END,
            current_attempt = NULL, worker_id = NULL, lease_expired = 0, reserved_usd = 0, available_at = NULL
       FROM (SELECT trigger AS cause, to_phase, to_outcome,
@@ -139,10 +160,20 @@ CREATE TRIGGER task_changed_by_hand AFTER UPDATE OF state, phase, outcome, worke
      WHERE new.state <> old.state AND changes() = 0;
 END;
 
-CREATE TRIGGER task_keeps_its_machine BEFORE UPDATE OF id, machine_id, tenant, run_id, name ON task
-    WHEN new.id <> old.id OR new.machine_id <> old.machine_id OR new.tenant <> old.tenant
-      OR new.run_id <> old.run_id OR new.name <> old.name BEGIN
-    SELECT RAISE(ABORT, 'pointsman: a task keeps its id, machine, tenant, run and name');
+CREATE TRIGGER task_keeps_what_it_began_with
+    BEFORE UPDATE OF id, tenant, machine_id, created_at, run_id, parent_task_id, depth, position, name, lane_id, priority, is_gate,
+                     critical, review_wanted, has_checks, allocated, max_attempts, max_retries, max_reclaims, policy, budget_usd, payload ON task
+    WHEN (new.id, new.tenant, new.machine_id, new.created_at, new.run_id, new.parent_task_id, new.depth, new.position, new.name,
+          new.lane_id, new.priority, new.is_gate, new.critical, new.review_wanted, new.has_checks, new.allocated, new.max_attempts,
+          new.max_retries, new.max_reclaims, new.policy, new.budget_usd, new.payload)
+  IS NOT (old.id, old.tenant, old.machine_id, old.created_at, old.run_id, old.parent_task_id, old.depth, old.position, old.name,
+          old.lane_id, old.priority, old.is_gate, old.critical, old.review_wanted, old.has_checks, old.allocated, old.max_attempts,
+          old.max_retries, old.max_reclaims, old.policy, old.budget_usd, old.payload) BEGIN
+    SELECT RAISE(ABORT, 'pointsman: a task keeps its id, machine, tenant, run, name, payload and everything else that it was created with');
+END;
+
+CREATE TRIGGER task_keeps_its_rowid BEFORE UPDATE OF rowid, oid, _rowid_ ON task BEGIN
+    SELECT RAISE(ABORT, 'pointsman: a task keeps its place in the file');
 END;
 
 CREATE TRIGGER task_is_not_replaced BEFORE INSERT ON task
@@ -152,6 +183,31 @@ CREATE TRIGGER task_is_not_replaced BEFORE INSERT ON task
 END;
 
 CREATE TRIGGER task_is_not_deleted BEFORE DELETE ON task BEGIN SELECT RAISE(ABORT, 'pointsman: a task cannot be deleted'); END;
+
+-- Only tasks that have succeeded are no longer waited for. Counts that are too high are the doctor's: they start nothing.
+CREATE TRIGGER task_waits_for_others AFTER UPDATE OF open_dependencies ON task
+    WHEN new.open_dependencies = 0 AND old.open_dependencies > 0 BEGIN
+    SELECT RAISE(ABORT, 'pointsman: a task waits until all tasks that it depends on have succeeded')
+     WHERE EXISTS (SELECT 1 FROM dependency JOIN task AS other ON other.id = dependency.depends_on_id
+                    WHERE dependency.task_id = new.id AND (other.outcome IS NULL OR other.outcome <> 'success'));
+END;
+
+CREATE TRIGGER dependency_is_not_changed BEFORE UPDATE ON dependency BEGIN
+    SELECT RAISE(ABORT, 'pointsman: a dependency cannot be changed');
+END;
+CREATE TRIGGER dependency_is_not_deleted BEFORE DELETE ON dependency BEGIN
+    SELECT RAISE(ABORT, 'pointsman: a dependency cannot be deleted');
+END;
+
+-- Tenants and lanes: tasks refer to them, and other programs may have switched foreign keys off.
+
+CREATE TRIGGER tenant_is_not_changed BEFORE UPDATE ON tenant BEGIN SELECT RAISE(ABORT, 'pointsman: a tenant cannot be changed'); END;
+CREATE TRIGGER tenant_is_not_deleted BEFORE DELETE ON tenant BEGIN SELECT RAISE(ABORT, 'pointsman: a tenant cannot be deleted'); END;
+CREATE TRIGGER lane_is_not_changed BEFORE UPDATE ON lane BEGIN SELECT RAISE(ABORT, 'pointsman: a lane cannot be changed'); END;
+CREATE TRIGGER lane_is_not_deleted BEFORE DELETE ON lane BEGIN SELECT RAISE(ABORT, 'pointsman: a lane cannot be deleted'); END;
+CREATE TRIGGER lane_is_not_replaced BEFORE INSERT ON lane WHEN EXISTS (SELECT 1 FROM lane WHERE id = new.id) BEGIN
+    SELECT RAISE(ABORT, 'pointsman: a lane cannot be replaced');
+END;
 
 -- Workers
 
@@ -178,15 +234,18 @@ CREATE TRIGGER worker_moves AFTER UPDATE OF revision ON worker
             new.reason, new.actor, new.metadata, new.entered_at, (new.entered_at - old.entered_at) / 1e6);
 END;
 
-CREATE TRIGGER worker_changed_by_hand AFTER UPDATE OF state, phase, outcome ON worker
+CREATE TRIGGER worker_changed_by_hand
+    AFTER UPDATE OF state, phase, outcome, trigger, reason, actor, metadata, entered_at, started_at, completed_at ON worker
     WHEN new.revision = old.revision BEGIN
-    SELECT RAISE(ABORT, 'pointsman: only a move changes the phase and outcome of a worker; change its state instead')
-     WHERE new.state = old.state AND (new.phase <> old.phase OR new.outcome IS NOT old.outcome);
+    SELECT RAISE(ABORT, 'pointsman: only a move changes the phase, outcome, times and cause of a worker; change its state instead')
+     WHERE new.state = old.state
+       AND (new.phase, new.outcome, new.trigger, new.reason, new.actor, new.metadata, new.entered_at, new.started_at, new.completed_at)
+    IS NOT (old.phase, old.outcome, old.trigger, old.reason, old.actor, old.metadata, old.entered_at, old.started_at, old.completed_at);
     UPDATE worker SET state = old.state WHERE id = new.id AND new.state <> old.state;
     UPDATE worker
        SET state = new.state, revision = new.revision + 1, phase = to_phase, outcome = to_outcome, trigger = moved.cause, actor = 'sql',
            metadata = NULL, entered_at = moved.at, reason = CASE WHEN new.reason IS NOT old.reason THEN new.reason END,
-           started_at = CASE WHEN to_phase = 'active' THEN coalesce(started_at, moved.at) ELSE started_at END,
+           started_at = CASE WHEN to_phase = 'active' THEN coalesce(old.started_at, moved.at) ELSE old.started_at END,
            completed_at = CASE WHEN to_phase = 'done' THEN moved.at END,
            run_id = CASE WHEN to_phase <> 'done' THEN run_id END
       FROM (SELECT trigger AS cause, to_phase, to_outcome,
@@ -199,9 +258,15 @@ CREATE TRIGGER worker_changed_by_hand AFTER UPDATE OF state, phase, outcome ON w
      WHERE new.state <> old.state AND changes() = 0;
 END;
 
-CREATE TRIGGER worker_keeps_its_machine BEFORE UPDATE OF id, machine_id, tenant, serves ON worker
-    WHEN new.id <> old.id OR new.machine_id <> old.machine_id OR new.tenant <> old.tenant OR new.serves <> old.serves BEGIN
-    SELECT RAISE(ABORT, 'pointsman: a worker keeps its id, machine and tenant, and the tenants that it serves');
+CREATE TRIGGER worker_keeps_what_it_began_with
+    BEFORE UPDATE OF id, tenant, machine_id, created_at, name, lifecycle, serves, lease_seconds ON worker
+    WHEN (new.id, new.tenant, new.machine_id, new.created_at, new.name, new.lifecycle, new.serves, new.lease_seconds)
+  IS NOT (old.id, old.tenant, old.machine_id, old.created_at, old.name, old.lifecycle, old.serves, old.lease_seconds) BEGIN
+    SELECT RAISE(ABORT, 'pointsman: a worker keeps its id, machine, tenant, the tenants that it serves and everything else that it was created with');
+END;
+
+CREATE TRIGGER worker_keeps_its_rowid BEFORE UPDATE OF rowid, oid, _rowid_ ON worker BEGIN
+    SELECT RAISE(ABORT, 'pointsman: a worker keeps its place in the file');
 END;
 
 CREATE TRIGGER worker_is_not_replaced BEFORE INSERT ON worker
@@ -236,15 +301,18 @@ CREATE TRIGGER breaker_moves AFTER UPDATE OF revision ON breaker
             new.reason, new.actor, new.metadata, new.entered_at, (new.entered_at - old.entered_at) / 1e6);
 END;
 
-CREATE TRIGGER breaker_changed_by_hand AFTER UPDATE OF state, phase, outcome ON breaker
+CREATE TRIGGER breaker_changed_by_hand
+    AFTER UPDATE OF state, phase, outcome, trigger, reason, actor, metadata, entered_at, started_at, completed_at ON breaker
     WHEN new.revision = old.revision BEGIN
-    SELECT RAISE(ABORT, 'pointsman: only a move changes the phase and outcome of a breaker; change its state instead')
-     WHERE new.state = old.state AND (new.phase <> old.phase OR new.outcome IS NOT old.outcome);
+    SELECT RAISE(ABORT, 'pointsman: only a move changes the phase, outcome, times and cause of a breaker; change its state instead')
+     WHERE new.state = old.state
+       AND (new.phase, new.outcome, new.trigger, new.reason, new.actor, new.metadata, new.entered_at, new.started_at, new.completed_at)
+    IS NOT (old.phase, old.outcome, old.trigger, old.reason, old.actor, old.metadata, old.entered_at, old.started_at, old.completed_at);
     UPDATE breaker SET state = old.state WHERE id = new.id AND new.state <> old.state;
     UPDATE breaker
        SET state = new.state, revision = new.revision + 1, phase = to_phase, outcome = to_outcome, trigger = moved.cause, actor = 'sql',
            metadata = NULL, entered_at = moved.at, reason = CASE WHEN new.reason IS NOT old.reason THEN new.reason END,
-           started_at = CASE WHEN to_phase = 'active' THEN coalesce(started_at, moved.at) ELSE started_at END,
+           started_at = CASE WHEN to_phase = 'active' THEN coalesce(old.started_at, moved.at) ELSE old.started_at END,
            completed_at = CASE WHEN to_phase = 'done' THEN moved.at END, probe_task_id = NULL
       FROM (SELECT trigger AS cause, to_phase, to_outcome,
                    max(old.entered_at, CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER) * 1000) AS at
@@ -256,9 +324,15 @@ CREATE TRIGGER breaker_changed_by_hand AFTER UPDATE OF state, phase, outcome ON 
      WHERE new.state <> old.state AND changes() = 0;
 END;
 
-CREATE TRIGGER breaker_keeps_its_machine BEFORE UPDATE OF id, machine_id, tenant, tool ON breaker
-    WHEN new.id <> old.id OR new.machine_id <> old.machine_id OR new.tenant <> old.tenant OR new.tool <> old.tool BEGIN
+CREATE TRIGGER breaker_keeps_what_it_began_with
+    BEFORE UPDATE OF id, tenant, machine_id, created_at, tool ON breaker
+    WHEN (new.id, new.tenant, new.machine_id, new.created_at, new.tool)
+  IS NOT (old.id, old.tenant, old.machine_id, old.created_at, old.tool) BEGIN
     SELECT RAISE(ABORT, 'pointsman: a breaker keeps its id, machine, tenant and tool');
+END;
+
+CREATE TRIGGER breaker_keeps_its_rowid BEFORE UPDATE OF rowid, oid, _rowid_ ON breaker BEGIN
+    SELECT RAISE(ABORT, 'pointsman: a breaker keeps its place in the file');
 END;
 
 CREATE TRIGGER breaker_is_not_replaced BEFORE INSERT ON breaker
@@ -313,9 +387,18 @@ CREATE TRIGGER transition_is_not_deleted BEFORE DELETE ON transition BEGIN
     SELECT RAISE(ABORT, 'pointsman: the audit trail cannot be deleted');
 END;
 
+-- Seals: each continues the last one.
+CREATE TRIGGER seal_goes_on BEFORE INSERT ON seal
+    WHEN new.previous IS NOT (SELECT coalesce(max(position), 0) FROM seal) BEGIN
+    SELECT RAISE(ABORT, 'pointsman: a seal continues the last one');
+END;
+CREATE TRIGGER seal_is_not_changed BEFORE UPDATE ON seal BEGIN SELECT RAISE(ABORT, 'pointsman: a seal cannot be changed'); END;
+CREATE TRIGGER seal_is_not_deleted BEFORE DELETE ON seal BEGIN SELECT RAISE(ABORT, 'pointsman: a seal cannot be deleted'); END;
+
 -- Machines
 
--- States and rules are inserted before their machine; afterwards none can be added.
+-- States and rules are inserted before their machine; afterwards none can be added. A program that has switched foreign keys off can lay
+-- some without a machine. These can be deleted, and whoever loads a machine under their number does so.
 CREATE TRIGGER state_comes_before_its_machine BEFORE INSERT ON state
     WHEN EXISTS (SELECT 1 FROM machine WHERE id = new.machine_id) BEGIN
     SELECT RAISE(ABORT, 'pointsman: a state cannot be added to a machine; load a new version');
@@ -323,6 +406,10 @@ END;
 CREATE TRIGGER rule_comes_before_its_machine BEFORE INSERT ON rule
     WHEN EXISTS (SELECT 1 FROM machine WHERE id = new.machine_id) BEGIN
     SELECT RAISE(ABORT, 'pointsman: a rule cannot be added to a machine; load a new version');
+END;
+CREATE TRIGGER machine_has_the_next_number BEFORE INSERT ON machine
+    WHEN new.id <> (SELECT coalesce(max(id), 0) + 1 FROM machine) BEGIN
+    SELECT RAISE(ABORT, 'pointsman: a new machine has the next number');
 END;
 CREATE TRIGGER machine_is_not_replaced BEFORE INSERT ON machine
     WHEN EXISTS (SELECT 1 FROM machine WHERE id = new.id OR (name = new.name AND version = new.version)) BEGIN
@@ -335,12 +422,14 @@ CREATE TRIGGER machine_is_not_deleted BEFORE DELETE ON machine BEGIN SELECT RAIS
 CREATE TRIGGER state_is_not_changed BEFORE UPDATE ON state BEGIN
     SELECT RAISE(ABORT, 'pointsman: a state cannot be changed; load a new version of its machine');
 END;
-CREATE TRIGGER state_is_not_deleted BEFORE DELETE ON state BEGIN
+CREATE TRIGGER state_is_not_deleted BEFORE DELETE ON state
+    WHEN EXISTS (SELECT 1 FROM machine WHERE id = old.machine_id) BEGIN
     SELECT RAISE(ABORT, 'pointsman: a state cannot be deleted; load a new version of its machine');
 END;
 CREATE TRIGGER rule_is_not_changed BEFORE UPDATE ON rule BEGIN
     SELECT RAISE(ABORT, 'pointsman: a rule cannot be changed; load a new version of its machine');
 END;
-CREATE TRIGGER rule_is_not_deleted BEFORE DELETE ON rule BEGIN
+CREATE TRIGGER rule_is_not_deleted BEFORE DELETE ON rule
+    WHEN EXISTS (SELECT 1 FROM machine WHERE id = old.machine_id) BEGIN
     SELECT RAISE(ABORT, 'pointsman: a rule cannot be deleted; load a new version of its machine');
 END;
