@@ -18,6 +18,8 @@ COMMANDS = {
     "retry": "Retry failed tasks.",
     "skip": "Skip a task.",
     "worker": "Run tasks of every run of a database.",
+    "doctor": "Show what is stuck or wrong, and verify the audit trail.",
+    "database": "Print the roles of a PostgreSQL database.",
     "config": "Show every setting and where it comes from.",
     "flow": "Check, show and draw flow files.",
     "machine": "List, show, check and draw the machines of lifecycles.",

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import sys
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from datetime import datetime, timedelta
 from functools import partial
@@ -19,6 +20,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from msgspec.structs import replace
 
 from pointsman.engine import checks
+from pointsman.engine.audit import AuditReport, audit, take_seal
 from pointsman.engine.claims import Claim
 from pointsman.engine.doctor import Diagnosis, diagnose
 from pointsman.engine.duties import Duties, Duty, DutyMetrics
@@ -30,7 +32,7 @@ from pointsman.engine.operations.runs import AddTasks, ApproveRun, SetBudget, Si
 from pointsman.engine.operations.tasks import SignalTask
 from pointsman.engine.operations.tools import DeclareTool, ResetBreaker
 from pointsman.engine.operations.transition import RequestTransition
-from pointsman.engine.operations.upkeep import ExpireWorkers, FireTimers, NoteDuty, PurgeKeys, Repair, Upkeep
+from pointsman.engine.operations.upkeep import ExpireWorkers, FireTimers, NoteDuty, PurgeKeys, Repair, StoreSeal, Upkeep
 from pointsman.engine.operations.workers import (
     ClaimTasks,
     GiveUpTasks,
@@ -50,6 +52,9 @@ from pointsman.world import World
 
 TURNS_IN_A_LEASE = 3
 PURGE_SECONDS = 60.0
+SEAL_SECONDS = 600.0
+SEAL_REST_SECONDS = 5.0
+"""A transition is sealed so much later at most, while any process keeps house."""
 FAILING_FOR = timedelta(minutes=3)
 """A duty that fails is tried again at least every minute: what is older comes from a process that has ended."""
 
@@ -250,7 +255,24 @@ class Engine(TenantEngine):
         """What is stuck in the whole database, why, and what would help."""
         return await self._ask(lambda reader: diagnose(reader, self._core.machines, reader.now()))
 
+    async def audit(self, expected_seal: str | None = None) -> AuditReport:
+        """Whether the audit trail is what was written: its seals, each trail against its entity, and the rules of the machines.
+
+        A report has the last seal. With an earlier one that was kept elsewhere, it also tells whether everything up to it is
+        unchanged.
+        """
+        return await self._ask(lambda reader: audit(reader, expected_seal))
+
     # upkeep
+
+    async def seal(self) -> int:
+        """Seal all transitions that are settled; how many that were, unless another process seals them."""
+        sealed = 0
+        while seal := await self._ask(lambda reader: take_seal(reader, reader.now())):
+            if not await self._core.writer.submit(StoreSeal(seal=seal)):
+                break
+            sealed += seal.position - seal.previous
+        return sealed
 
     async def repair(self) -> list[Diagnosis]:
         """Put right what can be put right without a person; what that was."""
@@ -285,6 +307,14 @@ class Engine(TenantEngine):
             wakes_on=Wakeup.TIMERS,
         )
         yield Duty(name="key-purge", perform=lambda: self._keep_up(PurgeKeys), interval_seconds=PURGE_SECONDS, full_batch=BATCH)
+        yield Duty(
+            name="seal",
+            perform=self.seal,
+            interval_seconds=SEAL_SECONDS,
+            full_batch=sys.maxsize,
+            rest_seconds=SEAL_REST_SECONDS,
+            wakes_on=Wakeup.EVENTS,
+        )
 
     async def _keep_up(self, upkeep: Callable[..., Upkeep]) -> int:
         """All that is due; one that cannot be dealt with does not keep the others waiting."""

@@ -54,7 +54,7 @@ class Machines:
         machine = self._machines.get(number)
         if machine is None:
             row = next(row for row in reader.list_machines() if row.id == number)
-            machine = _restore(row)
+            machine = restore(row)
             self._learn(number, machine)
         return machine
 
@@ -133,6 +133,7 @@ def waits_in_queue(machine: Machine) -> bool:
     )
 
 
-def _restore(row: MachineRow) -> Machine:
+def restore(row: MachineRow) -> Machine:
+    """The machine of a stored definition."""
     lifecycle = restore_lifecycle(row.lifecycle, row.definition)
     return next(machine for machine in lifecycle.machines if machine.kind is Kind(row.kind))

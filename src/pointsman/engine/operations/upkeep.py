@@ -11,7 +11,7 @@ from pointsman.engine.doctor import Diagnosis
 from pointsman.engine.operation import Operation
 from pointsman.engine.work import Work
 from pointsman.store.clock import NEVER
-from pointsman.store.rows import DutyFailure
+from pointsman.store.rows import DutyFailure, Seal
 
 FORGET_FAILURES_AFTER = timedelta(hours=1)
 LONGEST_ERROR = 2000
@@ -53,6 +53,18 @@ class PurgeKeys(Upkeep, frozen=True):
     def decide(self, work: Work) -> Callable[[], int]:
         purged = work.transaction.purge_responses(work.now, self.limit)
         return lambda: purged
+
+
+class StoreSeal(Operation[bool], frozen=True):
+    """Append a seal to the chain; the answer is False when another process has sealed the same transitions."""
+
+    is_bounded: ClassVar[bool] = False
+
+    seal: Seal
+
+    def decide(self, work: Work) -> Callable[[], bool]:
+        stored = work.transaction.insert_seal(self.seal)
+        return lambda: stored
 
 
 class NoteDuty(Operation[None], frozen=True):

@@ -180,7 +180,8 @@ def explain(error: psycopg.Error, url: str) -> StoreError:
             )
         case psycopg.errors.InsufficientPrivilege() | psycopg.errors.InvalidSchemaName():
             return StoreUnusable(
-                f"The user of {url} lacks a privilege ({said}). Make it the owner of the first schema in its search_path."
+                f"The user of {url} lacks a privilege ({said}). Open the database once as the owner of the "
+                "first schema in its search_path; then the owner grants the rest: pointsman database roles"
             )
         case psycopg.OperationalError() if error.sqlstate is None and _UNUSABLE.search(said):
             return StoreUnusable(

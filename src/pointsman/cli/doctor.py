@@ -1,0 +1,87 @@
+"""`pointsman doctor`: what is stuck or wrong in the database, and what would help."""
+
+from __future__ import annotations
+
+import click
+import msgspec
+
+from pointsman.cli.output import count
+from pointsman.cli.project import Asked, Project, in_project, project_options
+from pointsman.engine.audit import AuditReport
+from pointsman.engine.doctor import Diagnosis
+
+
+@click.command()
+@click.option("--audit", "audits", is_flag=True, help="Verify the audit trail instead: its hash chain, and every move in it.")
+@click.option("--seal", metavar="SEAL", help="With --audit: a seal that you kept. Is everything up to it unchanged?")
+@click.option("--repair", "repairs", is_flag=True, help="Put right what needs no person.")
+@project_options
+def command(*, audits: bool, seal: str | None, repairs: bool, asked: Asked) -> int:
+    """Show what is stuck or wrong in the whole database, of all tenants, and what would help.
+
+    With --audit, verify that nobody has changed the audit trail, not even the owner of the database. The last line is the seal
+    of the whole trail. Keep it somewhere else: with --seal, a later audit proves that nothing before it has changed since.
+
+    The exit code is 1 if anything was found.
+
+    \b
+    Examples:
+      pointsman doctor
+      pointsman doctor --repair
+      pointsman doctor --audit
+      pointsman doctor --audit --seal 1300:6b51…
+    """
+    if seal is not None and not audits:
+        raise click.UsageError("--seal needs --audit.", click.get_current_context())
+    if repairs and audits:
+        raise click.UsageError("--audit changes nothing: leave out --repair.", click.get_current_context())
+    if audits:
+        return in_project(asked, lambda project: verify(project, seal, as_json=asked.as_json))
+    return in_project(asked, lambda project: examine(project, repairs=repairs, as_json=asked.as_json))
+
+
+async def examine(project: Project, *, repairs: bool, as_json: bool) -> int:
+    engine = project.engine
+    repaired = await engine.repair() if repairs else []
+    found = await engine.diagnose()
+    if as_json:
+        click.echo(msgspec.json.encode({"findings": found, "repaired": repaired}))
+        return 1 if found else 0
+    if repaired:
+        click.echo(f"repaired {count(len(repaired), 'finding')}", err=True)
+    show_findings(found, "nothing is stuck, and nothing is wrong")
+    if any(each.repairable for each in found):
+        click.echo(f"\nto repair what needs no person: {project.hint('doctor', '--repair')}")
+    return 1 if found else 0
+
+
+async def verify(project: Project, seal: str | None, *, as_json: bool) -> int:
+    """What could be verified is sealed afterwards, so that the next audit covers it."""
+    report = await project.engine.audit(seal)
+    if report.unsealed and not report.findings:
+        await project.engine.seal()
+        report = await project.engine.audit(seal)
+    if as_json:
+        click.echo(msgspec.json.encode(report))
+    else:
+        show_report(project, report)
+    return 1 if report.findings else 0
+
+
+def show_report(project: Project, report: AuditReport) -> None:
+    show_findings(report.findings, "the audit trail is unchanged")
+    if report.seal is None:
+        return
+    click.echo(f"\nseal: {report.seal}")
+    if not report.findings:
+        hint = project.hint("doctor", "--audit", "--seal", report.seal)
+        click.echo(f"Keep it outside of this database. To see later whether anything before it has changed: {hint}", err=True)
+
+
+def show_findings(findings: list[Diagnosis], otherwise: str) -> None:
+    for each in findings:
+        repairable = click.style(" [repairable]", fg="yellow") if each.repairable else ""
+        click.echo(f"{click.style(f'{each.kind} {each.entity_id}', bold=True)}: {each.finding}{repairable}")
+        click.echo(f"    {each.advice}")
+    if not findings:
+        click.echo(otherwise)

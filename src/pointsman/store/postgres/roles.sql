@@ -1,0 +1,32 @@
+-- Two roles with the fewest rights. Run this as the owner of the tables, after the owner has opened the database once, and again after
+-- every new version: `pointsman database roles | psql URL`. Then let your own users in: GRANT pointsman_app TO worker_one.
+--
+-- pointsman_app   engines, workers and servers. It cannot write the audit trail or the attempts, which the law writes as the owner, and
+--                 cannot delete anything but timers, expired answers and notes about duties.
+-- pointsman_read  people and programs that only look.
+
+DO $roles$
+DECLARE
+    role text;
+BEGIN
+    FOREACH role IN ARRAY ARRAY['pointsman_app', 'pointsman_read'] LOOP
+        IF NOT EXISTS (SELECT 1 FROM pg_catalog.pg_roles WHERE rolname = role) THEN
+            EXECUTE format('CREATE ROLE %I NOLOGIN', role);
+        END IF;
+        EXECUTE format('GRANT USAGE ON SCHEMA %I TO %I', current_schema(), role);
+    END LOOP;
+END $roles$;
+
+REVOKE ALL ON tenant, machine, state, rule, run, lane, worker, task, dependency, attempt, breaker, timer, transition, seal, notice,
+    duty_failure, idempotency_key, migration FROM pointsman_app, pointsman_read;
+
+GRANT SELECT ON tenant, machine, state, rule, run, lane, worker, task, dependency, attempt, breaker, timer, transition, seal, notice,
+    duty_failure, idempotency_key, migration TO pointsman_app, pointsman_read;
+GRANT SELECT ON SEQUENCE transition_position_seq TO pointsman_app, pointsman_read;
+
+GRANT INSERT ON tenant, machine, state, rule, run, lane, worker, task, dependency, breaker, timer, seal, notice, duty_failure,
+    idempotency_key TO pointsman_app;
+GRANT UPDATE ON run, worker, task, breaker, timer, duty_failure, idempotency_key TO pointsman_app;
+-- A process that loads a machine locks the table. The law refuses every change.
+GRANT UPDATE ON machine TO pointsman_app;
+GRANT DELETE ON timer, duty_failure, idempotency_key TO pointsman_app;

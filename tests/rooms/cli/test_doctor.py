@@ -1,0 +1,76 @@
+"""`pointsman doctor`: what is stuck or wrong, what would help, and the audit."""
+
+from __future__ import annotations
+
+import shlex
+
+from tests.rooms.cli.scene import Scene
+from tests.rooms.store.outsider import outsider
+
+from pointsman.cli import main
+
+
+def test_a_healthy_project_has_nothing_to_show(scene: Scene) -> None:
+    scene.complete(scene.submit())
+    said = scene.call("doctor")
+    assert (said.code, said.out) == (0, "nothing is stuck, and nothing is wrong\n")
+    assert scene.call("doctor --json").json == {"findings": [], "repaired": []}
+
+
+def test_a_failed_task_is_shown_with_advice(scene: Scene) -> None:
+    task = scene.tasks(scene.failed_run())["transform"]
+    said = scene.call("doctor")
+    assert said.code == 1
+    assert f"task {task.id}: transform is FAILED and is not retried" in said.out
+    assert "    A person can retry" in said.out
+    (finding,) = scene.call("doctor --json").json["findings"]
+    assert (finding["subject"], finding["entity_id"], finding["repairable"]) == ("unretried", task.id, False)
+
+
+def test_the_hint_repairs_what_needs_no_person(scene: Scene) -> None:
+    """A deleted timer would keep a task waiting for ever."""
+    run = scene.submit()
+    with outsider(scene.url) as prompt:
+        prompt.ask("UPDATE task SET open_dependencies = 2 WHERE name = 'load'")
+    said = scene.call_as_it_is("doctor")
+    assert said.code == 1
+    assert "[repairable]" in said.out
+    _, _, hint = said.out.rstrip().rpartition("to repair what needs no person: ")
+    assert main(shlex.split(hint)[1:]) == 0
+    assert scene.tasks(run)["load"].open_dependencies == 1
+
+
+def test_an_audit_seals_what_it_has_verified(scene: Scene) -> None:
+    scene.failed_run()
+    said = scene.call_as_it_is("doctor --audit")
+    assert (said.code, said.out.splitlines()[0]) == (0, "the audit trail is unchanged")
+    seal = said.out.split("seal: ")[1].strip()
+    _, _, hint = said.err.rstrip().rpartition("has changed: ")
+    assert seal in hint
+    assert main(shlex.split(hint)[1:]) == 0
+    assert scene.call("doctor --audit --json").json == {"findings": [], "seal": seal, "unsealed": False}
+
+
+def test_an_audit_tells_what_was_tampered_with(scene: Scene) -> None:
+    scene.failed_run()
+    scene.call("doctor --audit")
+    with outsider(scene.url) as prompt, prompt.lawless("transition"):
+        prompt.ask("UPDATE transition SET actor = 'mallory' WHERE revision = 0")
+    said = scene.call("doctor --audit")
+    assert said.code == 1
+    assert "are not what was sealed at" in said.out
+    assert "Somebody bypassed the law." in said.out
+    assert scene.call("doctor --audit --json").json["findings"][0]["subject"] == "tampered"
+
+
+def test_options_that_mean_nothing_together_are_refused(scene: Scene) -> None:
+    scene.submit()
+    assert "--seal needs --audit" in scene.call("doctor --seal 1:2").err
+    assert "leave out --repair" in scene.call("doctor --audit --repair").err
+    assert "is not a seal" in scene.call("doctor --audit --seal yesterday").err
+
+
+def test_the_doctor_sees_postgres_too(scene_on_postgres: Scene) -> None:
+    scene_on_postgres.complete(scene_on_postgres.submit())
+    assert scene_on_postgres.call("doctor").code == 0
+    assert scene_on_postgres.call("doctor --audit").code == 0
