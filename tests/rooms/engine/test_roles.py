@@ -44,7 +44,7 @@ def member_of(url: str, role: str) -> Iterator[str]:
 
 async def test_an_engine_works_with_the_rights_of_the_app(owned_url: str) -> None:
     with member_of(owned_url, "pointsman_app") as url:
-        async with app.open(url) as engine:
+        async with app.open(url, keeps=False) as engine:
             run = await submit(engine, NewTask(name="a"), NewTask(name="b", depends_on=("a",)), NewTask(name="c"))
             await engine.declare_tool("curl", max_concurrent=1)
             worker = await register(engine)
