@@ -136,7 +136,7 @@ async def find_entity(engine: Engine, identity: str, task: str | None) -> tuple[
         run = await find_run(engine, identity)
     except (RequestInvalid, NothingYet) as unknown:
         for run in await engine.list_runs(limit=RUNS_TO_SEARCH):
-            for each in await engine.list_tasks(run.id):
+            for each in await engine.list_tasks_in_brief(run.id):
                 if is_part(identity, each.id):
                     return Kind.TASK, each.id, each.name
         if isinstance(unknown, RequestInvalid):

@@ -143,7 +143,7 @@ async def show_logs(
 ) -> int:
     run = await find_run(project.engine, name)
     only = await find_task(project.engine, run, task) if task is not None else None
-    begun = [each for each in arrange(await project.engine.list_tasks(run.id)) if each.epoch]
+    begun = [each for each in arrange(await project.engine.list_tasks_in_brief(run.id)) if each.epoch]
     tasks = [only] if only else begun
     if only and (subtasks := [each for each in begun if each.parent_task_id == only.id]):
         only, tasks = None, subtasks  # the task itself only created them
@@ -177,7 +177,7 @@ async def follow_logs(project: Project, run: Run, only: Task | None, logs: list[
         if looked_at != (position := (await project.engine.last_position(),)):
             looked_at = position
             run = await project.engine.get_run(run.id)
-            for task in await project.engine.list_tasks(run.id):
+            for task in await project.engine.list_tasks_in_brief(run.id):
                 if task.epoch and (only is None or task.id == only.id):
                     key = (task.id, task.epoch)
                     growing |= {key} - set(known)

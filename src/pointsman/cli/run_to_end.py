@@ -199,7 +199,7 @@ class Following:
     async def _tell_of_leftovers(self, run: Run) -> None:
         """Name the tasks that still run although the run has ended; most end within a moment and are not named."""
         await self.project.world.sleep(PATIENCE_SECONDS)
-        running = [task.name for task in await self.project.engine.list_tasks(run.id) if task.phase == Phase.ACTIVE]
+        running = [task.name for task in await self.project.engine.list_tasks_in_brief(run.id) if task.phase == Phase.ACTIVE]
         if running:
             self.view.say(f"The run is {run.state}. Waiting for running tasks: {', '.join(running)}")
 

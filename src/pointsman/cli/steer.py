@@ -98,7 +98,7 @@ async def steer(project: Project, signal: str, name: str, task: str | None, reas
     engine = project.engine
     before = await find_run(engine, name)
     task_before = await find_task(engine, before, task) if task is not None else None
-    active = {each.id for each in await engine.list_tasks(before.id) if each.phase == Phase.ACTIVE}
+    active = {each.id for each in await engine.list_tasks_in_brief(before.id) if each.phase == Phase.ACTIVE}
     steps = await find_possible(project, before, task_before)
     try:
         if task_before:
@@ -118,7 +118,7 @@ async def steer(project: Project, signal: str, name: str, task: str | None, reas
         echo(f"{after.name} ({short(after.id)}): {show_change(before, after)}")
     if signal == "retry":
         warn_of_changes(after)
-    stopped = [each for each in await engine.list_tasks(after.id) if each.id in active and is_stopping(each)]
+    stopped = [each for each in await engine.list_tasks_in_brief(after.id) if each.id in active and is_stopping(each)]
     view = await project.view_run(after.id)
     for sentence in tell_what_follows(project, view, stopped):
         echo(sentence, err=True)
@@ -172,7 +172,7 @@ async def _in_words(project: Project, refused: TransitionRefused, run: Run, task
         return refused
     about = task if task and (await project.engine.get_machine(task)).name == refusal.machine else None
     name = about.name if about else f"{run.name} ({short(run.id)})"
-    names = {each.id: each.name for each in await project.engine.list_tasks(run.id)}
+    names = {each.id: each.name for each in await project.engine.list_tasks_in_brief(run.id)}
     ways = [
         f"{command} ({step.effect})"
         for step in await find_possible(project, run, about)

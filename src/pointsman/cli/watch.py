@@ -94,7 +94,7 @@ class Names:
 
     async def find(self, move: Transition) -> str:
         if move.entity_id not in self._names:
-            self._names |= {task.id: task.name for task in await self._engine.list_tasks(self._run_id)}
+            self._names |= {task.id: task.name for task in await self._engine.list_tasks_in_brief(self._run_id)}
             self.width = min(max(len(name) for name in self._names.values()), LONGEST_NAME)
         return self._names.get(move.entity_id, short(move.entity_id))
 

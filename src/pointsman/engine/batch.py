@@ -17,6 +17,7 @@ from pointsman.engine.follow import settle
 from pointsman.engine.hooks import Hooks, LeasesLost
 from pointsman.engine.machines import Machines
 from pointsman.engine.operation import Needs, Operation, Request, Stage, answer_type
+from pointsman.engine.operations.upkeep import Allocate
 from pointsman.engine.work import Lanes, Work
 from pointsman.errors import Conflict, KeyReused, PointsmanError, StoreError
 from pointsman.store.contract import Transaction
@@ -36,18 +37,36 @@ class Decider:
     hooks: Hooks = field(default_factory=Hooks)
     lanes: Lanes = field(default_factory=Lanes)
     tenants: set[str] = field(default_factory=set)
+    allocations: dict[str, str] = field(default_factory=dict)
+    """By worker: the run that it was allocated to when it was last seen here. It only says what to lock first."""
+    passed_over: set[str] = field(default_factory=set)
+    """Runs that wait for workers, and for another transaction; what the last batches have left to do."""
 
     def decide(self, transaction: Transaction, operations: Sequence[Operation[Any]]) -> list[Any]:
         """The answer to each operation, or the error that it met; commits, and raises only for errors of the database."""
         work = Work(transaction, self.machines, self.world, self.lanes, self.tenants)
-        _load(work, operations)
+        _load(work, operations, self.allocations)
         outcomes = _decide_all(work, operations)
         transaction.commit(work.wakeups)
         self.lanes.add(work.new_lanes.values())
         self.tenants |= work.new_tenants
+        self._remember_allocations(work)
+        self.passed_over |= work.passed_over
         if work.leases_lost:
             self._report_losses(work)
         return outcomes
+
+    def _remember_allocations(self, work: Work) -> None:
+        for worker in work.workers.rows.values():
+            if worker.run_id:
+                self.allocations[worker.id] = worker.run_id
+            else:
+                self.allocations.pop(worker.id, None)
+
+    def follow_up(self) -> Operation[Any] | None:
+        """What the last batch could not do without waiting for another transaction."""
+        passed_over, self.passed_over = self.passed_over, set()
+        return Allocate(run_ids=tuple(sorted(passed_over))) if passed_over else None
 
     def _report_losses(self, work: Work) -> None:
         self.hooks.emit(LeasesLost(len(work.leases_lost)))
@@ -56,11 +75,14 @@ class Decider:
             log.info("an attempt lost its lease", extra=where)
 
 
-def _load(work: Work, operations: Sequence[Operation[Any]]) -> None:
+def _load(work: Work, operations: Sequence[Operation[Any]], allocations: Mapping[str, str]) -> None:
     """Everything in the order in which it is locked: runs with their tasks, then workers."""
     needs = [operation.needs for operation in operations]
+    worker_ids = {worker_id for each in needs for worker_id in each.worker_ids}
     task_ids = [task_id for each in needs for task_id in each.task_ids]
     run_ids = {run_id for each in needs for run_id in each.run_ids}
+    if allocations:
+        run_ids |= {allocations[worker_id] for worker_id in worker_ids if worker_id in allocations}
     held_by = sorted({worker_id for each in needs for worker_id in each.held_by})
     if held_by:
         held = work.transaction.find_held_tasks(held_by)
@@ -72,7 +94,9 @@ def _load(work: Work, operations: Sequence[Operation[Any]]) -> None:
         followers = {key.id for group in work.groups for key in group[1:]}
         task_ids = [task_id for task_id in task_ids if task_id not in followers]
     work.read_tasks(task_ids)
-    work.load_workers(sorted({worker_id for each in needs for worker_id in each.worker_ids}))
+    if with_workers := [run.id for run in work.runs.rows.values() if run.allocates]:
+        worker_ids |= set(work.transaction.find_run_workers(with_workers))  # the end of a run releases them
+    work.load_workers(sorted(worker_ids))
     for tenant in sorted({task.tenant for task in work.tasks.rows.values()}):
         tools = {work.tool_of(task) for task in work.tasks.rows.values() if task.tenant == tenant}
         work.load_breakers(tenant, sorted(tool for tool in tools if tool))

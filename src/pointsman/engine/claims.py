@@ -169,11 +169,10 @@ def _find_candidates(work: Work, worker: Worker, tenant: str, room: int, passed:
 
 
 def _find_allocated(work: Work, run_id: str, lane_ids: Sequence[int], limit: int) -> Sequence[Task]:
-    if not work.runs.rows:
-        work.lock_runs([run_id])
-    elif run_id not in work.runs.rows:
-        # Another worker may hold the lock of this run. The next claim comes without locks of its own and waits for it.
+    if work.try_lock_run(run_id) is None:
+        # To wait for a run after the worker could be a deadlock. The next claim of this worker locks its run first.
         work.wakeups |= Wakeup.TASKS
+        return []
     return work.transaction.select_allocated(run_id, lane_ids, limit)
 
 

@@ -54,7 +54,7 @@ class Core:
         self.wakeups = Wakeups(store, world.sleep)
         decider = Decider(machines, world, self.hooks)
         self.timekeeper = Timekeeper(world.clock)
-        self.writer = Writer(store, decider.decide, world.clock, world.chance, self.timekeeper, self.hooks)
+        self.writer = Writer(store, decider.decide, world.clock, world.chance, self.timekeeper, self.hooks, decider.follow_up)
         self.is_closed = False
 
     async def ask(self, query: Callable[[Reader], Answer]) -> Answer:
@@ -144,9 +144,13 @@ class Queries:
         return [lane for lane in lanes if lane.tenant == self.tenant]
 
     async def list_tasks(self, run_id: str) -> list[Task]:
-        """The tasks of a run, without their payloads; `get_task` has that of one."""
         await self.get_run(run_id)
         return await self._ask(lambda reader: reader.list_tasks(self.tenant, run_id))
+
+    async def list_tasks_in_brief(self, run_id: str) -> list[Task]:
+        """The tasks of a run without their payloads, which may be a megabyte each."""
+        await self.get_run(run_id)
+        return await self._ask(lambda reader: reader.list_tasks_in_brief(self.tenant, run_id))
 
     async def list_results(self, run_id: str, names: Collection[str]) -> list[Result]:
         """What became of these tasks of a run, and of their subtasks; unknown names are left out."""

@@ -200,6 +200,8 @@ class Work:
         self.leases_lost: list[tuple[str, str, int, str | None]] = []
         """(run, task, epoch, worker) of attempts that were lost."""
         self.allocation_wanted = False
+        self.passed_over: set[str] = set()
+        """Runs that could not get their workers, because another transaction held a lock."""
         self._held: dict[str, int] = {}
         self._at_work: dict[str, int] = {}
         self.held_change: Counter[str] = Counter()
@@ -226,6 +228,12 @@ class Work:
         if run_ids or of_tasks:
             self.runs.hold(self.transaction.lock_runs(sorted(run_ids), of_tasks=of_tasks))
 
+    def try_lock_run(self, run_id: str) -> Run | None:
+        """A run, unless another transaction has locked it."""
+        if run_id not in self.runs.rows and (run := self.transaction.try_lock_run(run_id)):
+            self.runs.hold([run])
+        return self.runs.rows.get(run_id)
+
     def read_tasks(self, task_ids: Collection[str]) -> None:
         """Read tasks whose runs are locked."""
         if missing := self.tasks.missing(task_ids):
@@ -234,6 +242,12 @@ class Work:
     def load_workers(self, worker_ids: Collection[str]) -> None:
         if missing := self.workers.missing(worker_ids):
             self.workers.hold(self.transaction.lock_workers(sorted(missing)))
+
+    def try_lock_workers(self, worker_ids: Collection[str], limit: int) -> list[Worker]:
+        """The first of these workers that no other transaction has locked."""
+        locked = self.transaction.try_lock_workers(worker_ids, limit)
+        self.workers.hold(locked)
+        return [self.workers.rows[worker.id] for worker in locked]
 
     def load_breakers(self, tenant: str, tools: Collection[str]) -> None:
         known = {breaker.tool for breaker in self.breakers.rows.values() if breaker.tenant == tenant}

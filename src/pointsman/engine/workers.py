@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
@@ -18,6 +19,8 @@ EXPIRES_AFTER_LEASES = 10
 """A worker expires after this many leases without a heartbeat."""
 FRESH_LEASES = 0.05
 """A heartbeat younger than this share of a lease is not renewed by a claim."""
+MOST_RUNS = 100
+MOST_WORKERS = 1000
 AVAILABLE = (Phase.QUEUED.value, Phase.ACTIVE.value)
 
 
@@ -228,13 +231,19 @@ def allocate(work: Work) -> None:
     """Allocate workers to runs that wait for their own: all that a run needs, or none. Replace those that were lost."""
     work.allocation_wanted = False
     work.flush()
-    for run_id in work.transaction.list_allocatable_runs(100):
-        work.load(run_ids=[run_id])
-        run = work.runs.rows[run_id]
+    idle: set[str] = set()
+    """Tenants without free workers."""
+    for run_id, tenant in work.transaction.list_allocatable_runs(MOST_RUNS):
+        if tenant in idle or not work.transaction.find_free_workers(tenant, 1):
+            idle.add(tenant)
+            continue
+        run = work.try_lock_run(run_id)
+        if run is None:
+            work.passed_over.add(run_id)
+            continue
         if run.phase not in AVAILABLE:
-            continue  # it ended while we waited for its lock
-        has = len(work.transaction.find_run_workers([run_id]))
-        free = _find_free(work, run, run.worker_count - has)
+            continue  # it ended before it was locked
+        free = _take_free(work, run)
         if run.phase == Phase.QUEUED and not _start_with(work, run, free):
             continue
         for worker in free:
@@ -246,19 +255,31 @@ def allocate(work: Work) -> None:
         work.flush()
 
 
-def _find_free(work: Work, run: Run, wanted: int) -> list[Worker]:
-    """Free workers with the capabilities that the run needs, checked again once they are locked."""
-    needed = set(read_policy(run.policy).capabilities)
-    names = work.transaction.find_free_workers(run.tenant, 1000)
-    work.load_workers(names)
-    held = work.count_held(names)
-    found = []
-    for name in names:
-        worker = work.workers.rows[name]
-        is_free = worker.phase in AVAILABLE and worker.run_id is None and not worker.missing and not held[name]
-        if is_free and needed <= capabilities(worker):
-            found.append(worker)
-    return found[: max(wanted, 0)]
+def _take_free(work: Work, run: Run) -> list[Worker]:
+    """The free workers that the run lacks, with the capabilities that it needs, checked again once they are locked.
+
+    A transaction that allocates has locked workers before runs, so it never waits for a lock: another one may wait for it.
+    """
+    lacking = run.worker_count - len(work.transaction.find_run_workers([run.id]))
+    names = work.transaction.find_free_workers(run.tenant, MOST_WORKERS, read_policy(run.policy).capabilities)
+    workers = work.try_lock_workers(names, max(lacking, 0))
+    held = work.count_held([worker.id for worker in workers])
+    found = [
+        worker
+        for worker in workers
+        if worker.phase in AVAILABLE and worker.run_id is None and not worker.missing and not held[worker.id]
+    ]
+    if len(found) < lacking <= len(names):
+        work.passed_over.add(run.id)
+    return found
+
+
+def lock_for_allocation(work: Work, run_ids: Collection[str]) -> None:
+    """Lock runs that were passed over, and then every worker that they might get: in that order it is safe to wait."""
+    work.lock_runs(run_ids)
+    for tenant in sorted({run.tenant for run in work.runs.rows.values()}):
+        work.load_workers(work.transaction.find_free_workers(tenant, MOST_WORKERS))
+    work.allocation_wanted = True
 
 
 def _start_with(work: Work, run: Run, free: list[Worker]) -> bool:

@@ -38,6 +38,9 @@ FIRST_PAUSE_SECONDS = 0.02
 LONGEST_AWAY_SECONDS = 5.0
 """A database that has been away for so long is not tried again: callers have to hear of it, and may try themselves."""
 
+MOST_FOLLOW_UPS = 5
+"""Each waits for the locks of others, and may find more to do; callers should not wait for all that others do."""
+
 MAX_QUEUE = 10_000
 """How many operations wait for the writer at most; further ones are refused, so that memory and answers stay bounded."""
 LONGEST_RETRY_AFTER_SECONDS = 30.0
@@ -103,6 +106,8 @@ class Writer:
     chance: Chance
     timekeeper: Timekeeper
     hooks: Hooks = field(default_factory=Hooks)
+    follow_up: Callable[[], Operation[Any] | None] = lambda: None
+    """What is left to do after a batch, in a transaction of its own, before the batch is answered."""
     max_queue: int = MAX_QUEUE
     metrics: CommitMetrics = field(default_factory=CommitMetrics)
     _queue: deque[_Waiting] = field(default_factory=deque)
@@ -232,6 +237,10 @@ class Writer:
             if log.isEnabledFor(logging.DEBUG):
                 log.debug("a batch begins", extra={"operations": [name_of(type(each.operation)) for each in batch]})
             outcomes = self.execute([waiting.operation for waiting in batch])
+            for _ in range(MOST_FOLLOW_UPS):
+                if (left := self.follow_up()) is None:
+                    break
+                self.execute([left])
             self._measure(batch, outcomes, began)
             _deliver(batch, outcomes)
 

@@ -9,8 +9,9 @@ the databases differ. Nothing here decides anything.
 
 A `Transaction` belongs to the one writer of its store; a store may have many readers. A transaction that changes anything in a
 run first locks the row of the run. Runs are locked in the order of their ids, workers after runs, breakers after workers. What
-is read below a locked run stays true. Where this order cannot be kept (a claim that waits for a run, an allocation), one of two
-transactions that wait for each other is ended by the database, and the engine tries again.
+is read below a locked run stays true. An allocation cannot keep this order, so it passes over what is locked (`try_lock_…`).
+Where that does not help (a claim that waits for a run), one of two transactions that wait for each other is ended by the
+database, and the engine tries again.
 """
 
 from __future__ import annotations
@@ -109,8 +110,11 @@ class Reader(ABC):
         return self._all(Run, "list_runs", tenant=tenant, phase=phase, after=after, limit=limit)
 
     def list_tasks(self, tenant: str, run_id: str) -> list[Task]:
-        """The tasks of a run, without their payloads."""
         return self._all(Task, "list_tasks", tenant=tenant, run_id=run_id)
+
+    def list_tasks_in_brief(self, tenant: str, run_id: str) -> list[Task]:
+        """The tasks of a run, without their payloads."""
+        return self._all(Task, "list_tasks_in_brief", tenant=tenant, run_id=run_id)
 
     def count_tasks(self, tenant: str, run_ids: Collection[str]) -> list[tuple[str, str, str | None, int]]:
         """(run, phase, outcome, count) of the tasks of these runs."""
@@ -387,9 +391,13 @@ class Transaction(Reader):
     def insert_runs(self, runs: Sequence[Run]) -> None:
         self._write("insert_runs", runs)
 
-    def list_allocatable_runs(self, limit: int) -> list[str]:
-        """Runs that wait for allocated workers, or have lost some of them; the oldest first."""
-        return self._column("list_allocatable_runs", limit=limit)
+    def try_lock_run(self, run_id: str) -> Run | None:
+        """Lock a run, unless another transaction has locked it."""
+        return self._one(Run, "try_lock_run", id=run_id)
+
+    def list_allocatable_runs(self, limit: int) -> list[tuple[str, str]]:
+        """(id, tenant) of runs that wait for allocated workers, or have lost some of them; the oldest first."""
+        return self._rows("list_allocatable_runs", limit=limit)
 
     def assess_runs(self, run_ids: Collection[str]) -> list[Situation]:
         return self._of(Situation, "assess_runs", run_ids)
@@ -468,6 +476,10 @@ class Transaction(Reader):
     def lock_workers(self, worker_ids: Collection[str]) -> list[Worker]:
         return self._of(Worker, "lock_workers", worker_ids)
 
+    def try_lock_workers(self, worker_ids: Collection[str], limit: int) -> list[Worker]:
+        """Lock the first of these workers that no other transaction has locked."""
+        return self._all(Worker, "try_lock_workers", ids=self._list(worker_ids), limit=limit) if worker_ids else []
+
     def insert_workers(self, workers: Sequence[Worker]) -> None:
         self._write("insert_workers", workers)
 
@@ -488,9 +500,9 @@ class Transaction(Reader):
         """Whether any worker has sent a heartbeat in this interval."""
         return bool(self._value("was_heard", after=self._from_instant(after), until=self._from_instant(until)))
 
-    def find_free_workers(self, tenant: str, limit: int) -> list[str]:
-        """Workers that serve this tenant, may take tasks, hold none and are allocated to no run."""
-        return self._column("find_free_workers", tenant=tenant, limit=limit)
+    def find_free_workers(self, tenant: str, limit: int, capabilities: Collection[str] = ()) -> list[str]:
+        """Workers with these capabilities that serve this tenant, may take tasks, hold none and are allocated to no run."""
+        return self._column("find_free_workers", tenant=tenant, limit=limit, needed=to_json(capabilities))
 
     def find_run_workers(self, run_ids: Collection[str]) -> list[str]:
         return self._column_of("find_run_workers", run_ids)

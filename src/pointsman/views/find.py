@@ -40,7 +40,7 @@ async def find_run(engine: TenantEngine, name: str | None) -> Run:
 
 
 async def find_task(engine: TenantEngine, run: Run, name: str) -> Task:
-    tasks = await engine.list_tasks(run.id)
+    tasks = await engine.list_tasks_in_brief(run.id)
     found = [task for task in tasks if name in (task.name, task.id)] or [task for task in tasks if is_part(name, task.id)]
     if len(found) == 1:
         return found[0]

@@ -93,7 +93,7 @@ class Progress:
     async def _find_name(self, task_id: str) -> tuple[str, int]:
         """Names are read all at once, since many tasks are added together."""
         if task_id not in self._names:
-            self._names = {task.id: (task.name, task.position) for task in await self.engine.list_tasks(self.run_id)}
+            self._names = {task.id: (task.name, task.position) for task in await self.engine.list_tasks_in_brief(self.run_id)}
         return self._names.get(task_id, (task_id, 0))
 
 

@@ -84,7 +84,7 @@ def takes_tasks(worker: Worker) -> bool:
 
 
 async def load_run(engine: TenantEngine, run: Run) -> RunRecords:
-    tasks = await engine.list_tasks(run.id)
+    tasks = await engine.list_tasks_in_brief(run.id)
     dependencies: dict[str, list[str]] = {}
     dependents: dict[str, list[str]] = {}
     for each in await engine.list_dependencies(run.id):

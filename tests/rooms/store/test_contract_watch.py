@@ -129,6 +129,16 @@ def test_workers_are_free_when_they_may_claim_hold_nothing_and_are_not_allocated
         assert begun.find_free_workers(ACME, 1) == [idle.id]
 
 
+def test_free_workers_have_every_capability_that_is_needed(db: StoreFixture) -> None:
+    able = {words: db.bring(db.put(db.worker(capabilities=words)), "IDLE").id for words in ("[]", '["gpu"]', '["arm","gpu"]')}
+    none, gpu, both = able.values()
+    with db.transaction() as begun:
+        assert begun.find_free_workers(ACME, 9) == [none, gpu, both]
+        assert begun.find_free_workers(ACME, 9, ["gpu"]) == [gpu, both]
+        assert begun.find_free_workers(ACME, 9, ("gpu", "arm")) == [both]
+        assert begun.find_free_workers(ACME, 9, ["docker"]) == []
+
+
 def test_a_worker_whose_task_has_ended_is_free_again(db: StoreFixture) -> None:
     worker = db.bring(db.put(db.worker()), "BUSY")
     task = db.bring(db.put_task(), "RUNNING", worker_id=worker.id)

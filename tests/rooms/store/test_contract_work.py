@@ -74,8 +74,8 @@ def test_runs_that_wait_for_allocated_workers_are_listed_oldest_first(db: StoreF
     db.put(db.run("supervised.job", allocates=True))
     db.bring(db.put(db.run(allocates=True)), "CANCELED")
     with db.transaction() as begun:
-        assert begun.list_allocatable_runs(9) == [old.id, young.id]
-        assert begun.list_allocatable_runs(1) == [old.id]
+        assert begun.list_allocatable_runs(9) == [(old.id, ACME), (young.id, ACME)]
+        assert begun.list_allocatable_runs(1) == [(old.id, ACME)]
 
 
 def test_a_run_that_has_lost_allocated_workers_is_listed_again(db: StoreFixture) -> None:
@@ -84,7 +84,7 @@ def test_a_run_that_has_lost_allocated_workers_is_listed_again(db: StoreFixture)
     for run in (robbed, complete, complete, shared):
         db.put(db.worker(run_id=run.id))
     with db.transaction() as begun:
-        assert begun.list_allocatable_runs(9) == [robbed.id]
+        assert begun.list_allocatable_runs(9) == [(robbed.id, ACME)]
 
 
 class Like(NamedTuple):
@@ -158,22 +158,20 @@ def test_a_run_opens_and_closes_its_tasks(db: StoreFixture) -> None:
             begun.open_runs([shut.id, wide.id], is_open=is_open)
         with db.store.read() as reader:
             for run, expected in ((shut, is_open), (wide, is_open), (other, True)):
-                listed = [replace(task, run_open=expected, payload=None) for task in rows[run.id]]
-                assert reader.list_tasks(ACME, run.id) == listed
+                assert reader.list_tasks(ACME, run.id) == [replace(task, run_open=expected) for task in rows[run.id]]
 
 
 # Tasks.
 
 
-def test_tasks_are_listed_in_the_order_of_their_run_without_payloads(db: StoreFixture) -> None:
+def test_tasks_are_listed_in_the_order_of_their_run(db: StoreFixture) -> None:
     run = db.put(db.run())
     last, first, tie = (db.put_task(run, position=position, payload=WORDS) for position in (7, -1, 7))
     db.put_task()
     with db.store.read() as reader:
-        assert reader.list_tasks(ACME, run.id) == [replace(task, payload=None) for task in (first, last, tie)]
-        found = reader.find_task(ACME, last.id)
-        assert found
-        assert found.payload == WORDS
+        assert reader.list_tasks(ACME, run.id) == [first, last, tie]
+        in_brief = [replace(task, payload=None) for task in (first, last, tie)]
+        assert reader.list_tasks_in_brief(ACME, run.id) == in_brief
 
 
 def test_tasks_are_selected_without_payload_and_output(db: StoreFixture) -> None:

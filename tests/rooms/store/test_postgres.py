@@ -32,7 +32,7 @@ from pointsman.store.postgres import store as postgres
 from pointsman.store.postgres.connections import explain, show
 from pointsman.store.postgres.listener import EVERYTHING
 from pointsman.store.postgres.store import MIGRATION_LOCK, PostgresStore, PostgresTransaction
-from pointsman.store.rows import Breaker, Entity, Run, Task, Timer
+from pointsman.store.rows import Breaker, Entity, Run, Task, Timer, Worker
 from pointsman.world import RandomIds, World
 
 AT = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
@@ -538,6 +538,26 @@ def test_the_tasks_of_a_locked_run_are_skipped(store: PostgresStore, other: Post
     assert begun.select_allocated("run_2", [1], 1) == []
     assert set(second.find_claimable_runs("acme", [1], 5)) == {"run_1", "run_2"}
     begun.rollback()
+    second.rollback()
+
+
+def test_an_allocation_passes_over_what_others_have_locked(store: PostgresStore, other: PostgresStore) -> None:
+    prepare(store)
+    insert_run(store, "run_1")
+    begun, second = store.begin(), other.begin()
+    begun.insert_machine(load_machine("standard.worker"), fingerprint="f", definition="d")
+    law: dict[str, Any] = {"tenant": "acme", "machine_id": 3, "state": "INITIALIZING", "phase": "held", "entered_at": AT}
+    law |= {"created_at": AT, "name": "bob", "lifecycle": "standard", "heartbeat_at": AT}
+    begun.insert_workers([Worker(**law, id=f"worker_{number}") for number in range(4)])
+    begun.commit()
+    begun = store.begin()
+    names = [worker.id for worker in begun.lock_workers(["worker_0", "worker_2"])]
+    assert [worker.id for worker in second.try_lock_workers(["worker_3", *names, "worker_1"], 2)] == ["worker_1", "worker_3"]
+    assert begun.try_lock_run("run_1")
+    assert begun.try_lock_run("run_1"), "its own lock"
+    assert second.try_lock_run("run_1") is None
+    begun.rollback()
+    assert second.try_lock_run("run_1")
     second.rollback()
 
 

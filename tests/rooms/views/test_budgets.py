@@ -81,3 +81,4 @@ async def test_views_keep_to_their_budgets_however_much_there_is(database_url: s
                 with counting(engine, monkeypatch) as asked:
                     assert await view(engine, run), name
                 assert len(asked) == budget, (name, number, asked)
+                assert "list_tasks" not in asked, f"{name} reads payloads"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import signal
 import threading
 from contextlib import suppress
@@ -309,6 +310,46 @@ async def test_engines_that_signal_the_same_runs_in_any_order_do_not_hurt_each_o
             )
             assert len(answers) == 10
         assert {run.state for run in await one.list_runs()} == {"RUNNING"}
+
+
+async def gang_up(engine: Engine, name: str, jobs: int, waiting: set[str]) -> None:
+    """Workers, and jobs that want two of them each, until all jobs of all engines are done."""
+
+    async def work(worker: str) -> None:
+        while not over.is_set():
+            for claim in await engine.claim_tasks(worker, wait_seconds=0.05):
+                await engine.complete_task(claim.task_id, claim.epoch)
+
+    over = asyncio.Event()
+    rows = [await engine.register_worker(f"{name} {number}", lifecycle="supervised", lease_seconds=600) for number in range(2)]
+    async with asyncio.TaskGroup() as group:
+        for row in rows:
+            group.create_task(work(row.id))
+        runs = []
+        for number in range(jobs):
+            tasks = tuple(NewTask(name=f"t{each}") for each in range(2))
+            new = NewRun(name=f"{name} {number}", tasks=tasks, lifecycle="supervised", worker_count=2)
+            runs.append((await engine.submit_run(new)).id)
+        while any(run.outcome is None for run in await engine.find_runs(runs)):  # noqa: ASYNC110 - others do them
+            await asyncio.sleep(0.02)
+        waiting.remove(name)
+        while waiting:  # noqa: ASYNC110 - the others still need its workers
+            await asyncio.sleep(0.02)
+        over.set()
+
+
+async def test_allocations_of_several_engines_do_not_wait_for_each_other(postgres_url: str) -> None:
+    with psycopg.connect(postgres_url, autocommit=True) as administrator:
+        database = administrator.info.dbname
+        administrator.execute(f"ALTER DATABASE {database} SET deadlock_timeout = '10ms'".encode())
+    async with contextlib.AsyncExitStack() as stack:
+        engines = {name: await stack.enter_async_context(app.open(postgres_url, keeps=False)) for name in ("a", "b", "c")}
+        waiting = set(engines)
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await asyncio.gather(*(gang_up(engine, name, 12, waiting) for name, engine in engines.items()))
+    with psycopg.connect(postgres_url, autocommit=True) as administrator:  # a session reports its deadlocks when it ends
+        deadlocks = "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()"
+        assert administrator.execute(deadlocks).fetchall() == [(0,)]
 
 
 # the server

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import ClassVar
 
-from pointsman.engine import doctor, timers
+from pointsman.engine import doctor, timers, workers
 from pointsman.engine.doctor import Diagnosis
 from pointsman.engine.operation import Operation
 from pointsman.engine.work import Work
@@ -65,6 +65,19 @@ class StoreSeal(Operation[bool], frozen=True):
     def decide(self, work: Work) -> Callable[[], bool]:
         stored = work.transaction.insert_seal(self.seal)
         return lambda: stored
+
+
+class Allocate(Operation[None], frozen=True):
+    """Allocate workers to runs that another transaction had locked, or whose workers it had locked."""
+
+    shares_transaction: ClassVar[bool] = False
+    is_bounded: ClassVar[bool] = False
+
+    run_ids: tuple[str, ...]
+
+    def decide(self, work: Work) -> Callable[[], None]:
+        workers.lock_for_allocation(work, self.run_ids)
+        return lambda: None
 
 
 class NoteDuty(Operation[None], frozen=True):

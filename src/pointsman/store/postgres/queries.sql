@@ -10,6 +10,12 @@ SELECT {run} FROM run
 -- name: lock_workers
 SELECT {worker} FROM worker WHERE id IN :ids ORDER BY id FOR NO KEY UPDATE
 
+-- name: try_lock_run
+SELECT {run} FROM run WHERE id = :id FOR NO KEY UPDATE SKIP LOCKED
+
+-- name: try_lock_workers
+SELECT {worker} FROM worker WHERE id IN :ids ORDER BY id LIMIT :limit FOR NO KEY UPDATE SKIP LOCKED
+
 -- name: lock_breakers
 SELECT {breaker} FROM breaker WHERE tenant = :tenant AND tool IN :tools ORDER BY id FOR NO KEY UPDATE
 
@@ -131,12 +137,12 @@ SELECT {worker} FROM worker
 -- The tenant's own ones by worker_alive, the shared ones by worker_shared: with OR
 -- between them all workers would be read.
 SELECT id FROM worker
- WHERE tenant = :tenant AND phase IN ('queued', 'active') AND NOT missing AND run_id IS NULL
+ WHERE tenant = :tenant AND phase IN ('queued', 'active') AND NOT missing AND run_id IS NULL AND capabilities::jsonb @> :needed::jsonb
    AND NOT EXISTS (SELECT 1 FROM task WHERE attempt_worker_id = worker.id AND current_attempt IS NOT NULL)
  UNION ALL
 SELECT id FROM worker
  WHERE serves <> '[]' AND tenant <> :tenant AND (serves = '"all"' OR serves::jsonb ? :tenant)
-   AND phase IN ('queued', 'active') AND NOT missing AND run_id IS NULL
+   AND phase IN ('queued', 'active') AND NOT missing AND run_id IS NULL AND capabilities::jsonb @> :needed::jsonb
    AND NOT EXISTS (SELECT 1 FROM task WHERE attempt_worker_id = worker.id AND current_attempt IS NOT NULL)
  ORDER BY id LIMIT :limit
 

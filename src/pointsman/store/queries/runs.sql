@@ -23,7 +23,7 @@ SELECT {run} FROM run
 INSERT INTO {new run}
 
 -- name: list_allocatable_runs
-SELECT id FROM run
+SELECT id, tenant FROM run
  WHERE allocates AND phase IN ('queued', 'active')
    AND (phase = 'queued' OR (SELECT count(*) FROM worker WHERE worker.run_id = run.id) < worker_count)
  ORDER BY created_at, id LIMIT :limit

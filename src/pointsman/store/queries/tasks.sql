@@ -2,6 +2,9 @@
 SELECT {task} FROM task WHERE id = :id AND tenant = :tenant
 
 -- name: list_tasks
+SELECT {task} FROM task WHERE run_id = :run_id AND tenant = :tenant ORDER BY position, id
+
+-- name: list_tasks_in_brief
 -- Without payloads: a run may have thousands of them, a megabyte each.
 SELECT {task_in_brief}, NULL, output FROM task WHERE run_id = :run_id AND tenant = :tenant ORDER BY position, id
 

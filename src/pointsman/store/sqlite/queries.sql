@@ -9,6 +9,12 @@ SELECT {run} FROM run
 -- name: lock_workers
 SELECT {worker} FROM worker WHERE id IN :ids ORDER BY id
 
+-- name: try_lock_run
+SELECT {run} FROM run WHERE id = :id
+
+-- name: try_lock_workers
+SELECT {worker} FROM worker WHERE id IN :ids ORDER BY id LIMIT :limit
+
 -- name: lock_breakers
 SELECT {breaker} FROM breaker WHERE tenant = :tenant AND tool IN :tools ORDER BY id
 
@@ -84,11 +90,13 @@ SELECT {worker} FROM worker
 SELECT id FROM worker
  WHERE tenant = :tenant AND phase <> 'done'
    AND phase IN ('queued', 'active') AND NOT missing AND run_id IS NULL
+   AND NOT EXISTS (SELECT value FROM json_each(:needed) EXCEPT SELECT value FROM json_each(capabilities))
    AND NOT EXISTS (SELECT 1 FROM task WHERE attempt_worker_id = worker.id AND current_attempt IS NOT NULL)
  UNION ALL
 SELECT id FROM worker
  WHERE serves <> '[]' AND tenant <> :tenant AND (serves = '"all"' OR EXISTS (SELECT 1 FROM json_each(serves) WHERE value = :tenant))
    AND phase IN ('queued', 'active') AND NOT missing AND run_id IS NULL
+   AND NOT EXISTS (SELECT value FROM json_each(:needed) EXCEPT SELECT value FROM json_each(capabilities))
    AND NOT EXISTS (SELECT 1 FROM task WHERE attempt_worker_id = worker.id AND current_attempt IS NOT NULL)
  ORDER BY id LIMIT :limit
 
