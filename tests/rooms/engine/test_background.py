@@ -32,7 +32,7 @@ async def until(condition: Any) -> None:
 
 async def test_the_duties_of_the_engine_have_names_and_figures(database_url: str) -> None:
     async with app.open(database_url) as engine:
-        assert set(engine.duty_metrics) == {"timers", "worker-expiry", "key-purge"}
+        assert set(engine.duty_metrics) == {"timers", "worker-expiry", "key-purge", "seal"}
         await submit(engine, NewTask(name="a", gate=True, approval_seconds=0.05))
         timers = engine.duty_metrics["timers"]
         await until(lambda: timers.done)

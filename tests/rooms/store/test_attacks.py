@@ -224,6 +224,18 @@ def test_a_row_keeps_its_rowid(sqlite: StoreFixture, kind: str) -> None:
     assert sqlite.prompt.ask(f"SELECT id FROM {kind} ORDER BY id") == before
 
 
+def test_a_trigger_of_a_temporary_table_writes_no_line(sqlite: StoreFixture) -> None:
+    sqlite.prompt.ask("CREATE TEMPORARY TABLE bait (x)")
+    sqlite.prompt.ask(
+        "CREATE TEMPORARY TRIGGER bite AFTER INSERT ON bait BEGIN "
+        "INSERT INTO transition (tenant, kind, entity_id, revision, machine_id, to_state, trigger, severity, at) "
+        "VALUES ('acme', 'run', 'run_forged', 0, 1, 'SUCCEEDED', 'complete', 'info', 0); END"
+    )
+    with pytest.raises(Refused, match="only the law writes"):
+        sqlite.prompt.ask("INSERT INTO bait VALUES (1)")
+    sqlite.prompt.ask("DROP TABLE bait")
+
+
 # Only on PostgreSQL.
 
 FORGED = """
@@ -270,6 +282,39 @@ def test_nobody_else_uses_the_functions_of_the_law(postgres: StoreFixture) -> No
             b"AND has_function_privilege(oid, 'EXECUTE')"
         ).fetchone() or (None,)
         assert definer is None, "a function that runs as the owner is for nobody else"
+
+
+FORBIDDEN = {
+    # to every role that may write to all tables
+    "an illegal move": "UPDATE run SET state = 'SUCCEEDED' WHERE id = %(run)s",
+    "another name": "UPDATE run SET name = 'x' WHERE id = %(run)s",
+    "another actor": "UPDATE run SET actor = 'x' WHERE id = %(run)s",
+    "another output": "UPDATE task SET output = 'x' WHERE id = %(task)s",
+    "another payload": "UPDATE task SET payload = 'x' WHERE id = %(task)s",
+    "a claim without a worker": "UPDATE task SET state = 'RUNNING' WHERE id = %(task)s",
+    "no run": "DELETE FROM run WHERE id = %(run)s",
+    "another trail": "UPDATE transition SET actor = 'x'",
+    "no trail": "DELETE FROM transition",
+    "another attempt": "UPDATE attempt SET cost_usd = 0",
+    "another rule": "UPDATE rule SET to_state = from_state",
+    "no dependency": "DELETE FROM dependency",
+    "no seal": "DELETE FROM seal",
+    "metadata that is no object": "UPDATE run SET revision = 1, state = 'RUNNING', metadata = '[' WHERE id = %(run)s",
+    "a switch": "SET session_replication_role = replica",
+    "no law": "ALTER TABLE run DISABLE TRIGGER USER",
+    "no table": "DROP TABLE notice",
+}
+
+
+def test_an_ordinary_role_gets_no_further(postgres: StoreFixture) -> None:
+    run = postgres.put(postgres.run())
+    task = postgres.bring(postgres.put_task(run), "QUEUED")
+    refusals = (psycopg.errors.RaiseException, psycopg.errors.InsufficientPrivilege, psycopg.errors.CheckViolation)
+    with ordinary_role(postgres) as session:
+        for statement in FORBIDDEN.values():
+            with pytest.raises(refusals):
+                session.execute(statement.encode(), {"run": run.id, "task": task.id} if "%(" in statement else None)
+    assert [find(postgres.store, row) for row in (run, task)] == [run, task]
 
 
 def test_an_ordinary_role_moves_what_a_rule_allows(postgres: StoreFixture) -> None:

@@ -617,6 +617,15 @@ FORGERIES = {
     "a line is rewritten": ("transition", "UPDATE transition SET to_state = 'PAUSED' WHERE revision = 1", "does not continue"),
     "a line is deleted": ("transition", "DELETE FROM transition WHERE revision = 1", "does not continue"),
     "the last line is deleted": ("transition", "DELETE FROM transition WHERE revision = 2", "differs from the last line"),
+    "a line is added": (
+        "transition",
+        (
+            "INSERT INTO transition (tenant, kind, entity_id, revision, machine_id, from_state, to_state, trigger, severity, at) "
+            "SELECT tenant, kind, entity_id, 3, machine_id, 'FAILED', 'RUNNING', 'retry', severity, at FROM transition "
+            "WHERE kind = 'run' AND revision = 2"
+        ),
+        "differs from the last line",
+    ),
     "its actor is rewritten": ("run", "UPDATE run SET actor = 'mallory'", "differs from the last line"),
     "a trigger is rewritten": ("transition", "UPDATE transition SET trigger = 'magic' WHERE revision = 1", "no rule"),
     "a line is about nothing": ("transition", "UPDATE transition SET entity_id = entity_id || 'x'", "there is no such run"),

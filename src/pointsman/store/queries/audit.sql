@@ -53,6 +53,7 @@ SELECT kind, id, 'its row differs from the last line of its audit trail'
                       AND transition.actor IS NOT DISTINCT FROM entity.actor
                       AND transition.metadata IS NOT DISTINCT FROM entity.metadata
                       AND (entity.revision = 0 OR at = entered_at))
+    OR EXISTS (SELECT 1 FROM transition WHERE entity_id = entity.id AND transition.revision > entity.revision)
 UNION ALL
 SELECT 'task', id, 'it has had ' || begun || ' attempts that have ended, but ' || stored || ' are stored'
   FROM (SELECT id, epoch - CASE WHEN current_attempt IS NULL THEN 0 ELSE 1 END AS begun,
