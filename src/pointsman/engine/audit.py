@@ -14,9 +14,8 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from datetime import datetime
-from typing import Any
 
 import msgspec
 
@@ -47,10 +46,11 @@ def take_seal(reader: Reader, now: datetime) -> Seal | None:
     """The next link of the chain; None when everything that is settled is sealed."""
     last, end = reader.last_seal(), read_position(reader.last_position())
     previous = last.position if last else 0
-    rows = reader.read_trail(previous, end, BATCH)
-    if not rows:
+    trail = reader.read_trail(previous, end, BATCH)
+    if trail is None:
         return None
-    return Seal(position=rows[-1][0], previous=previous, digest=_digest(last, rows), sealed_at=now)
+    position, lines = trail
+    return Seal(position=position, previous=previous, digest=_digest(last, lines), sealed_at=now)
 
 
 def audit(reader: Reader, expected: str | None = None) -> AuditReport:
@@ -69,8 +69,8 @@ def _check_seals(reader: Reader, expected: str | None) -> Iterator[Diagnosis]:
     is_found = False
     while seals := reader.list_seals(last.position if last else 0, BATCH):
         for seal in seals:
-            rows = reader.read_trail(seal.previous, seal.position, BATCH + 1)
-            if seal.previous != (last.position if last else 0) or _digest(last, rows) != seal.digest:
+            _, lines = reader.read_trail(seal.previous, seal.position, seal.position - seal.previous) or (0, b"")
+            if seal.previous != (last.position if last else 0) or _digest(last, lines) != seal.digest:
                 yield _broken(seal)
             is_found |= f"{seal.position}:{seal.digest}" == expected
             last = seal
@@ -84,8 +84,8 @@ def _check_seals(reader: Reader, expected: str | None) -> Iterator[Diagnosis]:
         )
 
 
-def _digest(last: Seal | None, rows: Sequence[tuple[Any, ...]]) -> str:
-    return hashlib.sha256((last.digest if last else "").encode() + msgspec.json.encode(rows)).hexdigest()
+def _digest(last: Seal | None, lines: bytes) -> str:
+    return hashlib.sha256((last.digest if last else "").encode() + b"\n" + lines).hexdigest()
 
 
 def _broken(seal: Seal) -> Diagnosis:

@@ -243,9 +243,10 @@ class Reader(ABC):
         """The seals of the audit trail after a position, in their order."""
         return self._all(Seal, "list_seals", after=after, limit=limit)
 
-    def read_trail(self, after: int, end: int, limit: int) -> list[tuple[Any, ...]]:
-        """The transitions of all tenants between two positions, as the database stores them; each begins with its position."""
-        return self._rows("read_trail", after=after, end=end, limit=limit)
+    def read_trail(self, after: int, end: int, limit: int) -> tuple[int, bytes] | None:
+        """The last position, and one line of JSON for each transition of any tenant after a position; None without any."""
+        ((last, text),) = self._rows("read_trail", after=after, end=end, limit=limit)
+        return None if last is None else (last, text if isinstance(text, bytes) else text.encode())
 
     def list_broken_trails(self) -> list[tuple[str, str, str]]:
         """(kind, id, description) of every entity that its audit trail does not explain."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace as with_fields
 from datetime import timedelta
@@ -595,11 +596,14 @@ def test_the_trail_is_read_in_its_order_with_the_rows_of_all_tenants(db: StoreFi
     mine, theirs = db.put(db.run()), db.put(db.run(tenant=db.tenant(GLOBEX)))
     db.move(mine, "RUNNING", reason=WORDS)
     with db.store.read() as reader:
-        first, second, third = rows = reader.read_trail(0, 10**9, 9)
+        last, lines = reader.read_trail(0, 10**9, 9) or (0, b"")
+        first, second, third = rows = [json.loads(line) for line in lines.splitlines()]
         assert [row[3] for row in rows] == [mine.id, theirs.id, mine.id]
         assert WORDS in third
-        assert reader.read_trail(first[0], second[0], 9) == [second]
-        assert reader.read_trail(0, 10**9, 1) == [first]
+        assert last == third[0]
+        assert reader.read_trail(first[0], second[0], 9) == (second[0], lines.splitlines()[1])
+        assert reader.read_trail(0, 10**9, 1) == (first[0], lines.splitlines()[0])
+        assert reader.read_trail(last, 10**9, 9) is None
 
 
 def test_the_rows_of_the_law_are_listed(db: StoreFixture) -> None:
@@ -620,7 +624,8 @@ FORGERIES = {
     "a line is added": (
         "transition",
         (
-            "INSERT INTO transition (tenant, kind, entity_id, revision, machine_id, from_state, to_state, trigger, severity, at) "
+            "INSERT INTO transition "
+            "(tenant, kind, entity_id, revision, machine_id, from_state, to_state, trigger, severity, at) "
             "SELECT tenant, kind, entity_id, 3, machine_id, 'FAILED', 'RUNNING', 'retry', severity, at FROM transition "
             "WHERE kind = 'run' AND revision = 2"
         ),

@@ -721,7 +721,7 @@ def test_a_legal_update_by_hand_is_audited_and_completed(postgres_url: str, stor
         ("UPDATE task SET state = 'CANCELED', revision = 7", r"QUEUED -> CANCELED"),
         ("UPDATE task SET state = 'CANCELED', revision = 2, trigger = 'shrug'", r"QUEUED -> CANCELED : shrug \(allowed: CANC"),
         ("UPDATE task SET phase = 'held'", "only a move changes the phase of a task"),
-        ("UPDATE task SET epoch = 1", "only a move changes the worker, attempt, epoch"),
+        ("UPDATE task SET epoch = 1", "only a move changes the worker, attempt and epoch"),
         (
             "UPDATE task SET revision = revision + 1, actor = 'sql'",
             "no rule of machine standard.task 2 allows run_1_task_0 to move",

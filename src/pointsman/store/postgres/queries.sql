@@ -186,5 +186,15 @@ SELECT kind, entity.id, state, entered_at
 -- What the clock shows, and its correction, if there is one.
 SELECT clock_timestamp(), clock.* FROM (VALUES (0)) AS now LEFT JOIN clock ON true
 
+-- name: read_trail
+-- One text for thousands of rows: to send each row and read it in Python would take ten times as long. An instant is a number, because its text
+-- depends on the session. How long a state lasted follows from the rest.
+SELECT max(position), string_agg(line, E'\n' ORDER BY position)
+  FROM (SELECT position, json_build_array(position, tenant, kind, entity_id, revision, run_id, machine_id, from_state, to_state, trigger,
+                                          severity, reason, actor, metadata, (extract(epoch FROM at) * 1000000)::bigint)::text AS line
+          FROM transition
+         WHERE position > :after AND position <= :end
+         ORDER BY position LIMIT :limit) AS trail
+
 -- name: create_migrations
 CREATE TABLE migration (number integer PRIMARY KEY, name text NOT NULL, applied_at timestamptz NOT NULL)

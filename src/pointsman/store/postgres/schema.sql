@@ -350,9 +350,10 @@ CREATE UNIQUE INDEX transition_of_entity ON transition (entity_id, revision);
 --
 -- Every role of the database can take advisory locks. So such a lock counts only if its transaction also holds the lock that it needs to
 -- write to `transition`: only roles that may write can take that one.
-CREATE FUNCTION stream_lock() RETURNS bigint LANGUAGE sql STABLE SET search_path FROM CURRENT AS $$
-    SELECT (hashtext(current_schema()) & 32767)::bigint << 48
-$$;
+CREATE FUNCTION stream_lock() RETURNS bigint LANGUAGE plpgsql STABLE SET search_path FROM CURRENT AS $$
+BEGIN
+    RETURN (hashtext(current_schema()) & 32767)::bigint << 48;
+END $$;
 
 -- The key stays the same for the whole transaction, so that it needs one lock. Every session can set pointsman.announced to whatever it
 -- likes. So the lock is taken again for each statement, which costs nothing, and a key that is too large does not count.
@@ -708,43 +709,45 @@ CREATE TRIGGER breaker_phase_follows_state AFTER UPDATE OF phase, outcome ON bre
     WHEN (new.revision = old.revision AND (new.phase <> old.phase OR new.outcome IS DISTINCT FROM old.outcome))
     EXECUTE FUNCTION phase_follows_state();
 
--- The cause of a state, its times and the output come with the move.
+-- The cause of a state, its times and the output come with the move. So do the worker of a task, its attempt and its epoch: only states that
+-- need a worker have one, no attempt ends without its row, and every epoch before the last has its attempt. The comparison is in the function,
+-- because PostgreSQL reads the text of a WHEN again for every statement. For tasks this fires before task_moved_by_hand, which sets some of them.
+CREATE FUNCTION changes_by_a_move() RETURNS trigger LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
+BEGIN
+    IF new.state = old.state
+       AND (new.trigger, new.reason, new.actor, new.metadata, new.entered_at, new.started_at, new.completed_at)
+           IS DISTINCT FROM (old.trigger, old.reason, old.actor, old.metadata, old.entered_at, old.started_at, old.completed_at) THEN
+        RAISE EXCEPTION 'pointsman: only a move changes the times and the cause of a %; change its state instead', TG_TABLE_NAME;
+    END IF;
+    IF TG_TABLE_NAME IN ('run', 'task') THEN
+        IF new.state = old.state AND new.output IS DISTINCT FROM old.output THEN
+            RAISE EXCEPTION 'pointsman: only a move changes the output of a %; change its state instead', TG_TABLE_NAME;
+        END IF;
+    END IF;
+    IF TG_TABLE_NAME = 'task' THEN
+        IF new.epoch <> old.epoch OR new.attempt_worker_id IS DISTINCT FROM old.attempt_worker_id
+           OR (new.worker_id IS DISTINCT FROM old.worker_id AND new.worker_id IS NOT NULL)
+           OR (new.state = old.state
+               AND (new.worker_id, new.current_attempt) IS DISTINCT FROM (old.worker_id, old.current_attempt)) THEN
+            RAISE EXCEPTION 'pointsman: only a move changes the worker, attempt and epoch of a task; change its state instead';
+        END IF;
+    END IF;
+    RETURN new;
+END $$;
+
 CREATE TRIGGER run_changes_by_a_move
     BEFORE UPDATE OF trigger, reason, actor, metadata, entered_at, started_at, completed_at, output ON run FOR EACH ROW
-    WHEN (new.revision = old.revision AND new.state = old.state
-          AND (new.trigger, new.reason, new.actor, new.metadata, new.entered_at, new.started_at, new.completed_at, new.output)
-           IS DISTINCT FROM
-              (old.trigger, old.reason, old.actor, old.metadata, old.entered_at, old.started_at, old.completed_at, old.output))
-    EXECUTE FUNCTION forbid('only a move changes the output, times and cause of a run; change its state instead');
+    WHEN (new.revision = old.revision) EXECUTE FUNCTION changes_by_a_move();
+CREATE TRIGGER task_changes_by_a_move
+    BEFORE UPDATE OF trigger, reason, actor, metadata, entered_at, started_at, completed_at, output, worker_id, attempt_worker_id,
+                     current_attempt, epoch ON task FOR EACH ROW
+    WHEN (new.revision = old.revision) EXECUTE FUNCTION changes_by_a_move();
 CREATE TRIGGER worker_changes_by_a_move
     BEFORE UPDATE OF trigger, reason, actor, metadata, entered_at, started_at, completed_at ON worker FOR EACH ROW
-    WHEN (new.revision = old.revision AND new.state = old.state
-          AND (new.trigger, new.reason, new.actor, new.metadata, new.entered_at, new.started_at, new.completed_at)
-           IS DISTINCT FROM
-              (old.trigger, old.reason, old.actor, old.metadata, old.entered_at, old.started_at, old.completed_at))
-    EXECUTE FUNCTION forbid('only a move changes the times and cause of a worker; change its state instead');
+    WHEN (new.revision = old.revision) EXECUTE FUNCTION changes_by_a_move();
 CREATE TRIGGER breaker_changes_by_a_move
     BEFORE UPDATE OF trigger, reason, actor, metadata, entered_at, started_at, completed_at ON breaker FOR EACH ROW
-    WHEN (new.revision = old.revision AND new.state = old.state
-          AND (new.trigger, new.reason, new.actor, new.metadata, new.entered_at, new.started_at, new.completed_at)
-           IS DISTINCT FROM
-              (old.trigger, old.reason, old.actor, old.metadata, old.entered_at, old.started_at, old.completed_at))
-    EXECUTE FUNCTION forbid('only a move changes the times and cause of a breaker; change its state instead');
--- So do the worker of a task, its attempt and its epoch: only states that need a worker have one, no attempt ends without its row, and every
--- epoch before the last has its attempt. This fires before task_moved_by_hand, which sets some of them.
-CREATE TRIGGER task_changes_by_a_move
-    BEFORE UPDATE OF worker_id, attempt_worker_id, current_attempt, epoch, trigger, reason, actor, metadata, entered_at,
-                     started_at, completed_at, output ON task FOR EACH ROW
-    WHEN (new.revision = old.revision
-          AND (new.epoch <> old.epoch OR new.attempt_worker_id IS DISTINCT FROM old.attempt_worker_id
-               OR (new.worker_id IS DISTINCT FROM old.worker_id AND new.worker_id IS NOT NULL)
-               OR (new.state = old.state
-                   AND (new.worker_id, new.current_attempt, new.trigger, new.reason, new.actor, new.metadata, new.entered_at,
-                        new.started_at, new.completed_at, new.output)
-                    IS DISTINCT FROM
-                       (old.worker_id, old.current_attempt, old.trigger, old.reason, old.actor, old.metadata, old.entered_at,
-                        old.started_at, old.completed_at, old.output))))
-    EXECUTE FUNCTION forbid('only a move changes the worker, attempt, epoch, output, times and cause of a task; change its state instead');
+    WHEN (new.revision = old.revision) EXECUTE FUNCTION changes_by_a_move();
 
 -- Only tasks that have succeeded are no longer waited for. Counts that are too high are the doctor's: they start nothing.
 CREATE FUNCTION task_waits_for_others() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
@@ -875,11 +878,11 @@ BEGIN
 END $$;
 CREATE TRIGGER seal_continues_the_last_one BEFORE INSERT ON seal FOR EACH ROW EXECUTE FUNCTION continues_the_last_one();
 
--- The law writes as the owner of the table, inside of a trigger. A trigger of another role's temporary table writes as that role.
-CREATE FUNCTION comes_by_law() RETURNS trigger LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
+-- The law writes inside of a trigger, as the owner, who may create triggers here. A trigger of another role's temporary table writes as that
+-- role. This runs for every statement, so it sets no search path of its own, and names the schema of all that it uses instead.
+CREATE FUNCTION comes_by_law() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-    IF pg_trigger_depth() < 2
-       OR current_user <> (SELECT pg_catalog.pg_get_userbyid(relowner) FROM pg_catalog.pg_class WHERE oid = TG_RELID) THEN
+    IF pg_catalog.pg_trigger_depth() OPERATOR(pg_catalog.<) 2 OR NOT pg_catalog.has_table_privilege(TG_RELID, 'TRIGGER') THEN
         RAISE EXCEPTION 'pointsman: only the law writes %', TG_ARGV[0];
     END IF;
     RETURN NULL;

@@ -12,13 +12,6 @@ SELECT CAST(:position AS BIGINT), CAST(:previous AS BIGINT), CAST(:digest AS TEX
     ON CONFLICT DO NOTHING
 RETURNING position
 
--- name: read_trail
--- Everything that a seal covers; how long a state lasted follows from the rest.
-SELECT position, tenant, kind, entity_id, revision, run_id, machine_id, from_state, to_state, trigger, severity, reason, actor, metadata, at
-  FROM transition
- WHERE position > :after AND position <= :end
- ORDER BY position LIMIT :limit
-
 -- name: list_broken_trails
 -- Reads the whole audit trail once by transition_of_entity, and probes it once for each entity.
 SELECT kind, entity_id, 'move ' || revision || ' of its audit trail does not continue the one before' AS what

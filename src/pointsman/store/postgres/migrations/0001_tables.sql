@@ -348,9 +348,10 @@ CREATE UNIQUE INDEX transition_of_entity ON transition (entity_id, revision);
 --
 -- Every role of the database can take advisory locks. So such a lock counts only if its transaction also holds the lock that it needs to
 -- write to `transition`: only roles that may write can take that one.
-CREATE FUNCTION stream_lock() RETURNS bigint LANGUAGE sql STABLE SET search_path FROM CURRENT AS $$
-    SELECT (hashtext(current_schema()) & 32767)::bigint << 48
-$$;
+CREATE FUNCTION stream_lock() RETURNS bigint LANGUAGE plpgsql STABLE SET search_path FROM CURRENT AS $$
+BEGIN
+    RETURN (hashtext(current_schema()) & 32767)::bigint << 48;
+END $$;
 
 -- The key stays the same for the whole transaction, so that it needs one lock. Every session can set pointsman.announced to whatever it
 -- likes. So the lock is taken again for each statement, which costs nothing, and a key that is too large does not count.
