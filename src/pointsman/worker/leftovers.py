@@ -19,6 +19,7 @@ from pointsman.engine.engine import Engine
 from pointsman.errors import RequestError, TransitionRefused
 from pointsman.store.contract import Wakeup
 from pointsman.worker import processes, records
+from pointsman.worker.former import find_former
 from pointsman.worker.process_table import Process, carries, list_processes
 from pointsman.world import Sleep
 
@@ -49,9 +50,9 @@ async def end_dead_workers(engine: Engine, directory: Path, sleep: Sleep) -> int
 
 
 async def end_former_attempts(engine: Engine, claim: Claim, directory: Path, sleep: Sleep) -> None:
-    """Kill what former attempts of a task have left running on this machine; fast if the last one was seen to end."""
-    former = {each.epoch: each for each in await engine.list_attempts(claim.task_id) if each.epoch < claim.epoch}
-    if not former or former[max(former)].exit_code is not None:
+    """Kill what former attempts of a task have left running on this machine; fast if all of them were seen to end."""
+    former = find_former(await engine.list_attempts(claim.task_id), claim.epoch)
+    if not former:
         return
     await end_dead_workers(engine, directory, sleep)
     await processes.kill_all(partial(_find_attempts, claim.task_id, former), sleep)

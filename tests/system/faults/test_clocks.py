@@ -6,15 +6,16 @@ own clock, which a function of the same name hides.
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Awaitable, Callable
 from datetime import datetime
 from pathlib import Path
 
-from tests.system.faults.inquest import check_everything
-from tests.system.faults.project import Project, tasks_of
+from tests.system.faults.inquest import check_folding
+from tests.system.faults.project import PATIENCE_SECONDS, Project, tasks_of
 from tests.system.faults.prompt import prompt
 
 from pointsman.engine.engine import Engine
-from pointsman.kernel.machine import Phase
 
 HOUR = 3600
 PROGRAM = """
@@ -70,43 +71,50 @@ class SteppedProject(Project):
             with prompt(self.url) as session:
                 session.ask("UPDATE step SET seconds = :seconds", seconds=seconds)
 
-    async def until_heard(self) -> None:
-        """Until a heartbeat was recorded that was sent after now."""
-        for _ in range(2):
-            before = await self.until(_heartbeat)
-
-            async def is_later(engine: Engine, before: datetime | None = before) -> bool:
-                return await _heartbeat(engine) != before
-
-            await self.until(is_later)
-
 
 async def test_a_worker_keeps_its_tasks_while_the_clock_is_set_to_and_fro(database_url: str, tmp_path: Path) -> None:
     project = SteppedProject(tmp_path, database_url)
     run_id = await project.submit(project.write_flow(FLOW))
-    async with project.start("worker", lease_seconds=2) as worker:
+    async with project.start("worker", lease_seconds=2) as worker, project.engine() as engine:
         await worker.until(lambda: all((tmp_path / f"{name}.1").exists() for name in ("goes_on", "fails")))
         for seconds in (HOUR, -HOUR):
             project.set_clock(seconds)
-            await project.until_heard()
+            await until_heard(engine)
         (tmp_path / "fail").touch()
-        await project.until(lambda engine: _waits_for_retry(engine, run_id))
+        await until_so(lambda: waits_for_retry(engine, run_id))
         project.set_clock(-2 * HOUR)
         await worker.until((tmp_path / "fails.2").exists)
         (tmp_path / "go").touch()
-        await project.until(lambda engine: _is_over(engine, run_id))
-    assert not (tmp_path / "goes_on.2").exists()
-    assert not (tmp_path / "fails.3").exists()
-    await check_everything(project)
+        await until_so(lambda: is_over(engine, run_id))
+        assert not (tmp_path / "goes_on.2").exists()
+        assert not (tmp_path / "fails.3").exists()
+        await check_folding(engine)
 
 
-async def _heartbeat(engine: Engine) -> datetime | None:
-    return next((worker.heartbeat_at for worker in await engine.list_workers() if worker.phase != Phase.DONE), None)
+async def until_so(ask: Callable[[], Awaitable[bool]]) -> None:
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while not await ask():  # noqa: ASYNC110 - it happens in another process
+            await asyncio.sleep(0.02)
 
 
-async def _waits_for_retry(engine: Engine, run_id: str) -> bool:
+async def until_heard(engine: Engine) -> None:
+    """Until a heartbeat was recorded that was sent after now."""
+    for _ in range(2):
+        before = await last_heartbeat(engine)
+
+        async def is_later(before: datetime = before) -> bool:
+            return await last_heartbeat(engine) != before
+
+        await until_so(is_later)
+
+
+async def last_heartbeat(engine: Engine) -> datetime:
+    return max(worker.heartbeat_at for worker in await engine.list_workers())
+
+
+async def waits_for_retry(engine: Engine, run_id: str) -> bool:
     return (await tasks_of(engine, run_id))["fails"].available_at is not None
 
 
-async def _is_over(engine: Engine, run_id: str) -> bool:
+async def is_over(engine: Engine, run_id: str) -> bool:
     return (await engine.get_run(run_id)).state == "SUCCEEDED"

@@ -357,6 +357,7 @@ BUGS = (
         "",
         LEASES,
         TIMERS,
+        BEGINS,
     ),
     _bug(
         "a clock that is set back is not noticed",
@@ -365,6 +366,7 @@ BUGS = (
         ":",
         LEASES,
         TIMERS,
+        BEGINS,
     ),
     _bug(
         "the second correction forgets the first",

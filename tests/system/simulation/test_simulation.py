@@ -9,11 +9,13 @@ from pathlib import Path
 
 import pytest
 from tests.system.simulation.run import run_seed
+from tests.system.simulation.streams import open_streams
 from tests.system.simulation.tally import Tally
 
 ROOT = Path(__file__).parents[3]
 CHUNK = 25
 SEEDS = 100
+STREAM_SEEDS = 10
 FEWEST_EXPLAINED = {"task": 0.16, "key": 0.8, "breaker": 0.8}
 """The share of histories that has to be explained: four fifths of what was. Most tasks are of a lifecycle without a model."""
 
@@ -40,3 +42,11 @@ def tell(seed: int, hash_seed: str) -> bytes:
     environment = {**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, "-m", "tests.system.simulation", "--seed", str(seed), "--trace"]
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, check=True, timeout=120).stdout
+
+
+def test_the_event_stream_goes_on_and_skips_nothing() -> None:
+    with open_streams() as streams:
+        for seed in range(1, STREAM_SEEDS + 1):
+            report, _ = streams.run_seed(seed)
+            assert report is None, report
+        assert streams.run_seed(7) == streams.run_seed(7)
