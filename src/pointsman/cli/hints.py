@@ -92,7 +92,7 @@ class WaitingPrinter:
                 break
 
     async def look(self) -> None:
-        now = self.project.world.clock.now()
+        now = await self.project.engine.now()
         found = await list_waiting(self.project.engine, now, self.project.find_dead(), run_id=self.run_id)
         lines = {
             (each.run_id, why.reason): line for each in found for why, line in self._write_lines(each, now) if self._tells(why)

@@ -126,7 +126,7 @@ class Project:
         return find_dead(self.settings.directory)
 
     async def view_run(self, run_id: str) -> RunView:
-        return await runs.view_run(self.engine, run_id, self.world.clock.now(), self.find_dead())
+        return await runs.view_run(self.engine, run_id, await self.engine.now(), self.find_dead())
 
 
 @asynccontextmanager

@@ -70,7 +70,7 @@ async def show_runs(project: Project, number: int, *, as_json: bool) -> None:
     if as_json:
         echo(show_json(listed[:number]))
         return
-    now = project.world.clock.now()
+    now = await project.engine.now()
     rows = [
         (
             show_state(run.state, run.phase, run.outcome),
@@ -122,7 +122,7 @@ async def show_run(project: Project, name: str, *, show_all: bool, as_json: bool
 
 async def show_failing_duties(project: Project) -> None:
     """Background work that fails, in any process on this database."""
-    now = project.world.clock.now()
+    now = await project.engine.now()
     for duty in await project.engine.list_duty_failures():
         since = show_seconds(max(0.0, (now - duty.failed_at).total_seconds()))
         times = f"failed {count(duty.failures, 'time')} in a row in {duty.process}, the last time {since} ago"
@@ -224,7 +224,7 @@ def show_failures(project: Project, failed: Sequence[TaskView]) -> None:
 
 async def show_workers(project: Project, *, show_all: bool, as_json: bool) -> None:
     """Who is alive, what they hold, and when they were last heard from."""
-    now = project.world.clock.now()
+    now = await project.engine.now()
     listed = await list_workers(project.engine, now, project.find_dead())
     workers = [worker for worker in listed if show_all or worker.phase != Phase.DONE]
     if as_json:

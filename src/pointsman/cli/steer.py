@@ -155,7 +155,7 @@ def tell_what_follows(project: Project, run: RunView, stopped: list[Task]) -> It
 
 
 async def find_possible(project: Project, run: Run, task: Task | None) -> list[NextStep]:
-    return await list_steps(project.engine, run.id, task.id if task else None, project.world.clock.now())
+    return await list_steps(project.engine, run.id, task.id if task else None, await project.engine.now())
 
 
 @dataclass(frozen=True, slots=True)
