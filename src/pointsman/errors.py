@@ -13,6 +13,7 @@
     │   └── RunnerUnusable        an installed runner cannot be loaded
     ├── SettingsInvalid           a setting is unknown or invalid; carries every finding
     ├── TransitionRefused         the machine does not allow the transition; carries the refusal
+    ├── LeaseUncertain            work may not begin before a heartbeat has confirmed its attempt; handled by the worker
     ├── LogUnreadable             the event log cannot be opened or read
     ├── RequestError
     │   ├── RequestInvalid        a request breaks a rule; carries every problem with its path
@@ -57,6 +58,7 @@ __all__ = [
     "KeyReused",
     "LawBroken",
     "LeaseLost",
+    "LeaseUncertain",
     "LifecycleError",
     "LifecycleInvalid",
     "LifecycleUnreadable",
@@ -242,6 +244,10 @@ class LeaseLost(RequestError):
         self.task_id = task_id
         self.epoch = epoch
         super().__init__(f"Attempt {epoch} of {task_id} no longer counts: {why}. End its process; nothing was changed.")
+
+
+class LeaseUncertain(PointsmanError):
+    """The worker was frozen, or too slow: another one may have the task of this attempt."""
 
 
 class WorkerUnavailable(RequestError):

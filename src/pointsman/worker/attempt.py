@@ -21,11 +21,19 @@ from pointsman.engine.claims import Claim
 from pointsman.engine.engine import Engine
 from pointsman.engine.operations.attempts import AttemptReport, ReportAttempt
 from pointsman.engine.submit import NewTask
-from pointsman.errors import LeaseLost, PointsmanError, RequestError, RequestInvalid, StoreError, TransitionRefused
+from pointsman.errors import (
+    LeaseLost,
+    LeaseUncertain,
+    PointsmanError,
+    RequestError,
+    RequestInvalid,
+    StoreError,
+    TransitionRefused,
+)
 from pointsman.kernel.machine import Phase
 from pointsman.store.rows import ZERO_USD
 from pointsman.worker.checks import run_checks
-from pointsman.worker.lease import Lease, LeaseUncertain
+from pointsman.worker.lease import Lease
 from pointsman.worker.pace import Pace
 from pointsman.worker.prepare import Preparation
 from pointsman.worker.records import Record

@@ -13,14 +13,11 @@ import asyncio
 import math
 from collections.abc import Callable
 
+from pointsman.errors import LeaseUncertain
 from pointsman.world import Clock, SystemClock
 
 CERTAIN_LEASES = 0.5
 """The share of a lease in which work may begin without another question. The rest is time to start it."""
-
-
-class LeaseUncertain(Exception):
-    """Too much time has passed since the lease was confirmed."""
 
 
 class Lease:

@@ -51,11 +51,9 @@ async def end_dead_workers(engine: Engine, directory: Path, sleep: Sleep) -> int
 
 async def end_former_attempts(engine: Engine, claim: Claim, directory: Path, sleep: Sleep) -> None:
     """Kill what former attempts of a task have left running on this machine; fast if all of them were seen to end."""
-    former = find_former(await engine.list_attempts(claim.task_id), claim.epoch)
-    if not former:
-        return
-    await end_dead_workers(engine, directory, sleep)
-    await processes.kill_all(partial(_find_attempts, claim.task_id, former), sleep)
+    if epochs := find_former(await engine.list_attempts(claim.task_id), claim.epoch):
+        await end_dead_workers(engine, directory, sleep)
+        await processes.kill_all(partial(_find_attempts, claim.task_id, epochs), sleep)
 
 
 def _find_attempts(task_id: str, epochs: Iterable[int]) -> list[Process]:
