@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import os
 import signal
@@ -13,6 +14,8 @@ from typing import Any
 import pytest
 from hypothesis import settings
 from tests import databases
+
+from pointsman.worker import containment
 
 settings.register_profile("pointsman", deadline=None)
 settings.load_profile("pointsman")
@@ -38,6 +41,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_unconfigure() -> None:
     databases.end_ownership()
+    remove_cgroups()
+
+
+def remove_cgroups() -> None:
+    """Remove those of workers that a test has killed and nobody succeeded; only empty ones can be removed."""
+    own = containment._find_own_cgroup()
+    for folder in own.glob("pointsman-*") if own else ():
+        with contextlib.suppress(OSError):
+            folder.rmdir()
 
 
 @pytest.hookimpl(tryfirst=True)

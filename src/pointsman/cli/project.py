@@ -125,6 +125,12 @@ class Project:
 
         return find_dead(self.settings.directory)
 
+    def list_protections(self) -> dict[str, str]:
+        """By worker of this project and machine: what ends its processes if it is killed."""
+        from pointsman.worker.records import list_protections
+
+        return list_protections(self.settings.directory)
+
     async def view_run(self, run_id: str) -> RunView:
         return await runs.view_run(self.engine, run_id, await self.engine.now(), self.find_dead())
 

@@ -81,7 +81,7 @@ async def run_to_end(project: Project, run: Run, *, after: str | None = None, as
     def say(words: str) -> None:
         view.say(words)
 
-    worker = Worker(engine, project.settings, world, name=worker_name(), run_id=run.id, notify=say)
+    worker = Worker(engine, project.settings, world, name=worker_name(), run_id=run.id, owns_process=True, notify=say)
     view = choose_view(progress, worker.last_line, run.name, as_json=as_json)
     interruption = Interruption()
     log = project.settings.directory / ".state" / "transitions.jsonl"
@@ -100,7 +100,6 @@ async def run_to_end(project: Project, run: Run, *, after: str | None = None, as
     try:
         with divert_logs(say), _signals(project, run, worker, view, interruption):
             await worker.work()
-            processes.end_strays()
     finally:
         for task in others:
             task.cancel()

@@ -225,7 +225,7 @@ def show_failures(project: Project, failed: Sequence[TaskView]) -> None:
 async def show_workers(project: Project, *, show_all: bool, as_json: bool) -> None:
     """Who is alive, what they hold, and when they were last heard from."""
     now = await project.engine.now()
-    listed = await list_workers(project.engine, now, project.find_dead())
+    listed = await list_workers(project.engine, now, project.find_dead(), project.list_protections())
     workers = [worker for worker in listed if show_all or worker.phase != Phase.DONE]
     if as_json:
         echo(show_json(workers))
@@ -242,12 +242,13 @@ async def show_workers(project: Project, *, show_all: bool, as_json: bool) -> No
             f"{show_seconds((now - worker.heartbeat_at).total_seconds())} ago"
             + ("" if worker.alive or worker.phase == Phase.DONE else ", lost"),
             ", ".join(worker.capabilities),
+            worker.protection or "",
             short(worker.id),
             ", ".join(f"{task.name} ({short(task.run_id)})" for task in worker.holds),
         )
         for worker in workers
     ]
-    show_table(("worker", "state", "slots", "heartbeat", "capabilities", "id", "holds"), rows, fits=True)
+    show_table(("worker", "state", "slots", "heartbeat", "capabilities", "protection", "id", "holds"), rows, fits=True)
 
 
 def show_elapsed(entity: EntityView, now: datetime) -> str:

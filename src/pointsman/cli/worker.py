@@ -42,7 +42,7 @@ async def _attend(project: Project, name: str | None, *, as_json: bool) -> int:
     from pointsman.cli.hints import WaitingPrinter
     from pointsman.cli.run import declare_tools
     from pointsman.cli.run_to_end import ENDED, finish_log, leave_soon, worker_name
-    from pointsman.worker import journal, processes
+    from pointsman.worker import journal
     from pointsman.worker.worker import Worker
 
     settings = project.settings
@@ -52,6 +52,7 @@ async def _attend(project: Project, name: str | None, *, as_json: bool) -> int:
         settings,
         project.world,
         name=name or worker_name(),
+        owns_process=True,
         notify=tell,
         note=AttemptPrinter(project.world.clock, as_json=as_json).note,
     )
@@ -78,7 +79,6 @@ async def _attend(project: Project, name: str | None, *, as_json: bool) -> int:
     reasons = asyncio.create_task(WaitingPrinter(project, tell, works=True).keep_telling())
     try:
         await worker.work()
-        processes.end_strays()
     finally:
         reasons.cancel()
         await asyncio.wait({reasons})

@@ -171,6 +171,8 @@ class WorkerView(EntityView, frozen=True, kw_only=True):
     run_id: str | None
     holds: tuple[HeldTask, ...]
     heartbeat_at: datetime
+    protection: str | None
+    """What ends its processes if it is killed: `cgroup`, `mark` or `none`; None for workers of other machines and projects."""
 
 
 def entity_fields(entity: Entity, name: str) -> dict[str, Any]:

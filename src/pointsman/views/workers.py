@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from datetime import datetime
 
 from pointsman.engine.engine import TenantEngine
@@ -11,17 +11,21 @@ from pointsman.store.rows import Task, Worker
 from pointsman.views.sources import Fleet, load_fleet
 from pointsman.views.values import HeldTask, WorkerView, entity_fields
 
+NONE_KNOWN: Mapping[str, str] = {}
 
-async def list_workers(engine: TenantEngine, now: datetime, dead: Collection[str] = ()) -> list[WorkerView]:
-    """Every worker, those that have left included."""
+
+async def list_workers(
+    engine: TenantEngine, now: datetime, dead: Collection[str] = (), protections: Mapping[str, str] = NONE_KNOWN
+) -> list[WorkerView]:
+    """Every worker, those that have left included; `protections` by worker of this machine."""
     fleet = await load_fleet(engine, now, dead)
     held: dict[str | None, list[Task]] = {}
     for task in fleet.held:
         held.setdefault(task.attempt_worker_id, []).append(task)
-    return [_make_worker_view(worker, held.get(worker.id, []), fleet) for worker in fleet.workers.values()]
+    return [_make_worker_view(each, held.get(each.id, []), fleet, protections.get(each.id)) for each in fleet.workers.values()]
 
 
-def _make_worker_view(worker: Worker, holds: list[Task], fleet: Fleet) -> WorkerView:
+def _make_worker_view(worker: Worker, holds: list[Task], fleet: Fleet, protection: str | None) -> WorkerView:
     return WorkerView(
         **entity_fields(worker, worker.name),
         alive=fleet.is_alive(worker.id),
@@ -30,4 +34,5 @@ def _make_worker_view(worker: Worker, holds: list[Task], fleet: Fleet) -> Worker
         run_id=worker.run_id,
         holds=tuple(HeldTask(task.run_id, task.id, task.name) for task in holds),
         heartbeat_at=worker.heartbeat_at,
+        protection=protection,
     )

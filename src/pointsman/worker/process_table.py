@@ -56,6 +56,14 @@ def carries(pid: int, marker: str) -> bool:
     return all(b"\0" + entry.encode() + b"\0" in environ for entry in marker.split("\0"))
 
 
+def read_limit(pid: int, name: str) -> str | None:
+    """A resource limit of a process, the soft one; None if the process has gone."""
+    for line in _read(f"/proc/{pid}/limits").decode("ascii", "replace").splitlines():
+        if line.startswith(name):
+            return line.removeprefix(name).split()[0]
+    return None
+
+
 def list_own_children() -> list[int] | None:
     """The children of the main thread, which also adopts all orphans; None if the kernel does not tell.
 

@@ -21,6 +21,7 @@ import msgspec
 from msgspec import Struct
 
 from pointsman.worker import processes
+from pointsman.worker.containment import NOTHING, Containment, find_marked, kill_cgroup
 from pointsman.worker.process_table import Process, carries, list_processes, read_process
 from pointsman.world import Sleep
 
@@ -39,6 +40,7 @@ class WorkerRecord(Struct, frozen=True):
     """A pid is valid only within one boot and one pid namespace."""
     pid: int
     started_ticks: int
+    containment: Containment = NOTHING
 
 
 MAX_LINES = 1000
@@ -48,7 +50,7 @@ MAX_LINES = 1000
 class Record:
     """The record of this worker."""
 
-    def __init__(self, directory: Path, worker_id: str) -> None:
+    def __init__(self, directory: Path, worker_id: str, containment: Containment = NOTHING) -> None:
         own = read_process(os.getpid())
         self._path = _path(directory, worker_id)
         self._children: dict[tuple[str, int], Child] = {}
@@ -58,6 +60,7 @@ class Record:
             boot=_read_boot(),
             pid=os.getpid(),
             started_ticks=own.started_ticks if own else 0,
+            containment=containment,
         )
         self._path.parent.mkdir(parents=True, exist_ok=True)
         self._file = self._rewrite()
@@ -102,6 +105,7 @@ async def end_predecessors(directory: Path, sleep: Sleep) -> list[str]:
     for record, children in _read_records(directory):
         match _judge(record):
             case "dead":
+                await kill_cgroup(record.containment, record.worker_id, sleep)
                 await processes.kill_all(partial(_find_left, record, children), sleep)
                 dead.append(record.worker_id)
             case "gone":
@@ -114,6 +118,12 @@ def find_dead(directory: Path) -> set[str]:
     if not processes.HAS_TABLE:
         return set()
     return {record.worker_id for record, _ in _read_records(directory) if _judge(record) in ("dead", "gone")}
+
+
+def list_protections(directory: Path) -> dict[str, str]:
+    """By worker of this machine: what ends its processes if it is killed."""
+    found = ((record, _judge(record)) for record, _ in _read_records(directory))
+    return {record.worker_id: record.containment.kind for record, verdict in found if verdict == "alive"}
 
 
 def _judge(record: WorkerRecord) -> Literal["alive", "dead", "gone", "elsewhere"]:
@@ -167,10 +177,11 @@ def _read_children(lines: list[bytes]) -> list[Child]:
 
 
 def _find_left(record: WorkerRecord, children: list[Child]) -> list[Process]:
-    """By the id of the worker in their environment, and by the record."""
+    """By the id of the worker in their environment, by its mark, and by the record."""
     found = {each.pid: each for each in list_processes() if each.started_ticks >= record.started_ticks and not each.has_ended}
     found.pop(os.getpid(), None)
     left = {pid: each for pid, each in found.items() if carries(pid, f"POINTSMAN_WORKER_ID={record.worker_id}")}
+    left |= {each.pid: each for each in find_marked(record.containment, record.worker_id) if each.pid in found}
     for child in children:
         # The leader still lives: its pid has not been reused.
         if processes.is_alive(child.pid, child.started_ticks):

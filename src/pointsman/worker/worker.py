@@ -20,6 +20,7 @@ from pointsman.settings import Settings
 from pointsman.store.contract import Wakeup
 from pointsman.worker import processes, records
 from pointsman.worker.attempt import Attempt, AttemptContext, Note
+from pointsman.worker.containment import NOTHING, contain, release
 from pointsman.worker.heartbeat import Answered, Heartbeat
 from pointsman.worker.lease import Lease
 from pointsman.worker.leftovers import end_dead_workers, end_former_attempts, leftovers_duty
@@ -49,15 +50,20 @@ class Worker:
         *,
         name: str,
         run_id: str | None = None,
+        owns_process: bool = False,
         notify: Callable[[str], None] = lambda _: None,
         note: Note = lambda *_: None,
     ) -> None:
-        """`notify` shows messages to the user; `note` is called for every attempt that starts and ends."""
+        """`notify` shows messages to the user; `note` is called for every attempt that starts and ends.
+
+        A worker that `owns_process` is all that this process does: everything that the process starts is ended with it.
+        """
         self._engine = engine
         self._settings = settings
         self._world = world
         self._name = name
         self._run_id = run_id
+        self._owns_process = owns_process
         self._notify = notify
         self._note = note
         self._store_error: StoreError | None = None
@@ -84,7 +90,8 @@ class Worker:
             max_concurrent_tasks=self._settings.slots,
             lease_seconds=lease_seconds,
         )
-        record = records.Record(directory, row.id)
+        containment = contain(row.id) if self._owns_process else NOTHING
+        record = records.Record(directory, row.id, containment)
         self._engine.start_duty(leftovers_duty(self._engine, directory, lease_seconds, sleep))
         environ = inherit_environment(os.environ, self._settings.pass_env)
         runners = Runners(self._world, directory)
@@ -121,8 +128,11 @@ class Worker:
             if not self._is_given_up:
                 await asyncio.to_thread(self._heartbeat.join)
             runners.close()
+            if self._owns_process:
+                processes.end_strays()
             if await self._leave(row.id):
                 record.close()
+            release(containment)
 
     def drain(self) -> None:
         """Finish the running tasks and claim no more."""

@@ -290,7 +290,7 @@ def test_workers_are_listed_with_what_they_hold(scene: Scene) -> None:
     assert scene.call("status --workers").err == "No worker is running. Start one: pointsman worker\n"
     scene.claim()
     head, row = scene.call("status --workers").out.splitlines()
-    assert head.split() == ["worker", "state", "slots", "heartbeat", "capabilities", "id", "holds"]
+    assert head.split() == ["worker", "state", "slots", "heartbeat", "capabilities", "protection", "id", "holds"]
     assert re.fullmatch(rf"box +BUSY +1/1 +\d\S+ ago +\w{{8}}  fetch \({run.id[-8:]}\)", row)
     (told,) = scene.call("status --workers --json").json
     assert (told["name"], told["alive"], told["slots"], told["phase"]) == ("box", True, 1, "active")

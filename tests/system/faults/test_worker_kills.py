@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import signal
 from pathlib import Path
 from random import Random
 
 import pytest
-from tests.system.faults.inquest import check_effects, check_everything
+from tests.system.faults.inquest import check_effects, check_everything, find_inhabitants
 from tests.system.faults.project import PATIENCE_SECONDS, Command, Project, find_work
 
 from pointsman.engine.engine import Engine
@@ -188,3 +189,33 @@ async def test_resume_ends_what_a_killed_worker_has_left_although_the_run_has_en
     code, said = await project.call("resume")
     assert code == 0, said
     assert not find_work(run_id)
+
+
+ESCAPE = """
+import os
+if os.fork():
+    os._exit(0)
+os.setsid()
+if os.fork():
+    os._exit(0)
+os.execve("/bin/sh", ["sh", "-c", "echo $$ > escaped; exec sleep 1000"], {})
+"""
+
+
+async def test_a_daemon_that_has_thrown_away_its_environment_does_not_outlive_a_killed_worker(
+    database_url: str, tmp_path: Path
+) -> None:
+    """It has no parent, no session and no name of ours; `status` says what finds it all the same."""
+    project = Project(tmp_path, database_url)
+    (tmp_path / "escape.py").write_text(ESCAPE)
+    project.write_flow("name: escape\ntasks: {a: {run: 'test -e escaped || { python3 escape.py; sleep 1000; }'}}")
+    async with project.start("run", "flow.yaml") as command:
+        await command.until(lambda: (tmp_path / "escaped").exists() and (tmp_path / "escaped").read_text())
+        async with project.start("status", "--workers", "--json") as status:
+            told, _ = await status.process.communicate()
+        await command.kill()
+    assert json.loads(told)[0]["protection"] in ("cgroup", "mark")
+    assert len(find_inhabitants(tmp_path)) >= 2, "nobody was there to end it"
+    code, said = await project.call("resume")
+    assert code == 0, said
+    await check_everything(project)
