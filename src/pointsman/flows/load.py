@@ -12,6 +12,7 @@ from pointsman.flows.findings import Reporter
 from pointsman.flows.model import Flow
 from pointsman.flows.shape import shape_flow
 from pointsman.kernel.machine import Lifecycle
+from pointsman.lifecycles.files import read_text
 
 TEXT = "<text>"
 
@@ -52,10 +53,10 @@ def _read_flow(text: str, file: str | None, tools: Collection[str] | None) -> tu
 
 def _read_text(path: Path) -> str:
     try:
-        return path.read_text("utf-8")
+        return read_text(path)
     except OSError as error:
         raise FlowUnreadable(f"Cannot read {path}: {error.strerror or error}. Check the path and its permissions.") from None
     except UnicodeDecodeError as error:
         raise FlowUnreadable(f"Cannot read {path}: byte {error.start} is not UTF-8. Save it as UTF-8 text.") from None
     except ValueError as error:
-        raise FlowUnreadable(f"Cannot read {str(path)!a}: {error}. Check the path.") from None
+        raise FlowUnreadable(f"Cannot read {str(path)!a}: {error}. Check the path, or split the file.") from None

@@ -3,24 +3,55 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 from ruamel.yaml import YAML
+from ruamel.yaml.composer import Composer
 from ruamel.yaml.error import MarkedYAMLError
 from ruamel.yaml.nodes import Node
 from ruamel.yaml.reader import ReaderError
 
 from pointsman.errors import Finding, Place
 
+MAX_CHARACTERS = 1 << 20
+MAX_VALUES = 100_000
+"""The parser needs some microseconds for a character, and some hundred for a value."""
+
+
+class _TooManyValues(Exception):
+    pass
+
+
+class _BoundedComposer(Composer):
+    """Gives up instead of reading for minutes."""
+
+    values = 0
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        self.values += 1
+        if self.values > MAX_VALUES:
+            raise _TooManyValues
+        return super().compose_node(parent, index)
+
 
 def compose(text: str, file: str) -> tuple[Node | None, Finding | None]:
     """The root node (None if the text is empty), or what is wrong with the text."""
+    if len(text) > MAX_CHARACTERS:
+        return None, _too_large(file, f"more than {MAX_CHARACTERS:,} characters")
     yaml = YAML(typ="safe", pure=True)
+    yaml.Composer = _BoundedComposer
     yaml.composer.warn_double_anchors = False
     try:
         return yaml.compose(text), None
+    except _TooManyValues:
+        return None, _too_large(file, f"more than {MAX_VALUES:,} values")
     except Exception as error:  # noqa: BLE001 - ruamel raises undocumented errors for broken text
         advice = "Fix the syntax here: indent with spaces, and quote text that contains `: ` or ` #`."
         return None, Finding("yaml", _yaml_place(error, text, file), _yaml_message(error), advice)
+
+
+def _too_large(file: str, what: str) -> Finding:
+    return Finding("yaml", Place(file, 1, 1), f"The file is too large: it has {what}.", "Split it into several files.")
 
 
 def _yaml_place(error: Exception, text: str, file: str) -> Place:

@@ -9,6 +9,7 @@ from pathlib import Path
 from pointsman.errors import LifecycleError, LifecycleUnreadable, UnknownName
 from pointsman.kernel.machine import Kind, Lifecycle, Machine
 from pointsman.kernel.vocabulary import Vocabulary
+from pointsman.lifecycles.files import read_text
 from pointsman.lifecycles.packed import read_pack
 from pointsman.lifecycles.vocabulary import VOCABULARY
 
@@ -98,7 +99,7 @@ def _shipped_file(name: str) -> Path:
 
 def _load_file(path: Path, vocabulary: Vocabulary) -> Lifecycle:
     try:
-        text = path.read_text("utf-8")
+        text = read_text(path)
     except OSError as error:
         raise LifecycleUnreadable(
             f"Cannot read {path}: {error.strerror or error}. Check the path and its permissions."

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from pointsman.errors import Finding, FlowError, FlowInvalid, FlowUnreadable
 from pointsman.flows import FlowTask, load_flow
+from pointsman.kernel import compose
 
 SOUND = """\
 name: nightly
@@ -441,3 +442,19 @@ def test_no_task_may_spend_more_than_the_whole_flow() -> None:
         load_flow(f"{head}defaults: {{budget_usd: 1}}\n{tasks}".replace("0.5", "0.2"))
     (finding,) = inherited.value.findings
     assert (finding.place.line, finding.place.column) == (3, 24)
+
+
+def test_a_file_that_is_too_large_is_refused_before_it_is_parsed(tmp_path: Path) -> None:
+    file = tmp_path / "flow.yaml"
+    with file.open("wb") as opened:
+        opened.truncate(1 << 40)  # a sparse file: reading it all would take minutes
+    with pytest.raises(FlowUnreadable, match="larger than 1 MiB"):
+        load_flow(file)
+    (finding,) = findings("name: x\n" + "# comment\n" * 200_000)
+    assert "more than 1,048,576 characters" in finding.message
+
+
+def test_reading_many_values_ends_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compose, "MAX_VALUES", 1000)
+    (finding,) = findings("name: x\nx-a: [" + "1," * 2000 + "]\n")
+    assert "more than 1,000 values" in finding.message
