@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from pointsman.cli.group import Commands
+from pointsman.cli.output import echo
 
 
 @click.group(cls=Commands)
@@ -24,4 +25,4 @@ def roles() -> None:
     """
     from pointsman.store.postgres.roles import read_roles
 
-    click.echo(read_roles(), nl=False)
+    echo(read_roles(), nl=False)

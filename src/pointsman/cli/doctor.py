@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import click
-import msgspec
 
-from pointsman.cli.output import count
+from pointsman.cli.describe import show_json
+from pointsman.cli.output import count, echo
 from pointsman.cli.project import Asked, Project, in_project, project_options
 from pointsman.engine.audit import AuditReport
 from pointsman.engine.doctor import Diagnosis
@@ -45,13 +45,13 @@ async def examine(project: Project, *, repairs: bool, as_json: bool) -> int:
     repaired = await engine.repair() if repairs else []
     found = await engine.diagnose()
     if as_json:
-        click.echo(msgspec.json.encode({"findings": found, "repaired": repaired}))
+        echo(show_json({"findings": found, "repaired": repaired}))
         return 1 if found else 0
     if repaired:
-        click.echo(f"repaired {count(len(repaired), 'finding')}", err=True)
+        echo(f"repaired {count(len(repaired), 'finding')}", err=True)
     show_findings(found, "nothing is stuck, and nothing is wrong")
     if any(each.repairable for each in found):
-        click.echo(f"\nto repair what needs no person: {project.hint('doctor', '--repair')}")
+        echo(f"\nto repair what needs no person: {project.hint('doctor', '--repair')}")
     return 1 if found else 0
 
 
@@ -62,7 +62,7 @@ async def verify(project: Project, seal: str | None, *, as_json: bool) -> int:
         await project.engine.seal()
         report = await project.engine.audit(seal)
     if as_json:
-        click.echo(msgspec.json.encode(report))
+        echo(show_json(report))
     else:
         show_report(project, report)
     return 1 if report.findings else 0
@@ -72,16 +72,16 @@ def show_report(project: Project, report: AuditReport) -> None:
     show_findings(report.findings, "the audit trail is unchanged")
     if report.seal is None:
         return
-    click.echo(f"\nseal: {report.seal}")
+    echo(f"\nseal: {report.seal}")
     if not report.findings:
         hint = project.hint("doctor", "--audit", "--seal", report.seal)
-        click.echo(f"Keep it outside of this database. To see later whether anything before it has changed: {hint}", err=True)
+        echo(f"Keep it outside of this database. To see later whether anything before it has changed: {hint}", err=True)
 
 
 def show_findings(findings: list[Diagnosis], otherwise: str) -> None:
     for each in findings:
         repairable = click.style(" [repairable]", fg="yellow") if each.repairable else ""
-        click.echo(f"{click.style(f'{each.kind} {each.entity_id}', bold=True)}: {each.finding}{repairable}")
-        click.echo(f"    {each.advice}")
+        echo(f"{click.style(f'{each.kind} {each.entity_id}', bold=True)}: {each.finding}{repairable}")
+        echo(f"    {each.advice}")
     if not findings:
-        click.echo(otherwise)
+        echo(otherwise)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import BinaryIO, Literal
 
 import click
 
@@ -83,7 +84,7 @@ class Log:
     def read_on(self) -> Iterator[bytes]:
         """What was written since the last read; a file that was replaced is read from its beginning."""
         for part in self.parts():
-            with part.open("rb") as file:
+            with open_log(part) as file:
                 identity, offset = self.offsets.get(part, (0, 0))
                 stat = part.stat()
                 if identity != stat.st_ino or stat.st_size < offset:
@@ -116,10 +117,15 @@ class Log:
             self.rest = b""
 
 
+def open_log(path: Path) -> BinaryIO:
+    """A link in the place of a log could show any other file."""
+    return open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NOFOLLOW))
+
+
 def find_tail(path: Path, lines: int) -> tuple[int, int]:
     """Where the last lines of a file begin, and how many there are; it is read backwards."""
     found = 0
-    with path.open("rb") as file:
+    with open_log(path) as file:
         position = file.seek(0, 2)
         if not position or not lines:
             return position, 0

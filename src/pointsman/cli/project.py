@@ -7,7 +7,7 @@ import getpass
 import os
 import shlex
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
@@ -22,7 +22,7 @@ from pointsman.cli.output import echo, json_option
 from pointsman.engine.engine import Engine
 from pointsman.errors import NothingYet, StoreUnusable
 from pointsman.kernel.machine import Lifecycle
-from pointsman.settings import Settings, load_settings
+from pointsman.settings import FOLDER, Settings, load_settings
 from pointsman.store.rows import Run
 from pointsman.store.urls import hide_password
 from pointsman.views import runs
@@ -151,13 +151,33 @@ async def open_project(
     if file is not None and not file.exists():
         if not creates:
             raise NothingYet() if settings.origins["store"] == "default" else NothingYet(f"in {file}")
-        try:
-            file.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise StoreUnusable(f"Cannot create {file.parent}: {error.strerror}. Name a writable folder: -C") from None
+        _create(file, settings.directory / FOLDER)
+    _protect(settings.directory / FOLDER, creates=keeps)
     world = World()
     async with app.open(settings.store, lifecycles=lifecycles, keeps=keeps, world=world) as engine:
         yield Project(engine, settings, world, asked.options)
+
+
+def _create(file: Path, folder: Path) -> None:
+    """Make the folder of a database; in the folder of the project, only its owner may read either."""
+    try:
+        if file.parent == folder:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            file.touch(mode=0o600)
+        else:
+            file.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StoreUnusable(f"Cannot create {file.parent}: {error.strerror}. Name a writable folder: -C") from None
+
+
+def _protect(folder: Path, *, creates: bool) -> None:
+    """Close the folder of a project to others; one that others may write to is shared on purpose, and stays open."""
+    with suppress(OSError):  # there is none yet, or the disk is read-only: then whatever needs it says so
+        if creates:
+            folder.mkdir(mode=0o700, exist_ok=True)
+        status = folder.stat()
+        if status.st_uid == os.geteuid() and status.st_mode & 0o077 and not status.st_mode & 0o022:
+            folder.chmod(0o700)
 
 
 def in_project(asked: Asked, work: Callable[[Project], Awaitable[Result]]) -> Result:

@@ -34,8 +34,9 @@ def command(run: str | None, *, flags: dict[str, Any], asked: Asked) -> int:
 
 
 async def _resume(name: str | None, asked: Asked, flags: dict[str, Any]) -> int:
+    from pointsman.cli.history import JOURNAL
     from pointsman.cli.run import declare_tools
-    from pointsman.cli.run_to_end import run_to_end
+    from pointsman.cli.run_to_end import finish_log, run_to_end
     from pointsman.worker.leftovers import end_dead_workers
 
     async with open_project(asked, keeps=True, **flags) as project:
@@ -43,6 +44,7 @@ async def _resume(name: str | None, asked: Asked, flags: dict[str, Any]) -> int:
         await end_dead_workers(project.engine, project.settings.directory, project.world.sleep)
         run = await find_run(project.engine, name)
         if run.phase == Phase.DONE:
+            await finish_log(project.engine, project.settings.directory / JOURNAL)
             view = await project.view_run(run.id)
             retry = f"Retry it: {project.hint('retry', short(run.id))}"
             what = retry if view.find_step("retry") else "Run the flow again."

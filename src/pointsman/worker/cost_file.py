@@ -71,8 +71,8 @@ class CostFile:
 
     def _read_bytes(self) -> bytes:
         try:
-            # O_NONBLOCK: a named pipe in the place of the file must not block the worker.
-            file = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            # Neither a named pipe in the place of the file may block the worker, nor a link lead it to another file.
+            file = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
         except OSError:  # usually the work reports no costs
             return b""
         try:

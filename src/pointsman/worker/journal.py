@@ -132,7 +132,7 @@ async def _belongs(engine: Engine, path: Path) -> bool:
 async def _locked(path: Path) -> AsyncIterator[int]:
     path.parent.mkdir(parents=True, exist_ok=True)
     while True:
-        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
             await asyncio.to_thread(fcntl.flock, file, fcntl.LOCK_EX)
             if _is_at(path, file):

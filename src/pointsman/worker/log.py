@@ -149,7 +149,7 @@ class AttemptLog:
     def _open(self) -> int:
         self.make_folder()
         path = self.path if self._in_head else _part(self.path, 1)
-        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
 
     def _rotate(self) -> None:
         """Continue in a new file; the oldest of two is dropped."""
@@ -178,7 +178,7 @@ class AttemptLog:
     def _update_notice(self) -> None:
         """In place and of the same length, so that it is correct even if the worker dies."""
         assert self._notice_at is not None
-        head = os.open(self.path, os.O_WRONLY | os.O_CLOEXEC)
+        head = os.open(self.path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         try:
             os.pwrite(head, self._notice(), self._notice_at)
         finally:

@@ -64,6 +64,16 @@ def read_limit(pid: int, name: str) -> str | None:
     return None
 
 
+def leads_with_pipe(pid: int) -> bool:
+    """Whether it leads a session, reads nothing and writes to a pipe: as `spawn` starts processes, and hardly anybody else."""
+    process = read_process(pid)
+    try:
+        streams = [os.readlink(f"/proc/{pid}/fd/{number}") for number in (0, 1)]  # noqa: PTH115 - a link to no path
+    except OSError:
+        return False
+    return process is not None and process.session == pid and streams[0] == os.devnull and streams[1].startswith("pipe:")
+
+
 def list_own_children() -> list[int] | None:
     """The children of the main thread, which also adopts all orphans; None if the kernel does not tell.
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+import stat
 from collections.abc import Iterable
 from functools import cache, partial
 from pathlib import Path
@@ -22,7 +23,7 @@ from msgspec import Struct
 
 from pointsman.worker import processes
 from pointsman.worker.containment import NOTHING, Containment, find_marked, kill_cgroup
-from pointsman.worker.process_table import Process, carries, list_processes, read_process
+from pointsman.worker.process_table import Process, carries, leads_with_pipe, list_processes, read_process
 from pointsman.world import Sleep
 
 
@@ -62,7 +63,8 @@ class Record:
             started_ticks=own.started_ticks if own else 0,
             containment=containment,
         )
-        self._path.parent.mkdir(parents=True, exist_ok=True)
+        for folder in reversed(self._path.parents[:2]):
+            folder.mkdir(mode=0o700, exist_ok=True)
         self._file = self._rewrite()
         self._lines = 1
 
@@ -89,9 +91,15 @@ class Record:
     def _rewrite(self) -> int:
         """Replace the file atomically. No fsync: when the machine loses power, the processes are gone, too."""
         beside = self._path.with_suffix(".new")
-        beside.write_bytes(b"".join(msgspec.json.encode(each) + b"\n" for each in (self._record, *self._children.values())))
-        beside.replace(self._path)
-        return os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+        beside.unlink(missing_ok=True)
+        file = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        try:
+            os.write(file, b"".join(msgspec.json.encode(each) + b"\n" for each in (self._record, *self._children.values())))
+            beside.replace(self._path)
+        except BaseException:
+            os.close(file)
+            raise
+        return file
 
 
 async def end_predecessors(directory: Path, sleep: Sleep) -> list[str]:
@@ -163,9 +171,18 @@ def _read_records(directory: Path) -> list[tuple[WorkerRecord, list[Child]]]:
     for path in sorted((directory / ".pointsman" / "workers").glob("*.jsonl")):
         # An unreadable file was cut by a loss of power, or belongs to a worker that is ending.
         with contextlib.suppress(OSError, msgspec.DecodeError):
-            first, *lines = path.read_bytes().splitlines() or [b""]
+            first, *lines = _read_own(path).splitlines() or [b""]
             found.append((msgspec.json.decode(first, type=WorkerRecord), _read_children(lines)))
     return found
+
+
+def _read_own(path: Path) -> bytes:
+    """The content of a file that nobody but us can have written; others must not choose which processes we kill."""
+    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK)) as file:
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o022:
+            raise PermissionError(f"{path} may be written by others")
+        return file.read()
 
 
 def _read_children(lines: list[bytes]) -> list[Child]:
@@ -183,8 +200,13 @@ def _find_left(record: WorkerRecord, children: list[Child]) -> list[Process]:
     left = {pid: each for pid, each in found.items() if carries(pid, f"POINTSMAN_WORKER_ID={record.worker_id}")}
     left |= {each.pid: each for each in find_marked(record.containment, record.worker_id) if each.pid in found}
     for child in children:
-        # The leader still lives: its pid has not been reused.
-        if processes.is_alive(child.pid, child.started_ticks):
+        # The leader still lives: its pid has not been reused. The record alone is no proof that it was started by a worker.
+        if processes.is_alive(child.pid, child.started_ticks) and _is_ours(child.pid, record.worker_id):
             marker = processes.marker_of(child.task_id, child.epoch)
             left |= {each.pid: each for each in processes.find_tree(child.pid, marker, child.started_ticks)}
     return list(left.values())
+
+
+def _is_ours(pid: int, worker_id: str) -> bool:
+    """Whether a worker has started it: it carries the id, or has cleared its environment but is still as workers start it."""
+    return carries(pid, f"POINTSMAN_WORKER_ID={worker_id}") or leads_with_pipe(pid)

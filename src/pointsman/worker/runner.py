@@ -187,8 +187,8 @@ def build_environment(
 def read_output(path: str | Path) -> tuple[Any, str | None]:
     """The JSON in an output file (None if there is none), and what is wrong with it."""
     try:
-        # O_NONBLOCK: a named pipe in the place of the file must not block the worker.
-        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
+        # Neither a named pipe in the place of the file may block the worker, nor a link lead it to another file.
+        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK | os.O_NOFOLLOW)) as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 return None, f"its output {path} is not a file"
             content = file.read(OUTPUT_BYTES + 1)
