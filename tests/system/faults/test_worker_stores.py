@@ -195,13 +195,23 @@ async def test_a_run_ends_although_an_open_transaction_holds_the_stream_back(tmp
     flow = project.write_flow("{name: f, tasks: {a: {run: 'true'}}}")
     other = await project.submit(flow)
     with prompt(postgres_url) as session:
+
+        async def type_on() -> None:
+            """A session that is not idle keeps its transaction."""
+            while True:
+                await asyncio.to_thread(session.ask, "SELECT 1")
+                await asyncio.sleep(1)
+
         session.ask("BEGIN")
         session.ask("UPDATE run SET state = 'PAUSED' WHERE id = :id", id=other)
+        typing = asyncio.create_task(type_on())
         async with project.start("run", flow) as run:
             assert await run.wait() == 0, run.said
             assert "1 succeeded of 1 task" in run.said
         async with project.engine() as engine:
             assert await engine.is_held_back()
+        typing.cancel()
+        await asyncio.wait({typing})
         session.ask("ROLLBACK")
 
 
