@@ -75,8 +75,9 @@ class Bell:
         # It gets its name once it is open: before, a writer would take it for one that no process reads any more.
         unnamed = self._own.with_name(f".{self._own.name}")
         while self._fifo is None:
-            self._folder.mkdir(exist_ok=True)
-            # The last process that leaves removes the folder, perhaps between two of these steps.
+            # The last process that leaves removes the folder, perhaps between two of these steps, so `exist_ok` would not do.
+            with suppress(FileExistsError):
+                self._folder.mkdir()
             with suppress(FileNotFoundError):
                 with suppress(FileExistsError):
                     os.mkfifo(unnamed)
