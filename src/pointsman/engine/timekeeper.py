@@ -12,7 +12,7 @@ import math
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
-from pointsman.store.clock import NEVER, DatabaseTime
+from pointsman.store.clock import NEVER, SLEW, DatabaseTime
 from pointsman.store.contract import Store, Transaction
 from pointsman.world import Clock
 
@@ -26,13 +26,16 @@ LATE_SECONDS = 2.0
 log = logging.getLogger(__name__)
 
 
-class _Known(NamedTuple):
-    """How far the time of the database is ahead of the boot clock, as last seen."""
+class _Reading(NamedTuple):
+    """The time of the database, and the boot clock before and after it was read."""
 
-    revision: int
-    lowest: float
-    highest: float
-    boot: float
+    time: DatabaseTime
+    asked: float
+    answered: float
+
+    def is_as_sharp_as(self, last: _Reading) -> bool:
+        drift = DRIFT * (self.answered - last.answered)
+        return self.answered - self.asked <= last.answered - last.asked + drift
 
 
 class Timekeeper:
@@ -40,7 +43,7 @@ class Timekeeper:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._known: _Known | None = None
+        self._last: _Reading | None = None
 
     def begin(self, store: Store) -> Transaction:
         asked = self._clock.boottime()
@@ -58,17 +61,11 @@ class Timekeeper:
 
         A step that was found is found again, until a correction of it is committed.
         """
-        answered = self._clock.boottime()
-        lowest, highest = time.steady - answered, time.steady - asked
-        known = self._known
-        if known and known.revision == time.revision:
-            drift = DRIFT * (answered - known.boot)
-            lower, upper = known.lowest - drift, known.highest + drift
-            if lowest > upper + TOLERANCE_SECONDS or highest < lower - TOLERANCE_SECONDS:
-                return (lowest + highest - lower - upper) / 2
-            if lowest <= upper and lower <= highest:
-                lowest, highest = max(lowest, lower), min(highest, upper)
-        self._known = _Known(time.revision, lowest, highest, answered)
+        new, last = _Reading(time, asked, self._clock.boottime()), self._last
+        if last and (step := _find_step(last, new)):
+            return step
+        if last is None or last.time.revision != time.revision or new.is_as_sharp_as(last):
+            self._last = new
         return 0.0
 
     def _correct(self, transaction: Transaction, step: float) -> None:
@@ -79,7 +76,7 @@ class Timekeeper:
         time = transaction.time()
         corrected = time.correct(step)
         if step > 0 and transaction.was_heard(corrected.now + timedelta(seconds=TOLERANCE_SECONDS), time.now):
-            self._known = None
+            self._last = None
             return
         transaction.correct_clock(corrected)
         log.warning(
@@ -87,6 +84,19 @@ class Timekeeper:
             step,
             extra={"step_seconds": step, "offset_seconds": corrected.offset_seconds},
         )
+
+
+def _find_step(last: _Reading, new: _Reading) -> float:
+    """By how much the time has moved more than any time that may have passed between two readings."""
+    if last.time.revision == new.time.revision:
+        moved, drift = new.time.steady - last.time.steady, DRIFT
+    else:  # somebody has corrected a step in between, and there may have been another one
+        moved, drift = (new.time.now - last.time.now).total_seconds(), DRIFT + SLEW
+    shortest, longest = new.asked - last.answered, new.answered - last.asked
+    allowed = TOLERANCE_SECONDS + drift * longest
+    if shortest - allowed <= moved <= longest + allowed:
+        return 0.0
+    return moved - (shortest + longest) / 2
 
 
 class Attendance:

@@ -362,11 +362,21 @@ BUGS = (
     _bug(
         "a clock that is set back is not noticed",
         "engine.timekeeper",
-        " or highest < lower - TOLERANCE_SECONDS:",
-        ":",
+        "    if shortest - allowed <= moved <= longest + allowed:\n",
+        "    if moved <= longest + allowed:\n",
         LEASES,
         TIMERS,
         BEGINS,
+    ),
+    _bug(
+        "nobody notices a step that follows a correction",
+        "engine.timekeeper",
+        "        if last and (step := _find_step(last, new)):\n",
+        "        if last and last.time.revision == time.revision and (step := _find_step(last, new)):\n",
+        LEASES,
+        TIMERS,
+        BEGINS,
+        first=62,
     ),
     _bug(
         "the second correction forgets the first",
