@@ -121,7 +121,7 @@ BUGS = (
         "(breaker.phase == Phase.ACTIVE and breaker.probe_task_id is None)",
         "breaker.phase == Phase.ACTIVE",
         "one probe",
-        first=15,
+        first=39,
     ),
     _bug(
         "a probe that ended without an answer keeps its place",
