@@ -86,6 +86,13 @@ def test_every_lifecycle_machine_and_command_is_documented() -> None:
         assert f"pointsman {command}" in reference, command
 
 
+def test_only_one_module_prints_text() -> None:
+    """`echo` of output.py makes text of others harmless; logs.py does so itself, with output in bytes."""
+    cli = ROOT / "src" / "pointsman" / "cli"
+    printing = {path.name for path in cli.glob("*.py") if "click.echo(" in path.read_text("utf-8")}
+    assert printing == {"output.py", "logs.py"}
+
+
 def test_help_imports_no_dependency() -> None:
     code = "import sys; from pointsman.cli import main; main(['--help']); print([m for m in sys.modules if m in "
     code += "('click', 'msgspec', 'ruamel.yaml', 'pointsman.kernel')], file=sys.stderr)"
