@@ -129,7 +129,7 @@ BUGS = (
         "    breakers.leave(work, task)\n    task.current_attempt = None\n",
         "    task.current_attempt = None\n",
         "one probe",
-        first=43,
+        first=33,
     ),
     _bug(
         "whoever looks at a tool trusts what was seen before the lock",
@@ -144,7 +144,7 @@ BUGS = (
         "timedelta(seconds=breaker.rate_seconds or 0) - _EPOCH",
         "timedelta(seconds=(breaker.rate_seconds or 0) / 2) - _EPOCH",
         LIMITS,
-        first=32,
+        first=2,
     ),
     _bug(
         "whoever begins in the same commit is not counted",
@@ -152,7 +152,7 @@ BUGS = (
         "            self._at_work[breaker.id] += 1\n",
         "            self._at_work[breaker.id] += 0\n",
         LIMITS,
-        first=13,
+        first=5,
     ),
     _bug(
         "a reservation is not promised",
