@@ -18,10 +18,6 @@ MAX_VALUES = 100_000
 """The parser needs some microseconds for a character, and some hundred for a value."""
 
 
-class _TooManyValues(Exception):
-    pass
-
-
 class _BoundedComposer(Composer):
     """Gives up instead of reading for minutes."""
 
@@ -30,7 +26,7 @@ class _BoundedComposer(Composer):
     def compose_node(self, parent: Any, index: Any) -> Any:
         self.values += 1
         if self.values > MAX_VALUES:
-            raise _TooManyValues
+            raise OverflowError("too many values")
         return super().compose_node(parent, index)
 
 
@@ -43,7 +39,7 @@ def compose(text: str, file: str) -> tuple[Node | None, Finding | None]:
     yaml.composer.warn_double_anchors = False
     try:
         return yaml.compose(text), None
-    except _TooManyValues:
+    except OverflowError:
         return None, _too_large(file, f"more than {MAX_VALUES:,} values")
     except Exception as error:  # noqa: BLE001 - ruamel raises undocumented errors for broken text
         advice = "Fix the syntax here: indent with spaces, and quote text that contains `: ` or ` #`."
