@@ -357,7 +357,7 @@ END $$;
 -- likes. So the lock is taken again for each statement, which costs nothing, and a key that is too large does not count.
 CREATE FUNCTION announce_moves() RETURNS void LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
 DECLARE
-    assigned  bigint := (SELECT last_value - (NOT is_called)::integer FROM transition_position_seq);
+    assigned  bigint := coalesce(pg_sequence_last_value('transition_position_seq'), 0);
     announced text := current_setting('pointsman.announced', true);
     most_idle interval := '10 seconds';
 BEGIN
