@@ -198,6 +198,7 @@ BUGS = (
         LAW,
         "workers are given back",
         DOCTOR,
+        first=9,
     ),
     _bug(
         "a commit whose answer was lost is tried again",
@@ -239,6 +240,7 @@ BUGS = (
         "DELETE FROM timer WHERE entity_id = :entity_id",
         "UPDATE timer SET revision = revision WHERE entity_id = :entity_id",
         "timers come to rest",
+        TIMERS,
     ),
     _bug(
         "a worker stays busy when its task was taken from it",
@@ -246,6 +248,7 @@ BUGS = (
         "    work.change_held(task.attempt_worker_id, -ended)\n    budgets.settle",
         "    budgets.settle",
         "workers are as busy as they are",
+        WOKEN,
     ),
     _bug(
         "nobody notices that a worker is gone",
