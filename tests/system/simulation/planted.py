@@ -183,7 +183,7 @@ BUGS = (
         'or row.outcome != "success"',
         COUNTS,
         LAW,
-        first=24,
+        first=84,
     ),
     _bug("what was freed is not begun", "engine.follow", "        work.waiting += freed\n", "", "what can begin begins"),
     _bug(
@@ -279,7 +279,6 @@ BUGS = (
         "    work.lanes.add([lane])\n",
         LAW,
         "one probe",
-        first=32,
     ),
     _bug(
         "what is not plain goes along with what is",
