@@ -43,6 +43,8 @@ def test_workers_are_listed_and_locked_in_the_order_of_their_ids(db: StoreFixtur
         assert begun.list_workers(ACME) == order
         assert begun.lock_workers(["worker_c", "worker_a", "worker_b"]) == order
         assert begun.lock_workers({"worker_b", "unknown"}) == [workers[0]]
+        assert begun.try_lock_workers(["worker_c", "unknown", "worker_b", "worker_a"], 2) == order[:2]
+        assert begun.try_lock_workers([], 2) == []
 
 
 @pytest.mark.parametrize("serves", ['["acme"]', '["acme","initech"]', '"all"'])

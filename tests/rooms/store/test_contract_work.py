@@ -54,6 +54,8 @@ def test_runs_are_locked_in_the_order_of_their_ids(db: StoreFixture) -> None:
     with db.transaction() as begun:
         assert begun.lock_runs(ids(runs)[::-1]) == runs
         assert begun.lock_runs({runs[1].id, "unknown"}) == [runs[1]]
+        assert begun.try_lock_run(runs[2].id) == runs[2]
+        assert begun.try_lock_run("unknown") is None
 
 
 def test_runs_are_locked_by_their_tasks_too(db: StoreFixture) -> None:
