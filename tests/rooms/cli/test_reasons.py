@@ -55,9 +55,6 @@ REASONS = {
         "the budget of the run has no room: 0 of 10 USD spent, 8 reserved",
     ),
     "run_paused": Reason("{name: f, tasks: {a: {run: sleep 60}, b: {run: 'true'}}}", "he run is PAUSED", then="pause"),
-    "lost_worker": Reason(
-        "{name: f, tasks: {a: {run: sleep 60, needs_capabilities: [gpu]}}}", "its worker gone is lost", then="kill"
-    ),
 }
 
 
@@ -73,9 +70,7 @@ async def test_a_reason_is_named_by_every_command(tmp_path: Path, kind: str) -> 
         run = await stack.enter_async_context(project.start("run", "flow.yaml", slots=1 if reason.then == "pause" else 2))
         await project.until(has_run)
         worker = await stack.enter_async_context(project.start("worker"))
-        if reason.then == "kill":
-            await kill_a_worker(project, stack)
-        elif reason.then:
+        if reason.then:
             assert (await project.call(reason.then, "latest"))[0] == 0
         watch = await stack.enter_async_context(project.start("watch", "latest"))
         await asyncio.gather(*(says(command, reason.words) for command in (run, worker, watch)))
@@ -97,8 +92,19 @@ async def says(command: Command, words: str) -> None:
     await command.until(lambda: words in command.said)
 
 
-async def kill_a_worker(project: Project, stack: AsyncExitStack) -> None:
-    """The only one that can do the task takes it, and dies."""
-    gone = await stack.enter_async_context(project.start("worker", "--name", "gone", "--capability", "gpu", lease_seconds=600))
-    await gone.until(lambda: "a  " in gone.said)
-    await gone.kill()
+async def test_a_lost_worker_is_named_until_another_one_notices(tmp_path: Path) -> None:
+    """A worker of the same project ends what is left and releases the task; then it waits for what no other worker has."""
+    project = Project(tmp_path)
+    await project.submit(project.write_flow("{name: f, tasks: {a: {run: sleep 60, needs_capabilities: [gpu]}}}"))
+    async with project.start("worker", "--name", "gone", "--capability", "gpu", lease_seconds=600) as gone:
+        await gone.until(lambda: "a  " in gone.said)
+        await gone.kill()
+    async with project.start("watch", "latest") as watch:
+        await says(watch, "its worker gone is lost")
+        async with project.start("status", "latest") as status:
+            out, _ = await status.process.communicate()
+        assert "its worker gone is lost" in out.decode()
+        async with project.start("worker") as worker:
+            await asyncio.gather(*(says(command, "no worker has the capability gpu") for command in (worker, watch)))
+            worker.send(signal.SIGTERM)
+            assert await worker.wait() == 0, worker.said

@@ -22,8 +22,8 @@ from random import Random
 from tests import databases
 from tests.system.campaign import faults
 from tests.system.campaign.fleet import Figures, open_fleet
-from tests.system.campaign.proxy import open_proxy
 from tests.system.faults.project import Project
+from tests.system.faults.proxy import proxy
 from tests.system.faults.server import own_server
 
 WORKERS = 4
@@ -106,7 +106,6 @@ async def _fight(battle: Battle, chance: Random) -> Figures:
         field = _open_field(battle, Path(folder))
         async with field as (project, store, fault), open_fleet(project, chance, WORKERS, store) as fleet:
             await fault(fleet, battle.times)
-            fleet.stop_submitting()
             return await fleet.finish()
 
 
@@ -124,8 +123,8 @@ async def _open_field(battle: Battle, folder: Path) -> AsyncIterator[tuple[Proje
             if battle.fault != "connection cut":
                 yield Project(folder, url), None, workers[battle.fault]
                 return
-            async with open_proxy(url) as (proxy, through):
-                yield Project(folder, url), through, faults.cut_connections(proxy)
+            with proxy(url) as between:
+                yield Project(folder, url), between.url, faults.cut_connections(between)
 
 
 def _add_up(results: list[Result]) -> list[Result]:

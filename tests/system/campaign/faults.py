@@ -7,8 +7,8 @@ import signal
 from collections.abc import Awaitable, Callable
 
 from tests.system.campaign.fleet import LEASE_SECONDS, Fleet
-from tests.system.campaign.proxy import Proxy
 from tests.system.faults.project import PATIENCE_SECONDS
+from tests.system.faults.proxy import Proxy
 from tests.system.faults.server import Server
 
 from pointsman.errors import StoreError

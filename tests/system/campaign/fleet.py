@@ -74,6 +74,7 @@ class Fleet:
         self._store = store
         self._count = 0
         self._is_over = False
+        self._submitting = asyncio.create_task(self._keep_busy())
 
     async def add(self) -> None:
         self._count += 1
@@ -103,7 +104,7 @@ class Fleet:
                         return member
             await asyncio.sleep(0.05)
 
-    async def keep_busy(self) -> None:
+    async def _keep_busy(self) -> None:
         """Submit a run whenever there is room for one."""
         while not self._is_over:
             with suppress(StoreError):
@@ -113,11 +114,13 @@ class Fleet:
                     assert code == 0 or "does not answer" in said or "Try again" in said, said
             await asyncio.sleep(0.1)
 
-    def stop_submitting(self) -> None:
+    async def stop_submitting(self) -> None:
         self._is_over = True
+        await self._submitting
 
     async def finish(self) -> Figures:
         """Let every run end, send the workers home, and check all promises."""
+        await self.stop_submitting()
         async with asyncio.timeout(PATIENCE_SECONDS):
             while not await self._have_ended():  # noqa: ASYNC110 - it happens in other processes
                 await asyncio.sleep(0.1)
@@ -175,9 +178,7 @@ async def open_fleet(project: Project, chance: Random, workers: int, store: str 
         fleet = Fleet(project, engine, chance, stack, store or project.url)
         for _ in range(workers):
             await fleet.add()
-        submitting = asyncio.create_task(fleet.keep_busy())
         try:
             yield fleet
         finally:
-            fleet.stop_submitting()
-            await submitting
+            await fleet.stop_submitting()

@@ -1,4 +1,4 @@
-"""A proxy between a client and PostgreSQL that can become a black hole: it takes everything and passes nothing on."""
+"""A proxy between a client and PostgreSQL that cuts connections, or becomes a black hole that passes nothing on."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from asyncio import StreamReader, StreamWriter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from random import Random
 from urllib.parse import quote
 
 import psycopg
@@ -26,6 +27,8 @@ class Proxy:
         self._open.set()
         self._server: asyncio.Server | None = None
         self._pumps: set[asyncio.Task[None]] = set()
+        self._connections: dict[StreamWriter, StreamWriter] = {}
+        """From each client to the server, and back."""
 
     @property
     def url(self) -> str:
@@ -48,6 +51,13 @@ class Proxy:
         """Serve new connections; those that were open before stay as they are."""
         self._loop.call_soon_threadsafe(self._open.set)
 
+    def cut(self, chance: Random) -> bool:
+        """Reset a connection, at both ends; whether there was one."""
+        connections = list(self._connections.items())
+        for end in chance.choice(connections) if connections else ():
+            self._loop.call_soon_threadsafe(end.transport.abort)
+        return bool(connections)
+
     def _hold(self, of_new: asyncio.Event) -> None:
         held, self._open = self._open, of_new
         self._loop.call_soon_threadsafe(held.clear)
@@ -69,10 +79,12 @@ class Proxy:
             upstream = await asyncio.open_unix_connection(str(Path(self._host, f".s.PGSQL.{self._port}")))
         else:
             upstream = await asyncio.open_connection(self._host, self._port)
+        self._connections[writer] = upstream[1]
         for source, target in ((reader, upstream[1]), (upstream[0], writer)):
             pump = asyncio.create_task(_pump(source, target, is_open))
             self._pumps.add(pump)
             pump.add_done_callback(self._pumps.discard)
+            pump.add_done_callback(lambda _: self._connections.pop(writer, None))
 
 
 async def _pump(source: StreamReader, target: StreamWriter, is_open: asyncio.Event) -> None:
