@@ -176,7 +176,8 @@ async def test_a_black_hole_is_said_and_work_goes_on_when_it_is_gone(postgres_ur
 
 
 @pytest.mark.usefixtures("impatient")
-async def test_connections_that_become_a_black_hole_are_replaced(postgres_url: str) -> None:
+async def test_connections_that_become_a_black_hole_are_replaced(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listener, "ASK_SECONDS", 1.0)
     with proxy(postgres_url) as between:
         async with app.open(between.url, keeps=False) as engine, app.open(postgres_url, keeps=False) as other:
             run = await ask_to_submit(engine, "before")

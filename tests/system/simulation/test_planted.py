@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,8 @@ from tests.system.simulation.planted import BUGS, Bug, find
 ROOT = Path(__file__).parents[3]
 MOST_SEEDS = 120
 EXPLAINED = "every history can be explained"
-SEEN_IN_ANSWERS = ("the epoch is not checked", "the answer to a request is not kept")
+SEEN_IN_ANSWERS = {"the epoch is not checked": 16, "the answer to a request is not kept": 27}
+"""With the first seed that shows it."""
 
 
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name.replace(" ", "-"))
@@ -23,9 +25,9 @@ def test_a_planted_bug_is_caught(bug: Bug) -> None:
     assert find_broken(bug) in bug.promises
 
 
-@pytest.mark.parametrize("name", SEEN_IN_ANSWERS)
-def test_a_history_alone_tells_of_a_planted_bug(name: str) -> None:
-    assert find_broken(find(name), "--only", EXPLAINED) == EXPLAINED
+@pytest.mark.parametrize(("name", "first"), SEEN_IN_ANSWERS.items())
+def test_a_history_alone_tells_of_a_planted_bug(name: str, first: int) -> None:
+    assert find_broken(replace(find(name), first=first), "--only", EXPLAINED) == EXPLAINED
 
 
 def find_broken(bug: Bug, *options: str) -> str:

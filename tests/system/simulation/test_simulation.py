@@ -1,4 +1,4 @@
-"""A hundred seeds keep every promise, and a seed always tells the same story."""
+"""Fifty seeds keep every promise, and a seed always tells the same story."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.system.simulation.tally import Tally
 
 ROOT = Path(__file__).parents[3]
 CHUNK = 25
-SEEDS = 100
+SEEDS = 50
 STREAM_SEEDS = 10
 FEWEST_EXPLAINED = {"task": 0.16, "key": 0.8, "breaker": 0.8}
 """The share of histories that has to be explained: four fifths of what was. Most tasks are of a lifecycle without a model."""
