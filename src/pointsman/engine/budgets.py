@@ -91,8 +91,8 @@ def show(amount: Decimal) -> str:
 def _book(work: Work, task: Task, cost: Decimal, *, reserved: Decimal) -> None:
     run = work.runs.rows[task.run_id]
     run.spent_usd += cost
-    if reserved < task.reserved_usd:
-        work.wakeups |= Wakeup.TASKS  # the budget may cover another task now
+    if reserved < task.reserved_usd or (cost and run.budget_usd is not None):
+        work.wakeups |= Wakeup.TASKS  # the budget may cover another task now, or never again, and then a claim ends it
     run.promised_usd += reserved - task.reserved_usd
     task.reserved_usd = reserved
     cover(run)

@@ -234,6 +234,20 @@ def test_a_worker_that_had_no_room_and_waits_is_told_that_it_has_some(scene: Sce
     assert Wakeup.TASKS in scene.told
 
 
+def test_a_worker_that_has_room_is_told_of_a_task_that_the_budget_can_never_cover_now(scene: Scene) -> None:
+    """A claim ends such a task, and until then its run waits."""
+    eight = Decimal(8)
+    tasks = (NewTask(name="free"), NewTask(name="large", budget_usd=eight), NewTask(name="waits", budget_usd=eight))
+    run = scene.submit(*tasks, budget_usd=Decimal(10))
+    worker = scene.register(slots=5)
+    free, _ = scene.claim(worker, 5)
+    assert free.name == "free"
+    scene.do(complete(free, cost_usd=Decimal(5)))
+    assert Wakeup.TASKS in scene.told
+    assert scene.claim(worker, 3) == []
+    assert scene.task(run, "waits").state == "BUDGET_EXCEEDED"
+
+
 def test_a_worker_whose_run_has_ended_is_told_of_the_tasks_of_others(scene: Scene) -> None:
     scene.register(lifecycle="supervised")
     run = scene.submit(NewTask(name="its own"), lifecycle="supervised")
