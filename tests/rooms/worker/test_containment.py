@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from tests.rooms.worker.workshop import WORLD
+from tests.system.faults.test_worker_kills import ESCAPE
 
 from pointsman.worker.process_table import read_process
 from pointsman.worker.processes import is_alive, send
@@ -27,15 +28,6 @@ Record(Path(sys.argv[1]), "worker_dead", held)
 subprocess.run([sys.executable, "-c", sys.argv[3]], check=True)
 print(held.kind, flush=True)
 time.sleep(1000)
-"""
-ESCAPING = """
-import os, time
-if os.fork():
-    os._exit(0)
-os.setsid()
-if os.fork():
-    os._exit(0)
-os.execve("/bin/sh", ["sh", "-c", "echo $$ > escaped; exec sleep 1000"], {})
 """
 ENDING = """
 from pathlib import Path
@@ -63,7 +55,7 @@ def read_pid(path: Path) -> int:
 @pytest.mark.parametrize("protection", ["best", "mark"])
 def test_a_daemon_without_environment_is_ended_after_its_worker_was_killed(tmp_path: Path, protection: str) -> None:
     """By a cgroup where the machine lets us have one, and by a mark everywhere."""
-    argv = [sys.executable, "-c", WORKER, str(tmp_path), protection, ESCAPING]
+    argv = [sys.executable, "-c", WORKER, str(tmp_path), protection, ESCAPE]
     worker = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, cwd=tmp_path)
     assert worker.stdout
     kind = worker.stdout.readline().strip()
