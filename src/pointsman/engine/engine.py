@@ -295,7 +295,7 @@ class Engine(TenantEngine):
             perform=lambda: self._keep_up(FireTimers),
             interval_seconds=LONGEST_PAUSE_SECONDS,
             full_batch=BATCH,
-            next_due=lambda: self._seconds_until(lambda reader, _: reader.next_due()),
+            next_due=lambda: self._seconds_until(lambda reader, _now, _asked: reader.next_due()),
             wakes_on=Wakeup.TIMERS,
         )
         yield Duty(
@@ -343,7 +343,7 @@ class Engine(TenantEngine):
             raise culprit
         return done
 
-    async def _seconds_until(self, instant_of: Callable[[Reader, datetime], datetime | None]) -> float:
+    async def _seconds_until(self, instant_of: Callable[[Reader, datetime, float], datetime | None]) -> float:
         """By the clock that decides about leases and timers, which need not be this machine's. After a step of it: at once.
 
         Then the writer corrects the clock, and the next answer is right.
@@ -355,7 +355,7 @@ class Engine(TenantEngine):
             time = reader.time()
             if timekeeper.find_step(time, asked):
                 return 0.0
-            instant = instant_of(reader, time.now)
+            instant = instant_of(reader, time.now, asked)
             return (instant - time.now).total_seconds() if instant else math.inf
 
         return await self._core.ask(look)
@@ -363,8 +363,8 @@ class Engine(TenantEngine):
     async def _seconds_until_silence(self) -> float:
         """When the next lease expires. After a time at which this process could not look, each worker has a new one."""
 
-        def next_silence(reader: Reader, now: datetime) -> datetime | None:
-            self._attendance.arrive(now)
+        def next_silence(reader: Reader, now: datetime, asked: float) -> datetime | None:
+            self._attendance.arrive(now, asked)
             return reader.next_silence(self._attendance.since)
 
         seconds = await self._seconds_until(next_silence)

@@ -90,8 +90,8 @@ def _find_step(last: _Reading, new: _Reading) -> float:
     """By how much the time has moved more than any time that may have passed between two readings."""
     if last.time.revision == new.time.revision:
         moved, drift = new.time.steady - last.time.steady, DRIFT
-    else:  # somebody has corrected a step in between, and there may have been another one
-        moved, drift = (new.time.now - last.time.now).total_seconds(), DRIFT + SLEW
+    else:  # another process has corrected a step in between, at which both times agree, and there may have been another step
+        moved, drift = new.time.steady - last.time.now.timestamp(), DRIFT + SLEW
     shortest, longest = new.asked - last.answered, new.answered - last.asked
     allowed = TOLERANCE_SECONDS + drift * longest
     if shortest - allowed <= moved <= longest + allowed:
@@ -107,14 +107,17 @@ class Attendance:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
+        self._arrived_at = 0.0
         self._expected_by = math.inf
         self.since: datetime = NEVER
         """The database time at which this process was last back."""
 
-    def leave(self, seconds: float) -> None:
-        """The next look is in so many seconds at the latest."""
-        self._expected_by = self._clock.boottime() + seconds + LATE_SECONDS
+    def arrive(self, now: datetime, asked: float) -> None:
+        """The database says that it is `now`. `asked` is the boot clock before the question: meanwhile, no more has passed."""
+        self._arrived_at = self._clock.boottime()
+        if self._arrived_at > self._expected_by:
+            self.since = now + timedelta(seconds=self._arrived_at - asked)
 
-    def arrive(self, now: datetime) -> None:
-        if self._clock.boottime() > self._expected_by:
-            self.since = now
+    def leave(self, seconds: float) -> None:
+        """The next look is so many seconds after this one at the latest."""
+        self._expected_by = self._arrived_at + seconds + LATE_SECONDS

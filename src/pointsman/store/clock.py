@@ -37,7 +37,7 @@ class DatabaseTime:
 
     @property
     def steady(self) -> float:
-        """Seconds that go on as fast as any other clock, from one correction to the next."""
+        """Seconds as steady as those of any clock, from one correction to the next. Each begins at the time that counts."""
         return self.wall.timestamp() + self.offset_seconds
 
     def correct(self, step_seconds: float) -> DatabaseTime:

@@ -25,6 +25,7 @@ from pointsman.engine.engine import Engine
 from pointsman.engine.operations.attempts import AttemptReport
 from pointsman.engine.policy import Backoff
 from pointsman.engine.submit import NewTask
+from pointsman.engine.timekeeper import Attendance
 from pointsman.store.clock import SLEW
 from pointsman.store.rows import Worker
 
@@ -78,6 +79,21 @@ async def test_all_processes_share_one_correction(database_url: str, clock: Manu
         assert await second.tend() == 1
 
 
+async def test_a_step_after_one_that_another_process_has_corrected(database_url: str, clock: ManualClock) -> None:
+    """The wrong time has made the correction shrink, too: that is not a time which others have lived through."""
+    async with open_engine(database_url, clock) as first, open_engine(database_url, clock, seed=2) as second:
+        worker = await register(first, lease_seconds=5)
+        await second.send_heartbeat(worker.id)
+        clock.step(HOUR)
+        clock.advance(1)
+        await first.send_heartbeat(worker.id)
+        clock.step(HOUR)
+        clock.advance(1)
+        assert await second.tend() == 0
+        clock.advance(5)
+        assert await second.tend() == 1
+
+
 async def test_the_database_time_gains_on_the_wall_clock_until_they_agree(database_url: str, clock: ManualClock) -> None:
     async with open_engine(database_url, clock) as engine:
         began = clock.instant
@@ -103,19 +119,57 @@ async def test_a_machine_that_stood_still_does_not_set_the_clock_of_the_others(d
         assert (await paused.get_worker(dead.id)).heartbeat_at == clock.instant
 
 
+@pytest.mark.parametrize("moment", ["before the question", "before the answer", "after the answer", "in its sleep"])
+def test_a_process_that_was_suspended_notices_it(clock: ManualClock, moment: str) -> None:
+    attendance = Attendance(clock)
+
+    def look(moment: str = "") -> None:
+        asked = clock.boottime()
+        now = clock.now()
+        if moment == "before the answer":
+            clock.suspend(HOUR)
+        attendance.arrive(now, asked)
+        if moment == "after the answer":
+            clock.suspend(HOUR)
+        attendance.leave(30)
+
+    look()
+    clock.advance(31)
+    if moment == "before the question":
+        clock.suspend(HOUR)
+    look(moment)
+    if moment == "in its sleep":
+        clock.suspend(HOUR)
+    look()
+    assert attendance.since == clock.now()
+    look()
+    clock.advance(31)
+    look()
+    assert attendance.since == clock.now() - timedelta(seconds=31), "it was on time"
+
+
 class Sleeper:
     """Sleeps until the test wakes it up."""
 
     def __init__(self) -> None:
-        self.wanted: set[float] = set()
         self._alarm = asyncio.Event()
+        self._wanted: dict[object, float] = {}
+
+    @property
+    def wanted(self) -> set[float]:
+        """How long those want to sleep who do so now."""
+        return set(self._wanted.values())
 
     async def __call__(self, seconds: float) -> None:
-        self.wanted.add(seconds)
-        await self._alarm.wait()
+        sleeper = object()
+        self._wanted[sleeper] = seconds
+        try:
+            await self._alarm.wait()
+        finally:
+            self._wanted.pop(sleeper, None)
 
     def wake(self) -> None:
-        self.wanted.clear()
+        self._wanted.clear()
         alarm, self._alarm = self._alarm, asyncio.Event()
         alarm.set()
 
