@@ -38,6 +38,13 @@ class _Reading(NamedTuple):
         return self.answered - self.asked <= last.answered - last.asked + drift
 
 
+class Step(NamedTuple):
+    """By how many seconds the clock has stepped, and by how many more or fewer it may have been."""
+
+    seconds: float
+    doubt: float
+
+
 class Timekeeper:
     """Begins the transactions of the writer, and corrects the clock of the database in the first one after a step."""
 
@@ -56,8 +63,8 @@ class Timekeeper:
             raise
         return transaction
 
-    def find_step(self, time: DatabaseTime, asked: float) -> float:
-        """By how many seconds the clock has stepped since the last reading. `asked` is the boot clock before this one.
+    def find_step(self, time: DatabaseTime, asked: float) -> Step | None:
+        """By how much the clock has stepped since the last reading. `asked` is the boot clock before this one.
 
         A step that was found is found again, until a correction of it is committed.
         """
@@ -66,27 +73,27 @@ class Timekeeper:
             return step
         if last is None or last.time.revision != time.revision or new.is_as_sharp_as(last):
             self._last = new
-        return 0.0
+        return None
 
-    def _correct(self, transaction: Transaction, step: float) -> None:
+    def _correct(self, transaction: Transaction, step: Step) -> None:
         """The clock is wrong, unless others have lived through the time that is missing here: then this machine stood still.
 
         A virtual machine that was paused does not count that time, and must not set the clock of all others back.
         """
         time = transaction.time()
-        corrected = time.correct(step)
-        if step > 0 and transaction.was_heard(corrected.now + timedelta(seconds=TOLERANCE_SECONDS), time.now):
+        corrected = time.correct(step.seconds)
+        if step.seconds > 0 and transaction.was_heard(corrected.now + timedelta(seconds=step.doubt), time.now):
             self._last = None
             return
         transaction.correct_clock(corrected)
         log.warning(
             "the clock of the database has stepped by %+.3f seconds; leases and timers go on by elapsed time",
-            step,
-            extra={"step_seconds": step, "offset_seconds": corrected.offset_seconds},
+            step.seconds,
+            extra={"step_seconds": step.seconds, "offset_seconds": corrected.offset_seconds},
         )
 
 
-def _find_step(last: _Reading, new: _Reading) -> float:
+def _find_step(last: _Reading, new: _Reading) -> Step | None:
     """By how much the time has moved more than any time that may have passed between two readings."""
     if last.time.revision == new.time.revision:
         moved, drift = new.time.steady - last.time.steady, DRIFT
@@ -95,8 +102,8 @@ def _find_step(last: _Reading, new: _Reading) -> float:
     shortest, longest = new.asked - last.answered, new.answered - last.asked
     allowed = TOLERANCE_SECONDS + drift * longest
     if shortest - allowed <= moved <= longest + allowed:
-        return 0.0
-    return moved - (shortest + longest) / 2
+        return None
+    return Step(moved - (shortest + longest) / 2, doubt=(longest - shortest) / 2 + allowed)
 
 
 class Attendance:

@@ -25,7 +25,7 @@ from pointsman.engine.engine import Engine
 from pointsman.engine.operations.attempts import AttemptReport
 from pointsman.engine.policy import Backoff
 from pointsman.engine.submit import NewTask
-from pointsman.engine.timekeeper import Attendance
+from pointsman.engine.timekeeper import TOLERANCE_SECONDS, Attendance
 from pointsman.store.clock import SLEW
 from pointsman.store.rows import Worker
 
@@ -79,18 +79,23 @@ async def test_all_processes_share_one_correction(database_url: str, clock: Manu
         assert await second.tend() == 1
 
 
-async def test_a_step_after_one_that_another_process_has_corrected(database_url: str, clock: ManualClock) -> None:
+@pytest.mark.parametrize(("quiet_seconds", "step"), [(0, HOUR), (15, 45)])
+async def test_a_step_after_one_that_another_process_has_corrected(
+    database_url: str, clock: ManualClock, quiet_seconds: float, step: float
+) -> None:
     """The wrong time has made the correction shrink, too: that is not a time which others have lived through."""
     async with open_engine(database_url, clock) as first, open_engine(database_url, clock, seed=2) as second:
         worker = await register(first, lease_seconds=5)
-        await second.send_heartbeat(worker.id)
         clock.step(HOUR)
-        clock.advance(1)
         await first.send_heartbeat(worker.id)
-        clock.step(HOUR)
-        clock.advance(1)
+        await second.send_heartbeat(worker.id)
+        clock.advance(quiet_seconds)
+        clock.step(step)
+        await first.send_heartbeat(worker.id)
+        clock.step(step)
+        clock.advance(0.1)
         assert await second.tend() == 0
-        clock.advance(5)
+        clock.advance(5 + TOLERANCE_SECONDS + 15 * SLEW)
         assert await second.tend() == 1
 
 
