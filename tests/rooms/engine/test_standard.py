@@ -991,6 +991,15 @@ async def test_a_gate_opens_when_it_is_reached_and_a_person_lets_the_run_through
         assert await path_of(engine, run.id) == ["PENDING", "RUNNING", "WAITING", "RUNNING", "SUCCEEDED"]
 
 
+async def test_the_approval_of_a_gate_is_not_that_of_its_subtasks(database_url: str, clock: ManualClock) -> None:
+    async with open_engine(database_url, clock) as engine:
+        run = await submit(engine, NewTask(name="outer", gate=True), NewTask(name="inner", gate=True, parent="outer"))
+        await engine.signal_task((await task_of(engine, run, "outer")).id, "approve")
+        assert [await state_of(engine, run, name) for name in ("outer", "inner")] == ["SUCCEEDED", "WAITING_APPROVAL"]
+        await engine.signal_task((await task_of(engine, run, "inner")).id, "approve")
+        assert await state_of(engine, run) == "SUCCEEDED"
+
+
 async def test_a_rejected_gate_stops_the_run_and_can_only_be_skipped(database_url: str, clock: ManualClock) -> None:
     async with proved_engine(database_url, clock) as engine:
         worker = await register(engine)

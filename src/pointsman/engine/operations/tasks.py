@@ -50,7 +50,7 @@ class SignalTask(Recorded[Task], frozen=True):
 
     def _tell_relatives(self, work: Work, task: Task) -> None:
         """A skipped task skips its subtasks. A parent that failed with a subtask is retried when that is retried or skipped."""
-        if task.has_subtasks and task.outcome == Outcome.SUCCESS:
+        if self.signal == "skip" and task.has_subtasks:
             self._skip_subtasks(work, task)
         while task.parent_task_id is not None:
             work.read_tasks([task.parent_task_id])
