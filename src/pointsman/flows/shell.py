@@ -29,6 +29,9 @@ _PARAMETER = re.compile(r"\$\{(?:[#!]?(?:[A-Za-z_][A-Za-z0-9_]*|[0-9]+|[@*])|[#?
 _SPECIAL = re.compile(r"\$[A-Za-z0-9_@*#?$!-]")
 _BRACKET = re.compile(r"\[[A-Za-z0-9_.,:^!*@$+-]+\]|\[(?=[ \t])")
 _CHANGES_GRAMMAR = re.compile(r"(?:alias|shopt|history|let)\b|set[ \t]+[-+][A-Za-z]*(?:H|o[ \t]+hist)")
+_ESCAPED = re.compile(r'\\[$`"\\\n]')
+"""What a backslash escapes between double quotes. Before anything else, it is an ordinary character."""
+_DESCRIPTOR = re.compile(r"[0-9]+|\{\w+\}")
 _TO_DESCRIPTOR = re.compile(r"[<>]&(?:[0-9]+-?|-)(?=[ \t\n;&|<>)])")
 _NOT_IN_COMMENT = re.compile(r"[^A-Za-z0-9_ .,:/@+-]")
 
@@ -139,6 +142,8 @@ class _Command:
     word: str | None = None
     values: list[int] = field(default_factory=list)
     """The offsets of the expressions in the present word."""
+    is_target: bool = False
+    """The present or next word belongs to a redirection, which may come before the name of the command."""
 
     def add(self, text: str) -> None:
         self.word = (self.word or "") + text
@@ -216,29 +221,40 @@ class _Tracker:
             self._end_command(command)
             self._commands.pop()
         elif inside in ("'", '"'):
-            command.add("" if deeper else piece[1:] if piece[0] == "\\" and inside == '"' else piece)
+            command.add("" if deeper else piece[1:] if inside == '"' and _ESCAPED.fullmatch(piece) else piece)
         elif inside in _FORBIDDEN:
             command.add(piece)
+        elif piece[0] in "<>" or (piece == "|" and self._previous == ">"):
+            self._redirect(command, piece)
         elif piece[0] in ";&|\n)":
             self._end_command(command)
-        elif piece[0] in " \t<>" or self._comment:
+        elif piece[0] in " \t" or self._comment:
             self._end_word(command)
         elif piece != "\\\n":
             command.add(piece.removeprefix("\\"))
 
+    def _redirect(self, command: _Command, piece: str) -> None:
+        if command.word and _DESCRIPTOR.fullmatch(command.word):
+            command.word = None
+        self._end_word(command)
+        command.is_target = piece in ("<", ">", "<<<", "|")
+
     def _end_word(self, command: _Command) -> None:
         if command.word is None:
             return
-        command.words.append(command.word)
-        if command.values and is_executed(command.words, has_types=self._has_types):
-            self._executed += command.values
-        if command.word == "{":
-            command.words.clear()
+        if not command.is_target:
+            command.words.append(command.word)
+            if command.values and is_executed(command.words, has_types=self._has_types):
+                self._executed += command.values
+            if command.word == "{":
+                command.words.clear()
+        command.is_target = False
         command.word = None
         command.values.clear()
 
     def _end_command(self, command: _Command) -> None:
         self._end_word(command)
+        command.is_target = False
         self._has_types |= declares_types(command.words)
         command.words.clear()
 
@@ -345,6 +361,8 @@ class _Tracker:
                 return self._begin_comment()
             case "<" if text.startswith("<<", at):
                 return 3 if text.startswith("<<<", at) else self._announce_here(text, at)
+            case "&" if text.startswith(">", at + 1):
+                return self._doubt()  # a redirection of bash, and two commands elsewhere
             case "<" | ">" if text.startswith("&", at + 1):
                 match = _TO_DESCRIPTOR.match(text, at)
                 return match.end() - at if match else self._doubt()  # bash expands this twice
