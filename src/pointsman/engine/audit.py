@@ -42,9 +42,14 @@ class AuditReport(msgspec.Struct, frozen=True, kw_only=True):
     """Some transitions are not sealed yet."""
 
 
-def take_seal(reader: Reader, now: datetime) -> Seal | None:
-    """The next link of the chain; None when everything that is settled is sealed."""
-    last, end = reader.last_seal(), read_position(reader.last_position())
+def find_settled(reader: Reader) -> int:
+    """The last transition before which no other can appear any more."""
+    return read_position(reader.last_position())
+
+
+def take_seal(reader: Reader, now: datetime, end: int) -> Seal | None:
+    """The next link of the chain; None when everything up to `end`, which is settled, is sealed."""
+    last = reader.last_seal()
     previous = last.position if last else 0
     trail = reader.read_trail(previous, end, BATCH)
     if trail is None:
@@ -58,7 +63,7 @@ def audit(reader: Reader, expected: str | None = None) -> AuditReport:
     if expected is not None and not _SEAL.fullmatch(expected):
         raise RequestInvalid([Problem("seal", f"'{expected[:80]}' is not a seal. Pass one that an audit has reported.")])
     findings = [*_check_seals(reader, expected), *_check_trails(reader), *_check_machines(reader)]
-    last, end = reader.last_seal(), read_position(reader.last_position())
+    last, end = reader.last_seal(), find_settled(reader)
     sealed = last.position if last else 0
     return AuditReport(findings=findings, seal=f"{last.position}:{last.digest}" if last else None, unsealed=end > sealed)
 

@@ -20,7 +20,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from msgspec.structs import replace
 
 from pointsman.engine import checks
-from pointsman.engine.audit import AuditReport, audit, take_seal
+from pointsman.engine.audit import AuditReport, audit, find_settled, take_seal
 from pointsman.engine.claims import Claim
 from pointsman.engine.doctor import Diagnosis, diagnose
 from pointsman.engine.duties import Duties, Duty, DutyMetrics
@@ -266,9 +266,12 @@ class Engine(TenantEngine):
     # upkeep
 
     async def seal(self) -> int:
-        """Seal all transitions that are settled; how many that were, unless another process seals them."""
-        sealed = 0
-        while seal := await self._ask(lambda reader: take_seal(reader, reader.now())):
+        """Seal all transitions that are settled; how many that were, unless another process seals them.
+
+        Those that are made meanwhile are left to the next call, or a busy database would be sealed move by move.
+        """
+        sealed, end = 0, await self._ask(find_settled)
+        while seal := await self._ask(lambda reader: take_seal(reader, reader.now(), end)):
             if not await self._core.writer.submit(StoreSeal(seal=seal)):
                 break
             sealed += seal.position - seal.previous

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+from typing import Any
+
 import pytest
 from tests.rooms.engine.harness import ManualClock, claim_one, open_engine, register, submit
 from tests.rooms.store.outsider import outsider
@@ -10,6 +13,7 @@ from pointsman.engine import audit as chain
 from pointsman.engine.engine import Engine
 from pointsman.engine.submit import NewTask
 from pointsman.errors import RequestInvalid
+from pointsman.store.rows import Seal
 
 
 async def work(engine: Engine) -> None:
@@ -35,6 +39,26 @@ async def test_work_that_was_done_passes_the_audit(database_url: str, clock: Man
         later = await engine.audit(sealed.seal)
         assert later.findings == []
         assert later.seal != sealed.seal
+
+
+async def test_what_moves_while_the_trail_is_sealed_is_left_to_the_next_seal(
+    database_url: str, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or a busy database would be sealed move by move, without a rest."""
+    async with open_engine(database_url, clock) as engine:
+        runs = [(await submit(engine, NewTask(name="a"))).id for _ in range(3)]
+        loop = asyncio.get_running_loop()
+
+        def move_and_take(*arguments: Any) -> Seal | None:
+            if runs:
+                asyncio.run_coroutine_threadsafe(engine.signal_run(runs.pop(), "cancel"), loop).result()
+            return chain.take_seal(*arguments)
+
+        monkeypatch.setattr("pointsman.engine.engine.take_seal", move_and_take)
+        await engine.seal()
+        with outsider(database_url) as prompt:
+            assert len(prompt.ask("SELECT position FROM seal")) == 1
+        assert (await engine.audit()).unsealed
 
 
 # what the owner does to a sealed trail without leaving its rules; and where the audit finds it
