@@ -27,6 +27,7 @@ from pointsman.errors import (
     StoreError,
     StoreFull,
     StoreUnavailable,
+    StoreUnusable,
 )
 from pointsman.store.contract import Store, Transaction
 from pointsman.world import Chance, Clock
@@ -177,6 +178,8 @@ class Writer:
         if len(operations) > 1:
             self.hooks.emit(BatchSplit(len(operations), error))
             return
+        if isinstance(error, StoreUnusable):
+            return  # for want of a privilege: the caller is told
         (operation,) = operations
         log.error(
             "the database or a defect refused an operation: %s",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -12,6 +13,7 @@ import pytest
 from tests.rooms.engine.harness import claim_one, register, submit
 
 from pointsman import app
+from pointsman.cli import main
 from pointsman.engine.submit import NewTask
 from pointsman.errors import StoreUnusable
 from pointsman.store.postgres.roles import read_roles
@@ -107,3 +109,13 @@ def test_a_reader_reads_everything_and_writes_nothing(owned_url: str) -> None:
         for statement in WRITES.values():
             with pytest.raises(REFUSED):
                 session.execute(statement.encode())
+
+
+async def test_a_reader_audits_what_is_not_sealed_yet(owned_url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    async with app.open(owned_url, keeps=False) as engine:
+        await submit(engine, NewTask(name="a"))
+    with member_of(owned_url, "pointsman_read") as url:
+        assert await asyncio.to_thread(main, ["doctor", "--audit", "--store", url]) == 0
+    said = capsys.readouterr()
+    assert said.out == "the audit trail is unchanged\n"
+    assert said.err.startswith("The last transitions are not sealed yet.")
