@@ -154,7 +154,8 @@ def test_a_task_waits_for_its_dependencies_whatever_its_count_says(db: StoreFixt
 
 
 @each_row("table", ["tenant", "lane", "seal"])
-def test_what_others_refer_to_stays(prompt: Outsider, table: str) -> None:
+def test_what_others_refer_to_stays(db: StoreFixture, prompt: Outsider, table: str) -> None:
+    db.put(db.run())
     if table == "seal" and not prompt.ask("SELECT 1 FROM seal"):
         prompt.ask("INSERT INTO seal (position, previous, digest, sealed_at) VALUES (1, 0, 'd', :at)", at=AT)
     before = prompt.ask(f"SELECT * FROM {table}")
@@ -169,6 +170,16 @@ def test_what_others_refer_to_stays(prompt: Outsider, table: str) -> None:
 def test_a_seal_continues_the_last_one(prompt: Outsider) -> None:
     with pytest.raises(Refused, match="continues the last one"):
         prompt.ask("INSERT INTO seal (position, previous, digest, sealed_at) VALUES (2000, 1000, 'd', :at)", at=AT)
+
+
+def test_a_seal_covers_no_transitions_that_are_still_to_come(prompt: Outsider) -> None:
+    """It would leave none to seal, and be broken by the next one."""
+    with pytest.raises(Refused, match="ends with a transition"):
+        prompt.ask(
+            "INSERT INTO seal (position, previous, digest, sealed_at) "
+            "SELECT 1000000000, coalesce(max(position), 0), 'd', :at FROM seal",
+            at=AT,
+        )
 
 
 # Machines.

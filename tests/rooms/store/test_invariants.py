@@ -198,11 +198,33 @@ _STATE = (
     "INSERT INTO state (machine_id, name, phase, outcome, initial, kind) "
     "VALUES (5000, 'A', '{phase}', {outcome}, {initial}, 'run')"
 )
+_CLOCK = "INSERT INTO clock (id, revision, offset_seconds, corrected_at) VALUES (1, 1, {offset}, {at})"
+_ANSWER = (
+    "INSERT INTO idempotency_key (tenant, endpoint, key, request_hash, status, body, created_at, expires_at) "
+    "VALUES ('acme', 'any', 'any', 'h', 200, '', {created_at}, {expires_at})"
+)
 UNSPEAKABLE: dict[str, str] = {
     "a duty that has failed zero times": (
         "INSERT INTO duty_failure (name, process, failures, error, failed_at) SELECT 'a', 'b', 0, 'c', created_at FROM tenant"
     ),
     "a second clock": "INSERT INTO clock (id, revision, offset_seconds, corrected_at) SELECT 2, 1, 0.0, created_at FROM tenant",
+    "a clock that is off by more than all time": _CLOCK.format(offset="-1e300", at=":at"),
+    "a clock that is off for ever": _CLOCK.format(offset="9e99", at=":at"),
+    "a clock that was never corrected": _CLOCK.format(offset="0.0", at=":never"),
+    "a tenant of the far future": "INSERT INTO tenant (id, created_at) VALUES ('later', :never)",
+    "a duty that never failed": (
+        "INSERT INTO duty_failure (name, process, failures, error, failed_at) VALUES ('a', 'b', 1, 'c', :never)"
+    ),
+    "an event of the far future": (
+        "INSERT INTO notice (tenant, kind, entity_id, run_id, subject, message, at) "
+        "VALUES ('acme', 'run', 'a', 'a', 'b', 'c', :never)"
+    ),
+    "a seal of the far future": (
+        "INSERT INTO seal (position, previous, digest, sealed_at) "
+        "SELECT max(position), (SELECT coalesce(max(position), 0) FROM seal), 'd', :never FROM transition"
+    ),
+    "an answer of the far future": _ANSWER.format(created_at=":never", expires_at=":never"),
+    "an answer that never expires": _ANSWER.format(created_at=":at", expires_at=":never"),
     "a task that waits for itself": "INSERT INTO dependency (task_id, depends_on_id) VALUES ('any', 'any')",
     "a machine of version 0": _MACHINE.format(version=0, kind="run"),
     "a machine of an unknown kind": _MACHINE.format(version=1, kind="cow"),
@@ -218,8 +240,7 @@ UNSPEAKABLE: dict[str, str] = {
     "needs_worker, needs_session, needs_dependencies) VALUES (5000, 'A', 'B', 'go', 'deafening', 'held', :no, :no, :no)",
     "a timer of an unknown kind": "INSERT INTO timer (entity_id, purpose, kind, tenant, revision, due_at) "
     "VALUES ('any', 'any', 'cow', 'acme', 0, :at)",
-    "an answer that expires at once": "INSERT INTO idempotency_key (tenant, endpoint, key, request_hash, status, body, "
-    "created_at, expires_at) VALUES ('acme', 'any', 'any', 'h', 200, '', :at, :at)",
+    "an answer that expires at once": _ANSWER.format(created_at=":at", expires_at=":at"),
 }
 LAWLESS: dict[str, dict[str, Any]] = {
     # attempts that even the law cannot write
@@ -246,6 +267,7 @@ def attempt_unthinkable(db: StoreFixture, what: str) -> None:
         machine, wrong = NEW_AND_UNTHINKABLE[what]
         type_row(db.prompt, replace(db.entity(machine), **wrong))
     else:
+        db.put(db.run())  # a seal ends with a transition
         values = {":at": ("at", AT), ":no": ("no", False), ":yes": ("yes", True), ":never": ("never", NEVER)}
         statement = UNSPEAKABLE[what]
         db.prompt.ask(statement, **dict(pair for name, pair in values.items() if name in statement))

@@ -428,12 +428,14 @@ CREATE TABLE duty_failure (
     PRIMARY KEY (name, process)
 );
 
--- The correction of the clock: one row at most. Database time is what the clock shows plus the offset, which shrinks slowly.
+-- The correction of the clock: one row at most. Database time is what the clock shows plus the offset, which shrinks slowly. It
+-- leads to an instant of the calendar.
 CREATE TABLE clock (
     id             integer PRIMARY KEY CHECK (id = 1),
     revision       integer NOT NULL,
     offset_seconds double precision NOT NULL,
-    corrected_at   timestamptz NOT NULL
+    corrected_at   instant NOT NULL,
+    CONSTRAINT clock_stays_in_the_calendar CHECK (offset_seconds BETWEEN -extract(epoch FROM corrected_at) AND 4000000000)
 );
 
 CREATE TABLE idempotency_key (
@@ -871,8 +873,9 @@ CREATE TRIGGER machine_has_the_next_number BEFORE INSERT ON machine FOR EACH ROW
 
 CREATE FUNCTION continues_the_last_one() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 BEGIN
-    IF new.previous <> (SELECT coalesce(max(position), 0) FROM seal) THEN
-        RAISE EXCEPTION 'pointsman: a seal continues the last one';
+    IF new.previous <> (SELECT coalesce(max(position), 0) FROM seal)
+       OR new.position > (SELECT coalesce(max(position), 0) FROM transition) THEN
+        RAISE EXCEPTION 'pointsman: a seal continues the last one, and ends with a transition';
     END IF;
     RETURN new;
 END $$;

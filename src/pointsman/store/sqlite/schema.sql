@@ -5,7 +5,7 @@
 
 CREATE TABLE tenant (
     id         TEXT PRIMARY KEY,
-    created_at INTEGER NOT NULL
+    created_at INTEGER NOT NULL CHECK (created_at BETWEEN 0 AND 253402300799999999)
 ) STRICT, WITHOUT ROWID;
 
 -- Every version of every machine that was ever loaded. An entity keeps the version with which it was created.
@@ -342,7 +342,7 @@ CREATE TABLE seal (
     position  INTEGER PRIMARY KEY CHECK (position > previous),
     previous  INTEGER NOT NULL UNIQUE,
     digest    TEXT NOT NULL,
-    sealed_at INTEGER NOT NULL
+    sealed_at INTEGER NOT NULL CHECK (sealed_at BETWEEN 0 AND 253402300799999999)
 ) STRICT;
 
 -- Events that moved nothing: an entity has been in a state for longer than it should.
@@ -354,7 +354,7 @@ CREATE TABLE notice (
     run_id    TEXT,
     subject   TEXT NOT NULL,
     message   TEXT NOT NULL,
-    at        INTEGER NOT NULL
+    at        INTEGER NOT NULL CHECK (at BETWEEN 0 AND 253402300799999999)
 ) STRICT;
 
 CREATE TABLE duty_failure (
@@ -362,16 +362,17 @@ CREATE TABLE duty_failure (
     process   TEXT NOT NULL,
     failures  INTEGER NOT NULL CHECK (failures > 0),
     error     TEXT NOT NULL,
-    failed_at INTEGER NOT NULL,
+    failed_at INTEGER NOT NULL CHECK (failed_at BETWEEN 0 AND 253402300799999999),
     PRIMARY KEY (name, process)
 ) STRICT;
 
--- The correction of the clock: one row at most. Database time is what the clock shows plus the offset, which shrinks slowly.
+-- The correction of the clock: one row at most. Database time is what the clock shows plus the offset, which shrinks slowly. It
+-- leads to an instant of the calendar.
 CREATE TABLE clock (
     id             INTEGER PRIMARY KEY CHECK (id = 1),
     revision       INTEGER NOT NULL,
-    offset_seconds REAL NOT NULL,
-    corrected_at   INTEGER NOT NULL
+    offset_seconds REAL NOT NULL CHECK (offset_seconds BETWEEN -corrected_at / 1000000 AND 4000000000),
+    corrected_at   INTEGER NOT NULL CHECK (corrected_at BETWEEN 0 AND 253402300799999999)
 ) STRICT;
 
 CREATE TABLE idempotency_key (
@@ -381,8 +382,8 @@ CREATE TABLE idempotency_key (
     request_hash TEXT NOT NULL,
     status       INTEGER NOT NULL,
     body         TEXT NOT NULL,
-    created_at   INTEGER NOT NULL,
-    expires_at   INTEGER NOT NULL CHECK (expires_at > created_at),
+    created_at   INTEGER NOT NULL CHECK (created_at BETWEEN 0 AND 253402300799999999),
+    expires_at   INTEGER NOT NULL CHECK (expires_at > created_at AND expires_at <= 253402300799999999),
     PRIMARY KEY (tenant, endpoint, key)
 ) STRICT, WITHOUT ROWID;
 
@@ -779,8 +780,9 @@ END;
 
 -- Seals: each continues the last one.
 CREATE TRIGGER seal_goes_on BEFORE INSERT ON seal
-    WHEN new.previous IS NOT (SELECT coalesce(max(position), 0) FROM seal) BEGIN
-    SELECT RAISE(ABORT, 'pointsman: a seal continues the last one');
+    WHEN new.previous IS NOT (SELECT coalesce(max(position), 0) FROM seal)
+      OR new.position > (SELECT coalesce(max(position), 0) FROM transition) BEGIN
+    SELECT RAISE(ABORT, 'pointsman: a seal continues the last one, and ends with a transition');
 END;
 CREATE TRIGGER seal_is_not_changed BEFORE UPDATE ON seal BEGIN SELECT RAISE(ABORT, 'pointsman: a seal cannot be changed'); END;
 CREATE TRIGGER seal_is_not_deleted BEFORE DELETE ON seal BEGIN SELECT RAISE(ABORT, 'pointsman: a seal cannot be deleted'); END;

@@ -426,12 +426,14 @@ CREATE TABLE duty_failure (
     PRIMARY KEY (name, process)
 );
 
--- The correction of the clock: one row at most. Database time is what the clock shows plus the offset, which shrinks slowly.
+-- The correction of the clock: one row at most. Database time is what the clock shows plus the offset, which shrinks slowly. It
+-- leads to an instant of the calendar.
 CREATE TABLE clock (
     id             integer PRIMARY KEY CHECK (id = 1),
     revision       integer NOT NULL,
     offset_seconds double precision NOT NULL,
-    corrected_at   timestamptz NOT NULL
+    corrected_at   instant NOT NULL,
+    CONSTRAINT clock_stays_in_the_calendar CHECK (offset_seconds BETWEEN -extract(epoch FROM corrected_at) AND 4000000000)
 );
 
 CREATE TABLE idempotency_key (

@@ -418,8 +418,9 @@ CREATE TRIGGER machine_has_the_next_number BEFORE INSERT ON machine FOR EACH ROW
 
 CREATE FUNCTION continues_the_last_one() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 BEGIN
-    IF new.previous <> (SELECT coalesce(max(position), 0) FROM seal) THEN
-        RAISE EXCEPTION 'pointsman: a seal continues the last one';
+    IF new.previous <> (SELECT coalesce(max(position), 0) FROM seal)
+       OR new.position > (SELECT coalesce(max(position), 0) FROM transition) THEN
+        RAISE EXCEPTION 'pointsman: a seal continues the last one, and ends with a transition';
     END IF;
     RETURN new;
 END $$;

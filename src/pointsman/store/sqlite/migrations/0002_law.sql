@@ -389,8 +389,9 @@ END;
 
 -- Seals: each continues the last one.
 CREATE TRIGGER seal_goes_on BEFORE INSERT ON seal
-    WHEN new.previous IS NOT (SELECT coalesce(max(position), 0) FROM seal) BEGIN
-    SELECT RAISE(ABORT, 'pointsman: a seal continues the last one');
+    WHEN new.previous IS NOT (SELECT coalesce(max(position), 0) FROM seal)
+      OR new.position > (SELECT coalesce(max(position), 0) FROM transition) BEGIN
+    SELECT RAISE(ABORT, 'pointsman: a seal continues the last one, and ends with a transition');
 END;
 CREATE TRIGGER seal_is_not_changed BEFORE UPDATE ON seal BEGIN SELECT RAISE(ABORT, 'pointsman: a seal cannot be changed'); END;
 CREATE TRIGGER seal_is_not_deleted BEFORE DELETE ON seal BEGIN SELECT RAISE(ABORT, 'pointsman: a seal cannot be deleted'); END;
