@@ -444,6 +444,7 @@ def test_a_database_that_does_not_exist_is_explained(postgres_url: str) -> None:
         ("postgresql://db/jobs?user=ann&host=/run/pg", "postgresql://db/jobs?user=ann&host=/run/pg"),
         ("postgresql://ann:s3?c#ret@db/jobs", "postgresql://ann@db/jobs"),
         ("postgresql://db/jobs?user=ann&passw%6frd=s3cret", "postgresql://db/jobs?user=ann"),
+        ("postgresql://db/jobs?user=ann&%70%61%73sword=s3cret", "postgresql://db/jobs?user=ann"),
         ("postgresql://ann:s3cret@one:5432,[::1]:5433/jobs", "postgresql://ann@one:5432,[::1]:5433/jobs"),
         ("postgresql:///jobs", "postgresql:///jobs"),
         ("host=db user=ann password=s3cret dbname=jobs", "user=ann dbname=jobs host=db"),

@@ -10,11 +10,14 @@ import stat
 import subprocess
 import sys
 from collections.abc import Iterator
+from decimal import Decimal
 from pathlib import Path
 
 import pytest
 
+from pointsman.cli.logs import open_log
 from pointsman.worker import records
+from pointsman.worker.cost_file import CostFile
 from pointsman.worker.log import AttemptLog
 from pointsman.worker.process_table import read_process
 from pointsman.worker.runner import read_output
@@ -60,6 +63,23 @@ def test_a_link_in_the_place_of_a_log_or_an_output_is_not_followed(tmp_path: Pat
     value, problem = read_output(tmp_path / "1.output")
     assert value is None
     assert problem
+
+
+def test_a_link_in_the_place_of_a_file_that_is_read_leads_nowhere(tmp_path: Path) -> None:
+    (tmp_path / "precious").write_text("1.5\n")
+    (tmp_path / "link").symlink_to(tmp_path / "precious")
+    assert CostFile(str(tmp_path / "precious")).read(final=True) == Decimal("1.5")
+    assert CostFile(str(tmp_path / "link")).read(final=True) == 0
+    with pytest.raises(OSError, match="symbolic links"):
+        open_log(tmp_path / "link")
+
+
+def test_a_link_in_the_place_of_the_journal_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "precious").touch()
+    (tmp_path / ".state").mkdir()
+    (tmp_path / ".state" / "transitions.jsonl").symlink_to(tmp_path / "precious")
+    run_flow(tmp_path)
+    assert (tmp_path / "precious").read_bytes() == b""
 
 
 @pytest.fixture
