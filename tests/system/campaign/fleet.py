@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from tests.system.faults.inquest import check_effects, check_everything
+from tests.system.faults.inquest import check_effects, check_everything, check_journal
 from tests.system.faults.project import PATIENCE_SECONDS, Command, Project
 from tests.system.faults.test_worker_kills import DANGER, EFFECT, FLOW
 
@@ -132,6 +132,8 @@ class Fleet:
         figures = await self._count_work()
         assert not (self.project.folder / "overlaps.txt").exists(), "two attempts of a task ran at the same time"
         await check_everything(self.project)
+        await check_journal(self.engine, self.project.folder / ".state" / "transitions.jsonl")
+        assert not (await self.engine.audit()).findings
         return figures
 
     async def _have_ended(self) -> bool:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import suppress
 from pathlib import Path
 
 from tests.system.faults.project import Project, find_work
 
 from pointsman.engine.engine import Engine
-from pointsman.store.rows import Attempt, Entity, Task
+from pointsman.store.rows import Attempt, Entity, Task, Transition
 from pointsman.worker.process_table import list_processes
+
+WORK = ("run_state_transition", "task_state_transition")
 
 
 async def check_everything(project: Project) -> None:
@@ -22,6 +25,20 @@ async def check_everything(project: Project) -> None:
     for run in runs:
         assert not find_work(run), "a process of it is left"
     assert not find_inhabitants(project.folder), "somebody is left who has thrown away who it is"
+
+
+async def check_journal(engine: Engine, path: Path) -> None:
+    """It has every move of runs and tasks once, in order. The last moves of workers are not waited for: they have gone."""
+    moves: list[Transition] = []
+    while page := await engine.list_transitions(after=moves[-1].position if moves else None, limit=1000):
+        moves += page
+    assert read_journal(path) == [move.position for move in moves if move.kind in ("run", "task")]
+
+
+def read_journal(path: Path) -> list[str]:
+    """The positions of the moves of runs and tasks."""
+    lines = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+    return [line["metadata"]["position"] for line in lines if line["event_type"] in WORK]
 
 
 def find_inhabitants(folder: Path) -> list[int]:
