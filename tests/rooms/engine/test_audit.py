@@ -82,6 +82,19 @@ async def test_a_changed_line_breaks_its_seal(database_url: str, clock: ManualCl
         assert await engine.seal() == 0, "what was sealed is not sealed again"
 
 
+async def test_a_seal_with_a_wrong_digest_is_found(database_url: str, clock: ManualClock) -> None:
+    """Any program that may seal can add one: the law cannot compute it."""
+    async with open_engine(database_url, clock) as engine:
+        await work(engine)
+        with outsider(database_url) as prompt:
+            prompt.ask(
+                "INSERT INTO seal (position, previous, digest, sealed_at) SELECT max(position), 0, 'd', :at FROM transition",
+                at=clock.now(),
+            )
+            (finding,) = (await engine.audit()).findings
+        assert finding.kind == "seal"
+
+
 async def test_only_the_seal_of_the_changed_lines_is_broken(
     database_url: str, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
