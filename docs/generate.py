@@ -19,6 +19,7 @@ from pointsman.flows import model
 from pointsman.flows.explain import INTERNAL
 from pointsman.flows.kinds import list_models
 from pointsman.flows.rules import RULES as FLOW_RULES
+from pointsman.flows.schema import describe_fields
 from pointsman.kernel.draw import draw
 from pointsman.lifecycles import SHIPPED, load_lifecycle, load_machine, machine_names, read_shipped
 from pointsman.lifecycles.packed import PACKED, write_pack
@@ -96,10 +97,11 @@ def keys_table(*kinds: type[BaseModel], without: type[BaseModel] = BaseModel) ->
     """The fields of the models with their descriptions; those without one are internal."""
     rows = []
     fields = {name: info for kind in kinds for name, info in kind.model_fields.items()}
+    texts = {name: text for kind in kinds for name, text in describe_fields(kind).items()}
     for name, info in fields.items():
-        if info.description and name not in INTERNAL and name not in without.model_fields:
+        if name in texts and name not in INTERNAL and name not in without.model_fields:
             default = "" if name in list_models() else write_default(info)  # exactly one of those is required
-            rows.append(f"| `{info.serialization_alias or name}` | {info.description} {default}".rstrip() + " |")
+            rows.append(f"| `{info.serialization_alias or name}` | {texts[name]} {default}".rstrip() + " |")
     return "\n".join(["| key | meaning |", "|---|---|", *rows])
 
 
