@@ -690,9 +690,22 @@ def test_a_batch_that_is_too_large_for_a_statement_is_written_in_several(
     insert_run(store, "run_1")
     parent = a_task("parent", "run_1", run_open=True)
     tasks = [a_task(f"task_{n}", "run_1", parent_task_id="parent", depth=1, payload=f'"{"x" * 500}"') for n in range(10)]
+    sizes: list[int] = []
+    execute = psycopg.Connection.execute
+
+    def measure(connection: Any, statement: Any, values: Any = None, **options: Any) -> Any:
+        sizes.append(len(str(values)))
+        return execute(connection, statement, values, **options)
+
     with transaction(store) as begun:
+        monkeypatch.setattr(psycopg.Connection, "execute", measure)
         begun.insert_tasks([*tasks, parent])
-        begun.move([queued(replace(task, output=f'"{"y" * 500}"')) for task in tasks], (*MOVED, "output"))
+        inserted = len(sizes)
+        begun.move([queued(replace(task, output=f'"{task.id}{"y" * 494}"')) for task in tasks], (*MOVED, "output"))
+        moved = len(sizes) - inserted
+        monkeypatch.undo()
+    assert (inserted > 3, moved > 1) == (True, characters < 1 << 20), "only the size of a statement limits what moves"
+    assert max(sizes) < 2 * 3_000
     with store.read() as reader:
         stored = {task.id: task for task in reader.list_tasks("acme", "run_1")}
         assert {len(task.output or "") for task in stored.values()} == {0, 502}
