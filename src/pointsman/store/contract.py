@@ -337,6 +337,12 @@ class Transaction(Reader):
             raise Conflict("Another process has corrected the clock first.")
         self._time = time
 
+    def limit_idle(self, seconds: float) -> None:
+        """From now on, when this process is stopped within a transaction, end that transaction after so many seconds.
+
+        Not on SQLite: there, only the process itself can release its locks.
+        """
+
     @abstractmethod
     def move(self, rows: Sequence[Entity], columns: Sequence[str]) -> None:
         """Store these columns of rows of one kind that have made one move, so that their revision is one higher.

@@ -229,21 +229,27 @@ async def test_a_row_that_is_locked_too_long_is_busy_and_work_goes_on_afterwards
 
 
 STOPPED = """
-import sys
-from pointsman.store.postgres import store
-from pointsman.world import RandomIds
+import asyncio, sys
+from pointsman import app
 
-store.WRITER_SESSION = store.WRITER_SESSION.replace("session_timeout = '10s'", "session_timeout = '1s'")
-held = store.PostgresStore(sys.argv[1], clock=None, ids=RandomIds()).begin()
-assert held.lock_runs([sys.argv[2]])
-print("held", flush=True)
-sys.stdin.readline()
+async def hold():
+    async with app.open(sys.argv[1], keeps=False) as engine:
+        await engine.register_worker("stopped", lease_seconds=9)
+        held = engine._core.store.begin()
+        assert held.lock_runs([sys.argv[2]])
+        print("held", flush=True)
+        sys.stdin.readline()
+
+asyncio.run(hold())
 """
-"""A process that has locked a run."""
+"""A process with a worker that has locked a run."""
 
 
-async def test_a_process_that_is_stopped_within_a_transaction_soon_loses_its_locks(postgres_url: str) -> None:
+async def test_a_process_that_is_stopped_within_a_transaction_loses_its_locks_earlier_with_a_short_lease(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert connections.IDLE_TIMEOUT_SECONDS < writer.TRIES * connections.LOCK_TIMEOUT_SECONDS, "others wait that long"
+    monkeypatch.setattr(writer, "TRIES", 2)
     async with app.open(postgres_url, keeps=False) as engine:
         locked = await ask_to_submit(engine, "locked")
         with programs.run(STOPPED, postgres_url, locked.id) as holder:

@@ -54,6 +54,7 @@ class RegisterWorker(Operation[Worker], frozen=True):
         )
         worker.metadata = msgspec.json.encode({"max_concurrent_tasks": self.max_concurrent_tasks}).decode()
         work.workers.add(worker)
+        work.transaction.limit_idle(worker.lease_seconds / 3)
         if work.takes(worker, "register"):
             workers.send(work, worker, "register", Cause(worker.id))
         work.allocation_wanted = True

@@ -17,7 +17,8 @@ from pointsman.store.urls import drop_password, is_secret
 
 LOCK_TIMEOUT_SECONDS = 5
 IDLE_TIMEOUT_SECONDS = 10
-"""A third of the default lease. A process that is stopped within a transaction holds its locks no longer than this."""
+"""A third of the default lease. A process that is stopped within a transaction holds its locks no longer than this, and one
+that has a worker with a shorter lease not even that long."""
 CONNECT_TIMEOUT_SECONDS = 5
 SILENCE_SECONDS = 3.0
 """After so long without an answer, a connection asks whether the server still works on one."""
@@ -33,7 +34,6 @@ WRITER_SESSION = f"""
     SET TIME ZONE 'UTC';
     SET synchronous_commit = on;
     SET lock_timeout = '{LOCK_TIMEOUT_SECONDS}s';
-    SET idle_in_transaction_session_timeout = '{IDLE_TIMEOUT_SECONDS}s';
     SET jit = off;
     SET enable_seqscan = off;
     SET enable_bitmapscan = off;

@@ -20,6 +20,7 @@ from pointsman.store.clock import DatabaseTime
 from pointsman.store.columns import Row, to_json
 from pointsman.store.contract import Reader, Transaction, Wakeup
 from pointsman.store.postgres.connections import (
+    IDLE_TIMEOUT_SECONDS,
     OLDEST_SERVER,
     READER_SESSION,
     WRITER_SESSION,
@@ -36,6 +37,8 @@ from pointsman.world import Clock, Ids
 QUERIES = {name: DIALECT.write(text).encode() for name, text in read_queries(__package__).items()}
 PAUSES_SECONDS = (0.0, 0.2, 0.5)
 """The pauses between tries to reach a lost database."""
+SHORTEST_IDLE_SECONDS = 5.0
+"""A large batch keeps its transaction idle while it builds the rows."""
 MOST_IDLE_READERS = 8
 MOST_ROWS = 2_000
 MOST_CHARACTERS = 16 << 20
@@ -66,6 +69,7 @@ class PostgresStore:
         self._closed = threading.Event()
         self._writer: psycopg.Connection[Any] | None = None
         self._transaction_id = ""
+        self._idle_seconds: float = IDLE_TIMEOUT_SECONDS
         with explained(self.url):
             writer = self._reach()
             try:
@@ -171,8 +175,15 @@ class PostgresStore:
         if self._closed.is_set():
             raise StoreError(f"{self.url} was closed.")
         if self._writer is None or self._writer.closed:
-            self._writer = connect(self._secret_url, WRITER_SESSION)
+            self._writer = connect(self._secret_url, f"{WRITER_SESSION}; {_limit_idle(self._idle_seconds)}")
         return self._writer
+
+    def limit_idle(self, seconds: float) -> None:
+        """For this connection of the writer, and for those that replace it."""
+        if self._writer and seconds < self._idle_seconds:
+            self._idle_seconds = max(seconds, SHORTEST_IDLE_SECONDS)
+            with explained(self.url):
+                self._writer.execute(_limit_idle(self._idle_seconds).encode())
 
     def _forget(self) -> None:
         writer, self._writer = self._writer, None
@@ -277,6 +288,9 @@ class PostgresTransaction(Transaction, PostgresReader):
         """Each statement of a transaction has its own snapshot."""
         return int(self._ask(STREAM_END))
 
+    def limit_idle(self, seconds: float) -> None:
+        self._store.limit_idle(seconds)
+
     def move(self, rows: Sequence[Entity], columns: Sequence[str]) -> None:
         self._update(rows, columns, moved=1)
 
@@ -372,6 +386,10 @@ def _may_begin(task: Task) -> bool:
     """Whether a task is still in the partial indexes of claims: it may have changed before its run was locked."""
     waits = task.open_dependencies or task.available_at or task.is_gate
     return task.phase == "queued" and task.run_open and not waits
+
+
+def _limit_idle(seconds: float) -> str:
+    return f"SET idle_in_transaction_session_timeout = '{round(seconds * 1000)}ms'"
 
 
 def _migrate(connection: psycopg.Connection[Any], url: str) -> None:
