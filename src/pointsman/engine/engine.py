@@ -371,7 +371,7 @@ class Engine(TenantEngine):
             return reader.next_silence(self._attendance.since)
 
         seconds = await self._seconds_until(next_silence)
-        self._attendance.leave(min(max(seconds, 0.0), LONGEST_PAUSE_SECONDS))
+        self._attendance.leave(min(seconds, LONGEST_PAUSE_SECONDS))
         return seconds
 
     async def _note_duty(self, name: str, error: Exception | None, failures: int) -> None:

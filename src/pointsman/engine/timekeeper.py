@@ -22,6 +22,8 @@ DRIFT = 0.001
 """How much faster one clock may run than another."""
 LATE_SECONDS = 2.0
 """A duty that sleeps for so much longer than it wanted to was not able to run."""
+LONGEST_TURN_SECONDS = 30.0
+"""On a busy machine or database, a duty may take as long: this is not a sign that others were not able to run either."""
 
 log = logging.getLogger(__name__)
 
@@ -126,5 +128,5 @@ class Attendance:
             self.since = now + timedelta(seconds=self._arrived_at - asked)
 
     def leave(self, seconds: float) -> None:
-        """The next look is so many seconds after this one at the latest."""
-        self._expected_by = self._arrived_at + seconds + LATE_SECONDS
+        """The next look is so many seconds after this one at the latest; or, if something is due now, when that is done."""
+        self._expected_by = self._arrived_at + (seconds + LATE_SECONDS if seconds > 0 else LONGEST_TURN_SECONDS)

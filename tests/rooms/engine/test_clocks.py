@@ -26,7 +26,7 @@ from pointsman.engine.operations.attempts import AttemptReport
 from pointsman.engine.policy import Backoff
 from pointsman.engine.submit import NewTask
 from pointsman.engine.timekeeper import TOLERANCE_SECONDS, Attendance
-from pointsman.store.clock import SLEW
+from pointsman.store.clock import NEVER, SLEW
 from pointsman.store.rows import Worker
 
 HOUR = 3600.0
@@ -151,6 +151,17 @@ def test_a_process_that_was_suspended_notices_it(clock: ManualClock, moment: str
     clock.advance(31)
     look()
     assert attendance.since == clock.now() - timedelta(seconds=31), "it was on time"
+
+
+def test_a_duty_that_takes_long_was_not_absent(clock: ManualClock) -> None:
+    """If it were, silent workers would get a new lease each time that the database is too busy to take their tasks."""
+    attendance = Attendance(clock)
+    for seconds in (-0.1, 1.0, -0.1):
+        attendance.arrive(clock.now(), clock.boottime())
+        attendance.leave(seconds)
+        clock.advance(10 if seconds < 0 else seconds)
+    attendance.arrive(clock.now(), clock.boottime())
+    assert attendance.since == NEVER
 
 
 class Sleeper:

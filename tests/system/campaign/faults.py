@@ -6,7 +6,7 @@ import asyncio
 import signal
 from collections.abc import Awaitable, Callable
 
-from tests.system.campaign.fleet import LEASE_SECONDS, Fleet
+from tests.system.campaign.fleet import LEASE_SECONDS, Fleet, Member
 from tests.system.faults.project import PATIENCE_SECONDS
 from tests.system.faults.proxy import Proxy
 from tests.system.faults.server import Server
@@ -49,12 +49,21 @@ async def _freeze_one(fleet: Fleet) -> None:
         while not member.begun.empty():
             member.begun.get_nowait()
         async with asyncio.timeout(PATIENCE_SECONDS):
-            task_id, epoch = await member.begun.get()
-            await fleet.project.freeze(member.command)
+            task_id, epoch = await _freeze_at_a_claim(fleet, member)
             await _wait_for_successor(fleet, task_id, epoch)
     finally:
         member.command.send(signal.SIGCONT)
         member.is_spared = False
+
+
+async def _freeze_at_a_claim(fleet: Fleet, member: Member) -> tuple[str, int]:
+    """Frozen first, so that no time passes after the claim; then, unless that would make a task fail, it stays frozen."""
+    while True:
+        begun = await member.begun.get()
+        await fleet.project.freeze(member.command)
+        if not await fleet.is_precious(member):
+            return begun
+        member.command.send(signal.SIGCONT)
 
 
 async def _wait_for_successor(fleet: Fleet, task_id: str, epoch: int) -> None:
