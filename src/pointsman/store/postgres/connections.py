@@ -154,7 +154,7 @@ def show(url: str) -> str:
     if shown is None:
         raise StoreUnusable(
             "This is not a URL of a PostgreSQL database. Write postgresql://user:password@host:5432/database, "
-            "and percent-encode characters such as @ / ? # in the password."
+            "percent-encode characters such as @ / ? # in the password, and add only parameters that libpq knows, after a ?."
         )
     return shown
 
