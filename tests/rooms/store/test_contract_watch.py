@@ -580,12 +580,16 @@ def seal(previous: int, position: int) -> Seal:
 
 
 def test_a_seal_continues_the_one_before(db: StoreFixture) -> None:
-    first, second = seal(0, 5_000_000_000), seal(5_000_000_000, 5_000_000_001)
+    run = db.put(db.run())
+    db.move(run, "RUNNING")
+    with db.store.read() as reader:
+        created, moved = (json.loads(line)[0] for line in (reader.read_trail(0, 10**9, 9) or (0, b""))[1].splitlines())
+    first, second = seal(0, created), seal(created, moved)
     with db.transaction() as begun:
         assert begun.last_seal() is None
         assert begun.insert_seal(first)
     with db.transaction() as begun:
-        assert not begun.insert_seal(seal(0, 7)), "another process was first"
+        assert not begun.insert_seal(seal(0, moved)), "another process was first"
         assert begun.insert_seal(second)
     with db.store.read() as reader:
         assert reader.last_seal() == second
