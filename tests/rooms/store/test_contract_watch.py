@@ -598,6 +598,14 @@ def test_a_seal_continues_the_one_before(db: StoreFixture) -> None:
         assert reader.list_seals(first.position, 9) == [second]
 
 
+def test_a_transaction_that_may_not_be_idle_for_long_ends_as_any_other(db: StoreFixture) -> None:
+    """Another process can only tell on PostgreSQL, where the server ends it."""
+    with db.transaction() as begun:
+        begun.limit_idle(1.0)
+        begun.insert_runs([run := db.run()])
+    assert find(db.store, run) == run
+
+
 def test_the_trail_is_read_in_its_order_with_the_rows_of_all_tenants(db: StoreFixture) -> None:
     mine, theirs = db.put(db.run()), db.put(db.run(tenant=db.tenant(GLOBEX)))
     db.move(mine, "RUNNING", reason=WORDS)

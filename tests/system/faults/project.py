@@ -66,6 +66,15 @@ class Command:
         if self.process.returncode is None:
             self.process.send_signal(number)
 
+    async def stop(self) -> None:
+        """Until every thread has stopped: one that waits for a processor may end a system call, and lock a file."""
+        self.send(signal.SIGSTOP)
+        await until(lambda: self.process.returncode is not None or self._has_stopped())
+
+    def _has_stopped(self) -> bool:
+        states = [file.read_text().rpartition(")")[2].split()[0] for file in Path(f"/proc/{self.pid}/task").glob("*/stat")]
+        return set(states) == {"T"}
+
     async def until(self, is_so: Callable[[], Answer], patience_seconds: float = PATIENCE_SECONDS) -> Answer:
         """The same as `until`, as long as it is there."""
 
@@ -166,11 +175,11 @@ class Project:
     async def freeze(self, command: Command) -> None:
         """Stop it, but not in the middle of a transaction: nobody could do anything as long as that holds its locks."""
         async with asyncio.timeout(PATIENCE_SECONDS):
-            command.send(signal.SIGSTOP)
+            await command.stop()
             while await asyncio.to_thread(self._is_locked):
                 command.send(signal.SIGCONT)
                 await asyncio.sleep(0.05)
-                command.send(signal.SIGSTOP)
+                await command.stop()
 
     def _is_locked(self) -> bool:
         with prompt(self.url) as session:
