@@ -62,10 +62,10 @@ def main() -> int:
             began = time.monotonic()
             figures = asyncio.run(_fight(battle, Random(f"{options.seed} {number}")))
             results.append(Result(battle, figures, time.monotonic() - began))
-    finally:
+    finally:  # what was kept before a promise was broken is worth knowing, too
         databases.end_ownership()
-    table = _draw(_add_up(results))
-    print(table)
+        table = _draw(_add_up(results))
+        print(table)
     if options.write:
         text = options.write.read_text("utf-8")
         before, _, rest = text.partition(BEGIN)

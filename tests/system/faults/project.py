@@ -186,6 +186,7 @@ class Project:
             if session.dialect == "postgres":
                 return session.ask(OPEN_TRANSACTIONS) != [(0,)]
             try:
+                session.ask("PRAGMA busy_timeout = 50")  # whoever holds the lock may be the process that we have stopped
                 session.ask("BEGIN IMMEDIATE")
                 session.ask("ROLLBACK")
             except apsw.BusyError:
