@@ -138,7 +138,7 @@ async def _is_overdue(engine: Engine) -> bool:
 POISON = """
 name: poisoned
 tasks:
-  poison: {run: "sleep 0.3; echo $POINTSMAN_EPOCH >> effects.txt; kill -9 $PPID; sleep 1000"}
+  poison: {run: "sleep 1; echo $POINTSMAN_EPOCH >> effects.txt; kill -9 $PPID; sleep 1000"}
   fine:   {run: "true", foreach: [1, 2, 3, 4, 5]}
 """
 

@@ -100,7 +100,7 @@ async def test_a_worker_that_is_paused_suspends_its_children(database_url: str, 
         return True
 
     run_id = await project.submit(project.write_flow(TWO.replace("touch began", "sleep 1000 & touch began")))
-    async with project.start("worker", slots=1, lease_seconds=3, on_pause="suspend") as worker:
+    async with project.start("worker", slots=1, lease_seconds=30, on_pause="suspend") as worker:
         await worker.until((tmp_path / "began").exists)
         await project.until(lambda engine: wish(engine, "pause"))
         await worker.until(lambda: {each.state for each in find_work(run_id)} == {"T"})
