@@ -55,6 +55,8 @@ def documents() -> Iterator[tuple[Path, str]]:
         "default-keys": keys_table(model.Defaults),
         "backoff-keys": keys_table(model.Backoff),
         "check-keys": keys_table(model.Check),
+        "approval-keys": keys_table(model.Approval),
+        "expects-keys": keys_table(model.Expects),
     }
     for page in ("lifecycle-files.md", "events.md", "flow-files.md"):
         path = DOCS / "reference" / page

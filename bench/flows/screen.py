@@ -105,7 +105,7 @@ class Watcher:
         self._run_id = run_id
         self._progress = Progress(engine, run_id)
         self._position: str | None = None
-        self.view = LiveView(self._progress, lambda _: "the last line of some task", "bench")
+        self.view = LiveView(self._progress, lambda _: "the last line of some task", lambda _: True, "bench")
 
     async def take_in(self) -> int:
         page = await self._engine.list_transitions(after=self._position, limit=BURST, run_id=self._run_id)

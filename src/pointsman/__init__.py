@@ -17,6 +17,8 @@ __all__ = [
     "Snapshot",
     "Step",
     "__version__",
+    "add_task",
+    "ask",
     "load_lifecycle",
     "load_machine",
     "step",
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from pointsman.engine.operations.attempts import AttemptReport, ReportAttempt
     from pointsman.engine.policy import Backoff
     from pointsman.engine.submit import NewRun, NewTask
+    from pointsman.inside import add_task, ask
     from pointsman.kernel.machine import Refusal
     from pointsman.kernel.step import Snapshot, Step, step
     from pointsman.lifecycles import load_lifecycle, load_machine
@@ -43,6 +46,8 @@ _HOMES = {
     "ReportAttempt": "pointsman.engine.operations.attempts",
     "Snapshot": "pointsman.kernel.step",
     "Step": "pointsman.kernel.step",
+    "add_task": "pointsman.inside",
+    "ask": "pointsman.inside",
     "load_lifecycle": "pointsman.lifecycles",
     "load_machine": "pointsman.lifecycles",
     "step": "pointsman.kernel.step",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,8 +12,10 @@ from pointsman.engine.machines import Machines
 from pointsman.errors import StoreUnusable
 from pointsman.kernel.machine import Lifecycle
 from pointsman.lifecycles import SHIPPED, load_lifecycle
+from pointsman.settings import FOLDER
 from pointsman.store.contract import Store
 from pointsman.store.urls import hide_password
+from pointsman.worker.journal import JOURNAL, kept
 from pointsman.world import Clock, World
 
 
@@ -23,13 +25,16 @@ async def open(  # noqa: A001 - as one opens a file
     *,
     lifecycles: str | Path | Iterable[str | Path | Lifecycle] = (),
     keeps: bool = True,
+    journal: str | Path | None = None,
     world: World | None = None,
     clock: Clock | None = None,
 ) -> AsyncIterator[Engine]:
     """An engine on a database: `sqlite:///path`, `sqlite:///:memory:` or `postgresql://…`.
 
     `lifecycles` are your own, or their files, in addition to the six that are shipped. Several processes may open the same
-    database; each that `keeps` takes part in firing timers and looking after workers. `clock` replaces the database's time.
+    database; each that `keeps` takes part in firing timers and looking after workers. `journal` is the file to which every
+    transition is appended as a line; the database of a project has the journal of that project. `clock` replaces the
+    database's time.
     """
     world = world or World()
     if clock:
@@ -50,8 +55,16 @@ async def open(  # noqa: A001 - as one opens a file
         store.close()
         raise
     engine.start(keeps=keeps)
-    async with engine:
+    path = Path(journal) if journal else find_journal(url)
+    async with engine, kept(engine, path, world.sleep, as_duty=keeps) if path else nullcontext():
         yield engine
+
+
+def find_journal(url: str) -> Path | None:
+    """The journal of the project whose database this is; other databases have none, unless a file is named."""
+    scheme, separator, path = str(url).partition(":///")
+    folder = Path(path).parent
+    return folder.parent / JOURNAL if scheme == "sqlite" and separator and folder.name == FOLDER else None
 
 
 def open_store(url: str, world: World, clock: Clock | None = None) -> Store:

@@ -20,11 +20,13 @@
     │   ├── NotFound              no run, task, worker or breaker has that id
     │   ├── NothingYet            no run has been submitted here
     │   ├── KeyReused             an idempotency key was used for another request
+    │   ├── NotAllowed            the flow leaves this decision to other people
     │   ├── LeaseLost             the attempt is over; its process must end, and its reports are ignored
     │   ├── WorkerUnavailable     the worker may not claim in its state
     │   └── CircuitOpen           the breaker of a tool is open
     ├── StoreError
     │   ├── StoreUnusable         the URL does not lead to a usable database
+    │   ├── StoreGone             the file of the database was deleted or replaced while it was in use
     │   ├── StoreTooNew           a newer version of Pointsman has written this database
     │   ├── StoreUnavailable      the database does not answer
     │   │   └── OutcomeUnknown    the connection broke during a commit, and the result could not be looked up
@@ -63,6 +65,7 @@ __all__ = [
     "LifecycleInvalid",
     "LifecycleUnreadable",
     "LogUnreadable",
+    "NotAllowed",
     "NotFound",
     "NothingYet",
     "OutcomeUnknown",
@@ -77,6 +80,7 @@ __all__ = [
     "StoreBusy",
     "StoreError",
     "StoreFull",
+    "StoreGone",
     "StoreTooNew",
     "StoreUnavailable",
     "StoreUnusable",
@@ -237,6 +241,10 @@ class KeyReused(RequestError):
         super().__init__(f"The idempotency key '{key}' was used for another request. Use a new key for a new request.")
 
 
+class NotAllowed(RequestError):
+    """A person decides what the flow leaves to others."""
+
+
 class LeaseLost(RequestError):
     """The attempt no longer holds its task: end its process and report nothing more."""
 
@@ -274,6 +282,10 @@ class StoreError(PointsmanError):
 
 class StoreUnusable(StoreError):
     """The URL does not lead to a usable database."""
+
+
+class StoreGone(StoreError):
+    """The file of the database was deleted or replaced while it was in use: what it has stored is lost."""
 
 
 class StoreTooNew(StoreError):

@@ -74,6 +74,8 @@ class Settings:
     slots: int
     """How many tasks a worker runs at once."""
     capabilities: tuple[str, ...] = ()
+    workspace: str | None = None
+    """The workspace that the worker belongs to."""
     lease_seconds: float = 30.0
     """A worker that sends no heartbeat for this long loses its tasks."""
     grace_seconds: float = 10.0
@@ -83,6 +85,10 @@ class Settings:
     pass_env: tuple[str, ...] = ()
     """Additional variables that tasks inherit."""
     on_pause: OnPause = "finish"
+    max_memory_bytes: int | None = None
+    """A worker that uses more, with all that it runs, gives its tasks back."""
+    min_free_disk_bytes: int | None = None
+    """A worker gives its tasks back while the disk of the project has less space left."""
     tools: dict[str, ToolProfile] = field(default_factory=dict)
     origins: dict[str, str] = field(default_factory=dict)
 
@@ -200,6 +206,12 @@ def _read_words(value: object) -> object:
     return _invalid(f"{brief(value)} is not a list of words.", 'Write a list of texts, like ["gpu", "linux"].')
 
 
+def _read_word(value: object) -> object:
+    if isinstance(value, str) and value.strip():
+        return value.strip()
+    return _invalid(f"{brief(value)} is not a name.", 'Write a text, like "ws_docs".')
+
+
 def _read_variables(value: object) -> object:
     names = _read_words(value)
     if isinstance(names, tuple) and (odd := [name for name in names if not _VARIABLE.fullmatch(name)]):
@@ -271,11 +283,14 @@ SETTINGS: dict[str, Setting] = {
     "store": Setting(_read_store, "--store"),
     "slots": Setting(_read_count(1, 10_000), "--slots"),
     "capabilities": Setting(_read_words, "--capability"),
+    "workspace": Setting(_read_word, "--workspace"),
     "lease_seconds": Setting(_read_seconds, "--lease"),
     "grace_seconds": Setting(_read_seconds, "--grace"),
     "log_bytes": Setting(_read_size, "--log-bytes"),
     "pass_env": Setting(_read_variables, "--pass-env"),
     "on_pause": Setting(_read_choice("finish", "suspend"), "--on-pause"),
+    "max_memory_bytes": Setting(_read_size, "--max-memory"),
+    "min_free_disk_bytes": Setting(_read_size, "--min-free-disk"),
 }
 
 _TOOL: dict[str, Reader] = {

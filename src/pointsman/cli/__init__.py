@@ -10,6 +10,7 @@ COMMANDS = {
     "run": "Run a flow, and show its progress.",
     "resume": "Continue a run that was interrupted or paused.",
     "status": "Show the latest runs, or one with its tasks and next steps.",
+    "inbox": "Show everything that waits for a person.",
     "watch": "Show the transitions of a run as they happen.",
     "logs": "Show the output of the tasks of a run.",
     "history": "Show every transition of a run, a task, a worker or a tool.",
@@ -17,7 +18,18 @@ COMMANDS = {
     "pause": "Start no further task of a run.",
     "retry": "Retry failed tasks.",
     "skip": "Skip a task.",
+    "reset": "Put a failed task back to its beginning.",
+    "approve": "Approve what waits for an approval.",
+    "reject": "Reject an approval, or a result.",
+    "accept": "Accept a result that waits for a review.",
+    "answer": "Answer the question of a task.",
+    "start": "Start tasks that wait to be started.",
+    "task": "Add subtasks from inside a task.",
     "worker": "Run tasks of every run of a database.",
+    "workers": "List workers; pause, resume, drain or terminate one.",
+    "breakers": "List the circuits of tools; reset or trip one.",
+    "budget": "Show what a run may spend, or set it.",
+    "notices": "List what happened without moving anything.",
     "doctor": "Show what is stuck or wrong, and verify the audit trail.",
     "database": "Print the roles of a PostgreSQL database.",
     "config": "Show every setting and where it comes from.",
@@ -25,7 +37,10 @@ COMMANDS = {
     "machine": "List, show, check and draw the machines of lifecycles.",
     "validate": "Check a log of transitions against its machines.",
 }
-SHARED_MODULES = {"cancel": "steer", "pause": "steer", "retry": "steer", "skip": "steer"}
+SHARED_MODULES = {
+    **dict.fromkeys(("cancel", "pause", "retry", "skip", "reset"), "steer"),
+    **dict.fromkeys(("approve", "reject", "accept", "answer", "start"), "decide"),
+}
 
 EXAMPLES = (
     ("pointsman run flow.yaml -i version=1.4.0", "run a flow"),

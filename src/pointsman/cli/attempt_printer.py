@@ -2,26 +2,65 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from datetime import datetime
 
 import click
+import msgspec
+from msgspec import Struct
 
-from pointsman.cli.output import count, tell
+from pointsman.cli.output import count, show_seconds, show_time, tell
 from pointsman.cli.streams import write_line
-from pointsman.cli.view import MARKS, SKIPPED_MARK, STYLES, format_seconds
+from pointsman.cli.view import MARKS, SKIPPED_MARK, STYLES
 from pointsman.engine.claims import Claim
 from pointsman.kernel.machine import Outcome, Phase
 from pointsman.views.find import short
 from pointsman.views.values import first_line
-from pointsman.worker.verdict import Canceled, Checked, Completed, Expired, Failed, FanOut, Nothing, Skipped, Verdict
+from pointsman.worker.verdict import (
+    Asked,
+    Canceled,
+    Checked,
+    Completed,
+    Expired,
+    Failed,
+    FanOut,
+    Interrupted,
+    Nothing,
+    Skipped,
+    Verdict,
+)
 from pointsman.world import Clock
+
+MARKED = {
+    "started": (MARKS[Phase.ACTIVE], STYLES[Phase.ACTIVE]),
+    "asked": (MARKS[Phase.HELD], STYLES[Phase.HELD]),
+    "skipped": (SKIPPED_MARK, STYLES[Outcome.CANCELED]),
+    **{outcome.value: (MARKS[outcome], STYLES[outcome]) for outcome in Outcome},
+}
+"""By event: its mark and its color."""
+GIVEN_UP = MARKED[Outcome.CANCELED.value]
+"""Of all others: the attempt was stopped."""
+
+
+class AttemptEvent(Struct, frozen=True, kw_only=True):
+    """The start or the end of an attempt, as `--json` prints it."""
+
+    at: datetime
+    event: str
+    worker: str
+    run_id: str
+    task_id: str
+    name: str
+    attempt: int
+    epoch: int
+    seconds: float | None
+    message: str | None
 
 
 @dataclass(slots=True)
 class AttemptPrinter:
     clock: Clock
+    worker: str
     as_json: bool
     _started: dict[tuple[str, int], datetime] = field(default_factory=dict)
 
@@ -30,32 +69,37 @@ class AttemptPrinter:
         key = (claim.task_id, claim.epoch)
         if verdict is None:
             self._started[key] = now
-        seconds = (now - self._started.pop(key)).total_seconds() if verdict is not None else None
         event, words = _describe(verdict)
+        told = AttemptEvent(
+            at=now,
+            event=event,
+            worker=self.worker,
+            run_id=claim.run_id,
+            task_id=claim.task_id,
+            name=claim.name,
+            attempt=claim.attempt_count,
+            epoch=claim.epoch,
+            seconds=(now - self._started.pop(key)).total_seconds() if verdict is not None else None,
+            message=words or None,
+        )
         if self.as_json:
-            told = {
-                "at": now.isoformat(),
-                "event": event,
-                "run_id": claim.run_id,
-                "task_id": claim.task_id,
-                "name": claim.name,
-                "attempt": claim.attempt_count,
-                "epoch": claim.epoch,
-                "seconds": seconds,
-                "message": words or None,
-            }
-            write_line(json.dumps(told).encode() + b"\n")
-            return
-        mark, style = _mark(verdict)
-        parts = [
-            f"{now.astimezone():%H:%M:%S}",
-            click.style(f"{mark} {claim.name}", fg=style),
-            click.style(short(claim.run_id), dim=True),
-            event if seconds is None else f"{event} after {format_seconds(seconds)}",
-        ]
-        parts += [f"(attempt {claim.attempt_count})"] if claim.attempt_count > 1 else []
-        parts += [f"– {first_line(words)}"] if words else []
-        tell("  ".join(parts))
+            write_line(msgspec.json.encode(told) + b"\n")
+        else:
+            tell(show_attempt(told))
+
+
+def show_attempt(told: AttemptEvent, worker: str | None = None) -> str:
+    """The line for people, with the name of the worker where there are several."""
+    mark, style = MARKED.get(told.event, GIVEN_UP)
+    parts = [show_time(told.at), *([worker] if worker else [])]
+    parts += [
+        click.style(f"{mark} {told.name}", fg=style),
+        click.style(short(told.run_id), dim=True),
+        told.event if told.seconds is None else f"{told.event} after {show_seconds(told.seconds)}",
+    ]
+    parts += [f"(attempt {told.attempt})"] if told.attempt > 1 else []
+    parts += [f"– {first_line(told.message)}"] if told.message else []
+    return "  ".join(parts)
 
 
 def _describe(verdict: Verdict | None) -> tuple[str, str]:
@@ -63,8 +107,12 @@ def _describe(verdict: Verdict | None) -> tuple[str, str]:
     match verdict:
         case None:
             return "started", ""
+        case Completed(subtasks=(_, *_) as subtasks) | FanOut(subtasks):
+            return Outcome.SUCCESS.value, f"added {count(len(subtasks), 'subtask')}"
         case Completed() | Checked(failures=()):
             return Outcome.SUCCESS.value, ""
+        case Asked(question):
+            return "asked", question.text
         case Checked(failures):
             return Outcome.FAILURE.value, "\n".join(failures)
         case Failed(message) | Expired(message):
@@ -73,21 +121,5 @@ def _describe(verdict: Verdict | None) -> tuple[str, str]:
             return Outcome.CANCELED.value, ""
         case Skipped(reason):
             return "skipped", reason
-        case FanOut(items):
-            return Outcome.SUCCESS.value, f"added {count(len(items), 'subtask')}"
-        case Nothing(why):
+        case Interrupted(why) | Nothing(why):
             return why, ""
-
-
-def _mark(verdict: Verdict | None) -> tuple[str, str]:
-    match verdict:
-        case None:
-            return MARKS[Phase.ACTIVE], STYLES[Phase.ACTIVE]
-        case Skipped():
-            return SKIPPED_MARK, STYLES[Outcome.CANCELED]
-        case Completed() | FanOut() | Checked(failures=()):
-            return MARKS[Outcome.SUCCESS], STYLES[Outcome.SUCCESS]
-        case Canceled() | Nothing():
-            return MARKS[Outcome.CANCELED], STYLES[Outcome.CANCELED]
-        case _:
-            return MARKS[Outcome.FAILURE], STYLES[Outcome.FAILURE]

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from pointsman.cli.output import count
 from pointsman.store.rows import Attempt, Transition
 from pointsman.views.values import read_error
 from pointsman.worker.log import log_parts, log_path
+
+MOST_LINES = 10
+"""Of the output of a task."""
 
 
 def show_json(value: object) -> str:
@@ -44,8 +49,24 @@ def describe_move(move: Transition, name: str | None = None) -> dict[str, Any]:
         "severity": move.severity,
         "actor": move.actor,
         "reason": move.reason,
+        "metadata": move.details,
         "position": move.position,
     }
+
+
+def list_results(outputs: Any, tail: str | None, diff: str | None, log_path: str | None) -> Iterator[str]:
+    """What a person has to see of a result to accept or reject it."""
+    if outputs is not None:
+        yield f"outputs: {msgspec.json.encode(outputs).decode()}"
+    lines = (tail or "").splitlines()
+    if len(lines) > MOST_LINES:
+        yield f"… {count(len(lines) - MOST_LINES, 'line')} before"
+    yield from (f"| {line}" for line in lines[-MOST_LINES:])
+    if log_path:
+        yield f"log: {log_path}"
+    if diff:
+        yield "changes:"
+        yield from (f"  {line}" for line in diff.splitlines())
 
 
 def read_tail(error: str | None) -> str | None:

@@ -9,6 +9,7 @@ import click
 from pointsman.cli.describe import show_json
 from pointsman.cli.output import count, echo
 from pointsman.cli.project import Asked, Project, in_project, project_options
+from pointsman.cli.steer import Decision, decision_options
 from pointsman.engine.audit import AuditReport
 from pointsman.engine.doctor import Diagnosis
 from pointsman.errors import StoreUnusable
@@ -17,10 +18,13 @@ from pointsman.errors import StoreUnusable
 @click.command()
 @click.option("--audit", "audits", is_flag=True, help="Verify the audit trail instead: its hash chain, and every move in it.")
 @click.option("--seal", metavar="SEAL", help="With --audit: a seal that you kept. Is everything up to it unchanged?")
-@click.option("--repair", "repairs", is_flag=True, help="Put right what needs no person.")
+@click.option("--fix", "fixes", is_flag=True, help="Repair what needs no person.")
+@decision_options
 @project_options
-def command(*, audits: bool, seal: str | None, repairs: bool, asked: Asked) -> int:
+def command(*, audits: bool, seal: str | None, fixes: bool, decision: Decision, asked: Asked) -> int:
     """Show what is stuck or wrong in the whole database, of all tenants, and what would help.
+
+    With --fix, repair what needs no person. A notice about each repair says who wanted it, and why (`pointsman notices`).
 
     With --audit, verify that nobody has changed the audit trail, not even the owner of the database. The last line is the seal
     of the whole trail. Keep it somewhere else: with --seal, a later audit proves that nothing before it has changed since.
@@ -30,22 +34,24 @@ def command(*, audits: bool, seal: str | None, repairs: bool, asked: Asked) -> i
     \b
     Examples:
       pointsman doctor
-      pointsman doctor --repair
+      pointsman doctor --fix --reason "after the restore"
       pointsman doctor --audit
       pointsman doctor --audit --seal 1300:6b51…
     """
     if seal is not None and not audits:
         raise click.UsageError("--seal needs --audit.", click.get_current_context())
-    if repairs and audits:
-        raise click.UsageError("--audit changes nothing: leave out --repair.", click.get_current_context())
+    if not fixes and (decision.reason or decision.request_id):
+        raise click.UsageError("--reason and --request-id are about a repair: add --fix.", click.get_current_context())
+    if fixes and audits:
+        raise click.UsageError("--audit changes nothing: leave out --fix.", click.get_current_context())
     if audits:
         return in_project(asked, lambda project: verify(project, seal, as_json=asked.as_json))
-    return in_project(asked, lambda project: examine(project, repairs=repairs, as_json=asked.as_json))
+    return in_project(asked, lambda project: examine(project, decision if fixes else None, as_json=asked.as_json))
 
 
-async def examine(project: Project, *, repairs: bool, as_json: bool) -> int:
+async def examine(project: Project, fix: Decision | None, *, as_json: bool) -> int:
     engine = project.engine
-    repaired = await engine.repair() if repairs else []
+    repaired = await engine.repair(actor=fix.actor, reason=fix.reason, request_id=fix.request_id) if fix else []
     found = await engine.diagnose()
     if as_json:
         echo(show_json({"findings": found, "repaired": repaired}))
@@ -54,7 +60,7 @@ async def examine(project: Project, *, repairs: bool, as_json: bool) -> int:
         echo(f"repaired {count(len(repaired), 'finding')}", err=True)
     show_findings(found, "nothing is stuck, and nothing is wrong")
     if any(each.repairable for each in found):
-        echo(f"\nto repair what needs no person: {project.hint('doctor', '--repair')}")
+        echo(f"\nto repair what needs no person: {project.hint('doctor', '--fix')}")
     return 1 if found else 0
 
 

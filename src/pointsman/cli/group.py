@@ -7,6 +7,7 @@ import os
 import traceback
 from collections.abc import Sequence
 from importlib import import_module
+from typing import Any
 
 import click
 from click.exceptions import NoArgsIsHelpError
@@ -36,6 +37,18 @@ class Commands(click.Group):
         ]
         with formatter.section("Commands"):
             formatter.write_dl(rows)
+
+
+class Collection(Commands):
+    """A group that does one of its commands, `default`, where none is named: `pointsman workers` lists them."""
+
+    def __init__(self, *arguments: Any, default: str, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._default = default
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        is_named = bool(args) and not (args[0].startswith("-") and args[0] not in ctx.help_option_names)
+        return super().parse_args(ctx, args if is_named else [self._default, *args])
 
 
 class Root(Commands):

@@ -8,16 +8,20 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from pointsman.cli.output import count, show_seconds
+from pointsman.cli.output import count, show_seconds, show_time
 from pointsman.cli.project import Project
+from pointsman.engine.policy import find_workspace
 from pointsman.errors import StoreError
 from pointsman.store.contract import Wakeup
 from pointsman.views.find import short
 from pointsman.views.runs import list_waiting
+from pointsman.views.steps import NEEDS_PERSON
 from pointsman.views.values import NextStep, RunView, RunWaiting, Waiting
 
 RUN_COMMANDS = ("resume", "retry", "pause", "cancel")
-TASK_COMMANDS = ("retry", "skip", "cancel")
+TASK_COMMANDS = ("approve", "reject", "accept", "answer", "start", "reset", "resume", "retry", "skip", "cancel")
+COMMANDS = {"work": "resume", "ready": "start"}
+"""Operations that people know by another name."""
 LEADS = {
     "approval": ", expires in",
     "circuit_open": ", retry in",
@@ -26,20 +30,29 @@ LEADS = {
     "retry_delay": " in",
 }
 """What to say before the time that is left, by the kind of waiting."""
+LONG_SECONDS = 60
+"""A wait that lasts longer also says until when."""
 LOOK_SECONDS = 0.5
 LONGEST_SECONDS = 5.0
 """While tasks keep moving, look no more often than this."""
 
 
 def write_command(project: Project, step: NextStep, run_id: str, tasks: Mapping[str, str]) -> str | None:
-    """The command that takes a step; None where the command line has none for it. `tasks` has names by id."""
-    words = [word for each in step.capabilities for word in ("--capability", each)]
+    """The command that takes a step; None where this person has none for it. `tasks` has names by id."""
+    if (step.by and project.actor not in step.by) or project.actor in step.not_by:
+        return None
+    words = [word for each in step.capabilities for word in _write_capability(each)]
     if step.operation == "serve":
         return project.hint("worker", *words)
+    name = COMMANDS.get(step.operation, step.operation)
     if step.target == run_id:
-        name = "resume" if step.operation == "work" else step.operation
         return project.hint(name, short(run_id), *words) if name in RUN_COMMANDS else None
-    return project.hint(step.operation, short(run_id), tasks[step.target]) if step.operation in TASK_COMMANDS else None
+    return project.hint_decision(name, short(run_id), tasks[step.target]) if name in TASK_COMMANDS else None
+
+
+def _write_capability(capability: str) -> tuple[str, str]:
+    workspace = find_workspace((capability,))
+    return ("--workspace", workspace) if workspace else ("--capability", capability)
 
 
 def list_commands(project: Project, view: RunView) -> list[tuple[str, NextStep]]:
@@ -53,8 +66,14 @@ def show_waiting(waiting: Waiting, now: datetime) -> str:
     """A reason, and how long it still lasts."""
     if waiting.until is None:
         return waiting.reason
-    left = show_seconds(max((waiting.until - now).total_seconds(), 0))
-    return f"{waiting.reason}{LEADS.get(waiting.kind, ', for another')} {left}"
+    left = max((waiting.until - now).total_seconds(), 0)
+    at = f" (at {show_time(waiting.until, now)})" if left >= LONG_SECONDS else ""
+    return f"{waiting.reason}{LEADS.get(waiting.kind, ', for another')} {show_seconds(left)}{at}"
+
+
+def _end(sentence: str) -> str:
+    """With a full stop, unless it has an end of its own."""
+    return sentence if sentence.endswith((".", "?", "!")) else f"{sentence}."
 
 
 @dataclass(slots=True)
@@ -93,7 +112,8 @@ class WaitingPrinter:
 
     async def look(self) -> None:
         now = await self.project.engine.now()
-        found = await list_waiting(self.project.engine, now, self.project.find_dead(), run_id=self.run_id)
+        dead, bound = self.project.find_dead(), self.project.find_bound()
+        found = await list_waiting(self.project.engine, now, dead, bound, run_id=self.run_id)
         lines = {
             (each.run_id, why.reason): line for each in found for why, line in self._write_lines(each, now) if self._tells(why)
         }
@@ -103,16 +123,17 @@ class WaitingPrinter:
         self._told = set(lines)
 
     def _tells(self, waiting: Waiting) -> bool:
-        return not (self.works and waiting.kind == "no_worker")
+        return not (self.works and waiting.kind in ("interrupted", "no_worker"))
 
     def _write_lines(self, run: RunWaiting, now: datetime) -> Iterator[tuple[Waiting, str]]:
         about = "" if self.run_id else f"{run.name} ({short(run.run_id)}): "
         for group in run.tasks:
             who = f"{group.name} waits" if group.count == 1 else f"{count(group.count, 'task')} wait"
-            yield group.waiting, f"{about}{who}: {show_waiting(group.waiting, now)}."
+            decide = f" To decide: {self.project.hint('inbox')}" if group.waiting.kind in NEEDS_PERSON else ""
+            yield group.waiting, f"{about}{who}: {_end(show_waiting(group.waiting, now))}{decide}"
         if run.waiting:  # last, so that it replaces the same reason of a task
             sentence = show_waiting(run.waiting, now)
-            line = f"{about}{sentence}." if about else f"{sentence[0].upper()}{sentence[1:]}."
+            line = _end(f"{about}{sentence}" if about else f"{sentence[0].upper()}{sentence[1:]}")
             yield run.waiting, f"{line} {self._write_hint(run)}"
 
     def _write_hint(self, run: RunWaiting) -> str:

@@ -4,30 +4,33 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import click
 
-from pointsman.cli.describe import describe_attempt, describe_move, find_log
+from pointsman.cli.describe import describe_attempt, describe_move, find_log, show_json
 from pointsman.cli.output import count, echo, near, show_seconds, show_state, show_table
 from pointsman.cli.project import Asked, Project, in_project, project_options
 from pointsman.engine.engine import Engine
 from pointsman.errors import NotFound, NothingYet, Problem, RequestInvalid
 from pointsman.kernel.machine import Kind
 from pointsman.store.rows import Attempt, Task, Transition
-from pointsman.views.find import LATEST, find_run, find_task, is_part, short
+from pointsman.views.find import LATEST, find_run, find_task, find_worker, is_part, short
+from pointsman.views.notices import list_notices
 from pointsman.views.values import first_line, read_error, show_usd
+from pointsman.worker.journal import JOURNAL, rebuild
 
-JOURNAL = Path(".state") / "transitions.jsonl"
 RUNS_TO_SEARCH = 20
+MOST_NOTICES = 100
 
 
 @click.command()
 @click.argument("identity", metavar="[ID]", required=False)
 @click.argument("task", metavar="[TASK]", required=False)
-@click.option("--rebuild", is_flag=True, help=f"Write {JOURNAL} again from the database.")
+@click.option("--rebuild", "rebuilds", is_flag=True, help=f"Write {JOURNAL} again from the database.")
 @project_options
-def command(identity: str | None, task: str | None, *, rebuild: bool, asked: Asked) -> None:
+def command(identity: str | None, task: str | None, *, rebuilds: bool, asked: Asked) -> None:
     """Show every transition of a run, a task, a worker or a tool: when, who and why; and every attempt.
 
     ID is the id of a run, a task or a worker (or the beginning or the end of it), the name of a tool, or `latest` for the
@@ -40,7 +43,7 @@ def command(identity: str | None, task: str | None, *, rebuild: bool, asked: Ask
       pointsman history 9ef05a58 fetch --json
       pointsman history --rebuild
     """
-    if rebuild:
+    if rebuilds:
         if identity is not None:
             raise click.UsageError("--rebuild writes the whole journal: leave out the id.", click.get_current_context())
         in_project(asked, lambda project: rebuild_journal(project, as_json=asked.as_json))
@@ -51,8 +54,6 @@ def command(identity: str | None, task: str | None, *, rebuild: bool, asked: Ask
 
 
 async def rebuild_journal(project: Project, *, as_json: bool) -> None:
-    from pointsman.worker.journal import rebuild
-
     path = project.settings.directory / JOURNAL
     lines = await rebuild(project.engine, path)
     if as_json:
@@ -66,6 +67,8 @@ async def show_history(project: Project, identity: str, task: str | None, *, as_
     kind, entity_id, name = await find_entity(engine, identity, task)
     moves = await engine.list_history(entity_id)
     attempts = await engine.list_attempts(entity_id) if kind is Kind.TASK else []
+    listed = await list_notices(engine, about=entity_id, limit=MOST_NOTICES)
+    notices = [notice for notice in reversed(listed) if notice.id == entity_id]
     if as_json:
         described = {
             "kind": kind,
@@ -73,8 +76,9 @@ async def show_history(project: Project, identity: str, task: str | None, *, as_
             "name": name,
             "moves": [describe_move(move, name) for move in moves],
             "attempts": [describe_attempt(attempt) for attempt in attempts],
+            "notices": notices,
         }
-        echo(json.dumps(described, indent=2))
+        echo(show_json(described))
         return
     label = "tool" if kind is Kind.BREAKER else kind
     echo(f"{label} {click.style(name, bold=True)}  {click.style(entity_id, dim=True)}\n")
@@ -82,6 +86,10 @@ async def show_history(project: Project, identity: str, task: str | None, *, as_
     if attempts:
         echo()
         show_attempts(attempts, await engine.get_task(entity_id), project.settings.directory)
+    if notices:
+        echo()
+        rows = [(f"{each.at.astimezone():%Y-%m-%d %H:%M:%S}", each.subject, each.message) for each in notices]
+        show_table(("when", "notice", "message"), rows, fits=True)
 
 
 async def show_moves(engine: Engine, moves: Sequence[Transition]) -> None:
@@ -152,11 +160,10 @@ async def _find_other(engine: Engine, identity: str) -> tuple[Kind, str, str] | 
     for breaker in await engine.list_breakers():
         if identity in (breaker.tool, breaker.id):
             return Kind.BREAKER, breaker.id, breaker.tool
-    try:
+    with suppress(NotFound):
         task = await engine.get_task(identity)
-    except NotFound:
-        known = await engine.list_workers()
-        workers = [worker for worker in known if is_part(identity, worker.id)]
-        workers = workers or [worker for worker in known if worker.name == identity][-1:]
-        return (Kind.WORKER, workers[0].id, workers[0].name) if len(workers) == 1 else None
-    return Kind.TASK, task.id, task.name
+        return Kind.TASK, task.id, task.name
+    with suppress(RequestInvalid):
+        worker = await find_worker(engine, identity)
+        return Kind.WORKER, worker.id, worker.name
+    return None

@@ -30,7 +30,7 @@ from pointsman.world import Sleep
 BLOCK = 65_536
 LONGEST_LINE = 1 << 20
 """A longer line is shown in pieces."""
-LOOK_SECONDS = 0.2
+LOOK_SECONDS = 0.1
 Form = Literal["text", "raw", "json"]
 PREFIX_COLORS = ("cyan", "magenta", "yellow", "green", "blue", "bright_cyan", "bright_magenta")
 
@@ -80,6 +80,10 @@ class Log:
     def parts(self) -> tuple[Path, ...]:
         """Oldest first."""
         return tuple(log_parts(self.path)) if self.path else ()
+
+    def written_at(self) -> int:
+        """When it was written to last; 0 before the first byte."""
+        return max((part.stat().st_mtime_ns for part in self.parts()), default=0)
 
     def read_on(self) -> Iterator[bytes]:
         """What was written since the last read; a file that was replaced is read from its beginning."""
@@ -157,6 +161,8 @@ async def show_logs(
         logs = [await find_attempt(project, only, attempt)]
     else:
         logs = [Log(each, each.epoch, last_log(project, each)) for each in tasks]
+    if follow:
+        logs.sort(key=Log.written_at)
     printer = Printer([log.task for log in logs], project.world.sleep, several=only is None, form=form)
     is_missing = False
     for log in logs:
@@ -169,8 +175,9 @@ async def show_logs(
         await printer.show(log, to_the_end=not follow)
     if follow:
         await follow_logs(project, run, only, logs, printer)
-    elif not logs:
-        echo(f"No task of '{run.name}' has started, so there is no output.", err=True)
+    if printer.is_silent and tail != 0:
+        nobody = f"No task of '{run.name}' has {'written anything' if begun or follow else 'started, so there is no output'}."
+        echo(f"'{only.name}' has written nothing." if only else nobody, err=True)
     return 1 if only and is_missing else 0
 
 
@@ -189,10 +196,13 @@ async def follow_logs(project: Project, run: Run, only: Task | None, logs: list[
                     growing |= {key} - set(known)
                     log = known.setdefault(key, Log(task, task.epoch, None))
                     log.task = task
-        for key in sorted(growing):
+        for key in growing:
             log = known[key]
             if log.path is None and log.epoch == log.task.epoch:
                 log.path = last_log(project, log.task)  # the file is created with the first byte
+        # What was written earlier is shown earlier, as far as the files tell.
+        for key in sorted(growing, key=lambda key: (known[key].written_at(), key)):
+            log = known[key]
             # The log of an attempt is complete before its task leaves the active state.
             is_over = log.task.phase != Phase.ACTIVE or log.task.epoch != log.epoch or run.phase == Phase.DONE
             await printer.show(log, to_the_end=is_over)
@@ -220,6 +230,7 @@ async def show_remains(log: Log, printer: Printer, *, several: bool) -> None:
     kept = read_output(task).get("tail") or read_tail(task.error) or read_error(task.error)
     if several and log.path is None:
         return
+    printer.is_silent = False
     if task.epoch == 0:
         what = f"'{task.name}' has not started, so there is no output."
     elif log.path is None:
@@ -244,6 +255,8 @@ class Printer:
         is_terminal = sys.stdout is not None and sys.stdout.isatty()
         self._is_harmless = is_terminal and form != "raw"
         self._colored = is_terminal and wants_color() is not False
+        self.is_silent = True
+        """Nothing has been shown yet."""
         self._shown: defaultdict[tuple[str, int], TerminalOutput] = defaultdict(TerminalOutput)
 
     async def show(self, log: Log, *, to_the_end: bool = False) -> None:
@@ -277,6 +290,7 @@ class Printer:
 
     async def _write(self, data: bytes) -> None:
         if data:
+            self.is_silent = False
             click.echo(data, nl=False)
             await keep_up(self._sleep)
 

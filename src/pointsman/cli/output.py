@@ -11,11 +11,15 @@ import sys
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from pointsman.errors import Finding
 from pointsman.kernel.machine import Outcome, Phase
+
+if TYPE_CHECKING:
+    from pointsman.views.values import TaskCounts
 
 PHASE_COLORS = {Phase.HELD: "yellow", Phase.QUEUED: "blue", Phase.ACTIVE: "magenta"}
 OUTCOME_COLORS = {Outcome.SUCCESS: "green", Outcome.FAILURE: "red", Outcome.CANCELED: "bright_black"}
@@ -23,7 +27,9 @@ OUTCOME_COLORS = {Outcome.SUCCESS: "green", Outcome.FAILURE: "red", Outcome.CANC
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
 
 
-STDOUT, STDERR = 1, 2
+LONGEST_NAME = 32
+"""In tables."""
+STDIN, STDOUT, STDERR = 0, 1, 2
 _CONTROL = r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]"
 """What moves the cursor, reorders text or begins a command to the terminal; not the line break and the tab."""
 _IN_MESSAGES = re.compile(rf"(?P<kept>\x1b\[(?:0|1|2|3[1-6]|9[0-7])m)|{_CONTROL}")
@@ -80,8 +86,8 @@ def tell(message: str) -> None:
 
 
 def silence(descriptor: int) -> None:
-    """Let everything that is still written there vanish."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
+    """Let everything that is still written there vanish; nothing can be read there."""
+    nowhere = os.open(os.devnull, os.O_RDWR)
     os.dup2(nowhere, descriptor)
     os.close(nowhere)
 
@@ -151,8 +157,17 @@ def show_state(state: str, phase: str, outcome: str | None) -> str:
     return click.style(state, fg=color)
 
 
+def show_counts(counts: TaskCounts) -> str:
+    """`3 of 6 tasks done (1 skipped), 1 failed, 1 canceled`."""
+    among = [f"{counts.skipped:,} skipped" if counts.skipped else ""]
+    among += [f"{counts.given_up:,} failed, not critical" if counts.given_up else ""]
+    beside = [f"{counts.failed:,} failed" if counts.failed else "", f"{counts.canceled:,} canceled" if counts.canceled else ""]
+    details = f" ({'; '.join(filter(None, among))})" if any(among) else ""
+    return ", ".join(filter(None, (f"{counts.done:,} of {count(counts.total, 'task')} done{details}", *beside)))
+
+
 def show_seconds(seconds: float) -> str:
-    """A duration with its two largest units."""
+    """A duration with its two largest units: 0.4s, 12s, 3m 5s, 2h 7m, 1d 3h."""
     if seconds < 10:
         return f"{max(seconds, 0):.1f}s"
     whole = int(seconds)
@@ -167,9 +182,11 @@ def near(path: Path) -> str:
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
 
 
-def show_time(at: datetime) -> str:
-    """Local time."""
-    return f"{at.astimezone():%H:%M:%S}"
+def show_time(at: datetime, now: datetime | None = None) -> str:
+    """Local time, with the date if `now` is on another day."""
+    local = at.astimezone()
+    is_today = now is None or now.astimezone().date() == local.date()
+    return f"{local:%H:%M:%S}" if is_today else f"{local:%Y-%m-%d %H:%M}"
 
 
 def count(number: int, noun: str) -> str:

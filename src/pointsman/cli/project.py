@@ -8,7 +8,7 @@ import os
 import shlex
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import wraps
 from pathlib import Path
 from typing import Any, TypeVar
@@ -22,11 +22,12 @@ from pointsman.cli.output import echo, json_option
 from pointsman.engine.engine import Engine
 from pointsman.errors import NothingYet, StoreUnusable
 from pointsman.kernel.machine import Lifecycle
-from pointsman.settings import FOLDER, Settings, load_settings
+from pointsman.settings import FOLDER, SETTINGS, Settings, load_settings
 from pointsman.store.rows import Run
 from pointsman.store.urls import hide_password
 from pointsman.views import runs
 from pointsman.views.values import RunView
+from pointsman.worker.journal import JOURNAL
 from pointsman.world import World
 
 Result = TypeVar("Result")
@@ -90,6 +91,7 @@ def worker_options(command: Callable[..., Result]) -> Callable[..., Result]:
     @click.option(
         "--capability", "capabilities", metavar="NAME", multiple=True, help="A capability of this worker; repeat for more."
     )
+    @click.option("--workspace", metavar="NAME", help="The workspace of this worker, for jobs that name one.")
     @click.option("--lease", "lease_seconds", metavar="TIME", help="How long the worker may miss heartbeats (default: 30s).")
     @click.option("--grace", "grace_seconds", metavar="TIME", help="Time between SIGTERM and SIGKILL (default: 10s).")
     @click.option("--log-bytes", metavar="SIZE", help="The largest size of the log of an attempt (default: 100MB).")
@@ -97,13 +99,29 @@ def worker_options(command: Callable[..., Result]) -> Callable[..., Result]:
         "--pass-env", metavar="NAME", multiple=True, help="An environment variable that tasks inherit; repeat for more."
     )
     @click.option("--on-pause", metavar="finish|suspend", help="What running tasks do in a pause (default: finish).")
+    @click.option(
+        "--max-memory", "max_memory_bytes", metavar="SIZE", help="Give tasks back that use more memory (default: no limit)."
+    )
+    @click.option(
+        "--min-free-disk",
+        "min_free_disk_bytes",
+        metavar="SIZE",
+        help="Give tasks back while the disk has less space left (default: no limit).",
+    )
     @wraps(command)
     def with_options(*arguments: Any, **options: Any) -> Result:
-        names = ("slots", "capabilities", "lease_seconds", "grace_seconds", "log_bytes", "pass_env", "on_pause")
-        flags = {name: options.pop(name) for name in names}
+        flags = {name: options.pop(name) for name in SETTINGS if name in options and name != "store"}
         return command(*arguments, flags=flags, **options)
 
     return with_options
+
+
+def person() -> str:
+    """The name of the user who gives the command, for the history."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError, ImportError):
+        return "user"
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,16 +132,29 @@ class Project:
     settings: Settings
     world: World
     options: str = ""
+    actor: str = field(default_factory=person)
+    """The person whose steps are shown."""
 
     def hint(self, command: str, *words: str) -> str:
         """A command about the same project, for people to copy."""
         return f"{shlex.join(('pointsman', command, *words))}{self.options}"
+
+    def hint_decision(self, command: str, *words: str) -> str:
+        """A command by which this person decides something."""
+        speaks = () if self.actor == person() else ("--as", self.actor)
+        return self.hint(command, *words, *speaks)
 
     def find_dead(self) -> set[str]:
         """Workers of this machine that have died, although their leases may last."""
         from pointsman.worker.records import find_dead
 
         return find_dead(self.settings.directory)
+
+    def find_bound(self) -> dict[str, str]:
+        """By worker of this project and machine that serves only one run: that run."""
+        from pointsman.worker.records import find_bound
+
+        return find_bound(self.settings.directory)
 
     def list_protections(self) -> dict[str, str]:
         """By worker of this project and machine: what ends its processes if it is killed."""
@@ -132,7 +163,7 @@ class Project:
         return list_protections(self.settings.directory)
 
     async def view_run(self, run_id: str) -> RunView:
-        return await runs.view_run(self.engine, run_id, await self.engine.now(), self.find_dead())
+        return await runs.view_run(self.engine, run_id, await self.engine.now(), self.find_dead(), self.find_bound())
 
 
 @asynccontextmanager
@@ -153,9 +184,17 @@ async def open_project(
             raise NothingYet() if settings.origins["store"] == "default" else NothingYet(f"in {file}")
         _create(file, settings.directory / FOLDER)
     _protect(settings.directory / FOLDER, creates=keeps)
+    _tell_of_project(settings.directory, asked.directory)
     world = World()
-    async with app.open(settings.store, lifecycles=lifecycles, keeps=keeps, world=world) as engine:
+    journal = settings.directory / JOURNAL if (settings.directory / FOLDER).exists() else None
+    async with app.open(settings.store, lifecycles=lifecycles, keeps=keeps, journal=journal, world=world) as engine:
         yield Project(engine, settings, world, asked.options)
+
+
+def _tell_of_project(directory: Path, asked: Path) -> None:
+    """Name the folder of the project where that is another one than the person is in, or has asked for: tasks run there."""
+    if directory.resolve() != asked.resolve():
+        echo(click.style(f"Project: {directory} (its settings or .pointsman are there)", dim=True), err=True)
 
 
 def _create(file: Path, folder: Path) -> None:
@@ -208,11 +247,3 @@ def warn_of_changes(run: Run) -> None:
     if is_changed:
         message = f"{file.name} has changed since this run was submitted. The run keeps the old version. To run the new one:"
         echo(click.style(f"{message} pointsman run {shlex.quote(payload['file'])}", fg="yellow"), err=True)
-
-
-def person() -> str:
-    """The name of the user who gives the command, for the history."""
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError, ImportError):
-        return "user"

@@ -10,9 +10,11 @@ from typing import Any
 import click
 
 from pointsman.cli.output import count, echo
-from pointsman.cli.project import Asked, Project, open_project, person, project_options, worker_options
+from pointsman.cli.project import Asked, Project, open_project, project_options, worker_options
+from pointsman.cli.steer import Decision, decision_options
 from pointsman.cli.streams import background_output, write_line
 from pointsman.errors import Problem, RequestInvalid
+from pointsman.kernel.machine import Phase
 from pointsman.settings import Settings
 from pointsman.views.find import short
 
@@ -21,31 +23,39 @@ from pointsman.views.find import short
 @click.argument("flow", metavar="FLOW.YAML")
 @click.option("--input", "-i", "given", metavar="KEY=VALUE", multiple=True, help="An input of the flow; repeat for more.")
 @click.option("--detach", is_flag=True, help="Only submit the run, for workers elsewhere, and print its id.")
+@decision_options
 @worker_options
 @project_options
-def command(flow: str, given: tuple[str, ...], *, detach: bool, flags: dict[str, Any], asked: Asked) -> int:
+def command(flow: str, given: tuple[str, ...], *, detach: bool, decision: Decision, flags: dict[str, Any], asked: Asked) -> int:
     """Run a flow, and show its progress.
 
     The state of the run is stored in .pointsman/state.db of the project. If this process is killed or the machine goes down,
     `pointsman resume` continues the run without repeating tasks that succeeded.
 
-    Ctrl-C cancels the run for good; a second one kills running tasks. SIGTERM finishes running tasks and leaves the others for
-    `pointsman resume`. After a `pointsman pause` this waits for `pointsman resume`.
+    Ctrl-C stops the running tasks and keeps the run: `pointsman resume` continues it, `pointsman cancel` ends it. A second one
+    kills the tasks at once. SIGTERM finishes running tasks and leaves the others for `pointsman resume`. After a
+    `pointsman pause` this waits for `pointsman resume`.
 
-    Exit code 0: succeeded, 1: failed or canceled, 2: could not be started, 130: canceled by Ctrl-C, 143: ended by SIGTERM.
+    With --request-id, a repeated command continues the run that the first one has submitted, however much later.
+
+    Exit code 0: succeeded, 1: failed or canceled, 2: could not do its work, 130: stopped by Ctrl-C, 143: ended by SIGTERM.
 
     \b
     Examples:
       pointsman run flow.yaml
       pointsman run release.yaml -i version=1.4.0 -i dry_run=true
       pointsman run nightly.yaml -j 8 --json > events.jsonl
+      pointsman run nightly.yaml --request-id nightly-2026-11-18
     """
     with background_output(reserves_stdout=asked.as_json):
-        return asyncio.run(_run(Path(flow), _read_inputs(given), asked, asked.settings(**flags), detach=detach))
+        return asyncio.run(_run(Path(flow), _read_inputs(given), decision, asked, asked.settings(**flags), detach=detach))
 
 
-async def _run(file: Path, inputs: dict[str, str], asked: Asked, settings: Settings, *, detach: bool) -> int:
-    from pointsman.cli.run_to_end import run_to_end
+async def _run(
+    file: Path, inputs: dict[str, str], decision: Decision, asked: Asked, settings: Settings, *, detach: bool
+) -> int:
+    from pointsman.cli.detach import is_served
+    from pointsman.cli.run_to_end import conclude, run_to_end
     from pointsman.flows import build_run
     from pointsman.flows.load import load_with_lifecycle
     from pointsman.flows.plan import write_plan
@@ -54,15 +64,24 @@ async def _run(file: Path, inputs: dict[str, str], asked: Asked, settings: Setti
     new = build_run(flow, inputs, directory=str(settings.directory), tools=settings.tools, lifecycle=lifecycle)
     async with open_project(asked, settings=settings, creates=True, keeps=True, lifecycles=[lifecycle]) as project:
         await declare_tools(project)
-        run = await project.engine.for_tenant(actor=person()).submit_run(new)
+        after = await project.engine.last_position()  # a repeated request continues its run
+        run = await project.engine.for_tenant(actor=decision.actor).submit_run(
+            new, reason=decision.reason, request_id=decision.request_id
+        )
+        run = await project.engine.get_run(run.id)
         write_plan(flow, settings.directory / ".pointsman" / "runs" / run.id)
         if detach:
             write_line(json.dumps({"run_id": run.id}).encode() + b"\n") if asked.as_json else echo(run.id)
+            if run.phase != Phase.DONE and not await is_served(project, run):
+                resume = project.hint("resume", short(run.id), "--detach")
+                echo(f"No worker takes its tasks. To run it in the background: {resume}", err=True)
             return 0
+        if run.phase == Phase.DONE:
+            return await conclude(project, run.id, as_json=asked.as_json)
         if not asked.as_json:
             tasks = count(len(new.tasks), "task")
             echo(f"{click.style(run.name, bold=True)}  {tasks}, run {short(run.id)}", err=True)
-        return await run_to_end(project, run, as_json=asked.as_json)
+        return await run_to_end(project, run, after=after, as_json=asked.as_json)
 
 
 async def declare_tools(project: Project) -> None:

@@ -7,11 +7,9 @@ import os
 import signal
 import socket
 import threading
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, field, replace
 
 import click
 import msgspec
@@ -19,23 +17,25 @@ import msgspec
 from pointsman.cli.hints import WaitingPrinter, list_commands
 from pointsman.cli.log_output import divert_logs
 from pointsman.cli.outlet import GRACE_SECONDS
-from pointsman.cli.output import count, tell
-from pointsman.cli.project import Project, person
+from pointsman.cli.output import show_counts, show_seconds, tell
+from pointsman.cli.project import Project
 from pointsman.cli.streams import is_behind, wait_for_reader, write_line
-from pointsman.cli.view import FRAMES_A_SECOND, View, choose_view, format_seconds
-from pointsman.engine.engine import Engine
-from pointsman.errors import PointsmanError, StoreError
+from pointsman.cli.view import FRAMES_A_SECOND, View, choose_view
+from pointsman.engine.policy import find_workspace, read_policy
+from pointsman.errors import StoreError, StoreGone
 from pointsman.kernel.machine import Outcome, Phase
 from pointsman.store.rows import Run, Transition
 from pointsman.views.find import short
 from pointsman.views.progress import Change, Progress
 from pointsman.views.values import RunView, TaskView
-from pointsman.worker import journal, processes
+from pointsman.worker import processes
 from pointsman.worker.worker import RETRY_SECONDS, Worker
 
 EXIT_CODES = {Outcome.SUCCESS: 0, Outcome.FAILURE: 1, Outcome.CANCELED: 1}
 INTERRUPTED = 130
 ENDED = 143
+IDLE = "No task is running. The worker stops."
+"""The answer to a signal, where there is nothing to finish."""
 MOST_FAILURES_SHOWN = 10
 PATIENCE_SECONDS = 0.5
 LOOK_SECONDS = 0.05
@@ -61,6 +61,30 @@ def leave_soon(code: int) -> None:
     timer.start()
 
 
+def drain_then_kill(
+    drain: Callable[[], None],
+    kill: Callable[[], None],
+    say: Callable[[str], None] = tell,
+    is_idle: Callable[[], bool] = lambda: False,
+) -> None:
+    """What signals mean for workers: the first one drains, any further one kills what they run."""
+    loop = asyncio.get_running_loop()
+    stops = 0
+
+    def stop() -> None:
+        nonlocal stops
+        stops += 1
+        if stops > 1:
+            kill()
+            say("Killing running tasks.")
+        else:
+            drain()
+            say(IDLE if is_idle() else "Finishing running tasks. Send the signal again to kill them.")
+
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        loop.add_signal_handler(number, stop)
+
+
 def worker_name() -> str:
     return f"{socket.gethostname()}:{os.getpid()}"
 
@@ -81,24 +105,26 @@ async def run_to_end(project: Project, run: Run, *, after: str | None = None, as
     def say(words: str) -> None:
         view.say(words)
 
-    worker = Worker(engine, project.settings, world, name=worker_name(), run_id=run.id, owns_process=True, notify=say)
-    view = choose_view(progress, worker.last_line, run.name, as_json=as_json)
+    # A worker that serves only this run belongs to the workspace of the run.
+    workspace = find_workspace(read_policy(run.policy).capabilities) or project.settings.workspace
+    settings = replace(project.settings, workspace=workspace)
+    worker = Worker(engine, settings, world, name=worker_name(), run_id=run.id, owns_process=True, notify=say)
+    view = choose_view(progress, worker, run.name, as_json=as_json)
     interruption = Interruption()
-    log = project.settings.directory / ".state" / "transitions.jsonl"
     reasons = WaitingPrinter(project, say, run.id, works=True)
     following = Following(project, run.id, progress, view, worker, reasons, after)
     others = [
         asyncio.create_task(following.follow(), name="follow"),
         asyncio.create_task(following.watch_run(), name="watch run"),
+        asyncio.create_task(following.tell_of_leftovers(), name="leftovers"),
         asyncio.create_task(_tick(project, view), name="tick"),
         asyncio.create_task(reasons.keep_telling(), name="reasons"),
     ]
     for task in others:
         # None of them ends by itself: if one does, it has failed, and the worker must not go on unseen.
         task.add_done_callback(lambda _: worker.drain())
-    engine.start_duty(journal.journal_duty(engine, log, world.sleep))
     try:
-        with divert_logs(say), _signals(project, run, worker, view, interruption):
+        with divert_logs(say), _signals(worker, view, interruption):
             await worker.work()
     finally:
         for task in others:
@@ -110,16 +136,7 @@ async def run_to_end(project: Project, run: Run, *, after: str | None = None, as
     for task in others:
         if not task.cancelled():
             task.result()
-    await finish_log(engine, log)
-    return await _conclude(project, run.id, interruption, as_json=as_json)
-
-
-async def finish_log(engine: Engine, log: Path) -> None:
-    """Bring the log of transitions up to date; it is a copy, and can be written later as well."""
-    try:
-        await journal.append(engine, log)
-    except (OSError, PointsmanError) as error:
-        tell(f"{log} is not up to date: {error} Rebuild it: pointsman history --rebuild")
+    return await conclude(project, run.id, interruption.code, as_json=as_json)
 
 
 @dataclass(slots=True)
@@ -135,8 +152,10 @@ class Following:
     after: str | None
     """Transitions up to this position are not shown again."""
     position: str | None = None
-    is_over: bool = False
-    """The worker has ended."""
+    has_ended: asyncio.Event = field(default_factory=asyncio.Event)
+    """The run has ended, and that has just been shown."""
+    obstacle: str | None = None
+    """Why the run cannot succeed any more; it has been said."""
 
     async def follow(self) -> None:
         """Follow the event stream for ever, and wait while the database is away."""
@@ -154,13 +173,16 @@ class Following:
         """Drain the worker when the run has ended, even if the event stream does not show it yet."""
         while True:
             await self.project.world.sleep(LAG_SECONDS)
-            with suppress(StoreError):
+            try:
                 if (await self.project.engine.get_run(self.run_id)).phase == Phase.DONE:
                     self.worker.drain()
+            except StoreGone as error:
+                self.worker.give_up(error)
+            except StoreError:
+                pass  # the worker says so
 
     async def catch_up(self) -> None:
         """Show what has happened since the last read, after the worker has ended, as long as somebody reads."""
-        self.is_over = True
         while page := await self.project.engine.list_transitions(after=self.position, run_id=self.run_id):
             for transition in page:
                 if not await wait_for_reader(self.project.world.sleep, GRACE_SECONDS):
@@ -184,22 +206,45 @@ class Following:
             self.view.change(change)
         if change.line is None:
             await self._take_run(change, is_known=is_known)
+        elif change.state.outcome in (Outcome.FAILURE, Outcome.CANCELED) or self.obstacle:
+            await self._take_obstacle()
 
     async def _take_run(self, change: Change, *, is_known: bool) -> None:
         """The run itself has moved; a run that had ended may have been retried since."""
         run = await self.project.engine.get_run(self.run_id)
         if run.phase == Phase.DONE:
             self.worker.drain()
-            if not is_known and not self.is_over:
-                await self._tell_of_leftovers(run)
+            if not is_known:
+                self.has_ended.set()
         elif change.state.phase is Phase.HELD and not is_known:
             await self.reasons.look()
 
-    async def _tell_of_leftovers(self, run: Run) -> None:
+    async def _take_obstacle(self) -> None:
+        """Some lifecycles neither pass over a lost task nor end its run: say so, and do not wait for ever."""
+        run = await self.project.view_run(self.run_id)
+        if run.phase == Phase.DONE or not run.obstacle:
+            return
+        if self.obstacle is None:
+            self.view.say(run.obstacle)
+        self.obstacle = run.obstacle
+        if all(task.phase == Phase.DONE or (task.waiting and task.waiting.kind == "dependency") for task in run.tasks):
+            self.worker.drain()
+
+    async def tell_of_leftovers(self) -> None:
         """Name the tasks that still run although the run has ended; most end within a moment and are not named."""
-        await self.project.world.sleep(PATIENCE_SECONDS)
+        while True:
+            await self.has_ended.wait()
+            self.has_ended.clear()
+            await self.project.world.sleep(PATIENCE_SECONDS)
+            with suppress(StoreError):
+                while await self.project.engine.list_transitions(after=self.position, run_id=self.run_id, limit=1):
+                    await self.project.world.sleep(LOOK_SECONDS)  # what has happened before is shown before
+                await self._name_leftovers()
+
+    async def _name_leftovers(self) -> None:
+        run = await self.project.engine.get_run(self.run_id)
         running = [task.name for task in await self.project.engine.list_tasks_in_brief(run.id) if task.phase == Phase.ACTIVE]
-        if running:
+        if running and run.phase == Phase.DONE:
             self.view.say(f"The run is {run.state}. Waiting for running tasks: {', '.join(running)}")
 
 
@@ -210,22 +255,9 @@ async def _tick(project: Project, view: View) -> None:
 
 
 @contextmanager
-def _signals(project: Project, run: Run, worker: Worker, view: View, interruption: Interruption) -> Iterator[None]:
-    """Ctrl-C cancels the run; SIGTERM finishes running tasks and leaves the others for later. A second signal kills them."""
+def _signals(worker: Worker, view: View, interruption: Interruption) -> Iterator[None]:
+    """Ctrl-C stops the running tasks; SIGTERM lets them finish. Both keep the run. A second signal kills them at once."""
     loop = asyncio.get_running_loop()
-    canceling: set[asyncio.Task[None]] = set()
-
-    async def cancel() -> None:
-        while True:
-            try:
-                await project.engine.for_tenant(actor=person()).signal_run(run.id, "cancel", reason="interrupted by Ctrl-C")
-            except StoreError as error:
-                view.say(f"The run cannot be canceled yet: {error}")
-                await project.world.sleep(RETRY_SECONDS)
-            except PointsmanError:
-                break  # it has ended meanwhile
-            else:
-                break
 
     def interrupted(code: int) -> None:
         interruption.count += 1
@@ -234,9 +266,12 @@ def _signals(project: Project, run: Run, worker: Worker, view: View, interruptio
             worker.kill()
             leave_soon(code)
             view.say("Killing running tasks.")
+        elif worker.is_idle:
+            worker.drain()
+            view.say(f"{IDLE} The run is kept.")
         elif code == INTERRUPTED:
-            canceling.add(asyncio.ensure_future(cancel()))
-            view.say("Canceling the run. Press Ctrl-C again to kill running tasks.")
+            worker.stop()
+            view.say("Stopping running tasks. The run is kept. Press Ctrl-C again to kill them at once.")
         else:
             worker.drain()
             view.say("Finishing running tasks. Send the signal again to kill them.")
@@ -249,12 +284,10 @@ def _signals(project: Project, run: Run, worker: Worker, view: View, interruptio
     finally:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             loop.remove_signal_handler(number)
-        for task in canceling:
-            task.cancel()
 
 
-async def _conclude(project: Project, run_id: str, interruption: Interruption, *, as_json: bool) -> int:
-    """Say how the run ended, and what can be done next."""
+async def conclude(project: Project, run_id: str, interrupted: int | None = None, *, as_json: bool) -> int:
+    """Say how the run ended, and what can be done next; the exit code, which may be the one of an interruption."""
     run = await project.view_run(run_id)
     await wait_for_reader(project.world.sleep, GRACE_SECONDS)
     if as_json:
@@ -262,8 +295,8 @@ async def _conclude(project: Project, run_id: str, interruption: Interruption, *
     else:
         _show_summary(project, run)
     if run.outcome is None:
-        return interruption.code or 1
-    return interruption.code if interruption.code and run.outcome != Outcome.SUCCESS else EXIT_CODES[Outcome(run.outcome)]
+        return interrupted or 1
+    return interrupted if interrupted and run.outcome != Outcome.SUCCESS else EXIT_CODES[Outcome(run.outcome)]
 
 
 def summarize(run: RunView) -> dict[str, object]:
@@ -291,10 +324,11 @@ def _show_summary(project: Project, run: RunView) -> None:
     colors = {Outcome.SUCCESS: "green", Outcome.FAILURE: "red", Outcome.CANCELED: "yellow", None: "yellow"}
     outcome = Outcome(run.outcome) if run.outcome else None
     reason = run.reason or run.error if outcome is Outcome.FAILURE else None
-    tell(
-        f"{click.style(run.state, fg=colors[outcome], bold=True)}  {run.name}: {_count(run.tasks)} "
-        f"of {count(len(run.tasks), 'task')}{_elapsed(run)}{f' – {reason}' if reason and not run.failed_tasks else ''}"
-    )
+    seconds = run.elapsed_seconds(run.as_of)
+    elapsed = f", {show_seconds(seconds)} elapsed" if seconds is not None else ""
+    why = f" – {reason}" if reason and not run.failed_tasks else ""
+    state = click.style(run.state, fg=colors[outcome], bold=True) + (" (interrupted)" if run.interrupted_at else "")
+    tell(f"{state}  {run.name}: {show_counts(run.counts)}{elapsed}{why}")
     _show_failures(project, run.failed_tasks, "red")
     _show_failures(project, [task for task in run.tasks if task.given_up], "yellow")
     for command, effect in write_last_hints(project, run):
@@ -305,26 +339,13 @@ def _show_summary(project: Project, run: RunView) -> None:
 
 def write_last_hints(project: Project, run: RunView) -> Iterator[tuple[str, str]]:
     """What to do after a run: its logs, and every step that leads on; the worker of a retried run is the next command."""
-    yield project.hint("logs", short(run.id)), "shows what its tasks wrote"
+    if any(task.attempts for task in run.tasks):
+        yield project.hint("logs", short(run.id)), "shows what its tasks wrote"
     for command, step in list_commands(project, run):
         if step.operation == "retry":
             yield f"{command} && {project.hint('resume', short(run.id))}", step.effect
-        elif step.operation not in ("cancel", "pause"):
+        elif step.operation != "pause" and (step.operation != "cancel" or not run.attended):
             yield command, step.effect
-
-
-def _count(tasks: Sequence[TaskView]) -> str:
-    """`8 succeeded, 1 failed, 2 canceled, 1 skipped`."""
-    ended = Counter("given_up" if task.given_up else "skipped" if task.skipped else task.outcome for task in tasks)
-    words = (
-        f"{ended[Outcome.SUCCESS]} succeeded",
-        f"{ended[Outcome.FAILURE]} failed",
-        f"{ended[Outcome.CANCELED]} canceled",
-        f"{ended['given_up']} failed (not critical)",
-        f"{ended['skipped']} skipped",
-        f"{ended[None]} not done",
-    )
-    return ", ".join(word for word in words if not word.startswith("0 "))
 
 
 def _show_failures(project: Project, tasks: Sequence[TaskView], color: str) -> None:
@@ -335,9 +356,3 @@ def _show_failures(project: Project, tasks: Sequence[TaskView], color: str) -> N
             tell(click.style(f"    log: {task.log_path.removeprefix(f'{project.settings.directory}/')}", dim=True))
     if len(tasks) > MOST_FAILURES_SHOWN:
         tell(f"  … and {len(tasks) - MOST_FAILURES_SHOWN} more")
-
-
-def _elapsed(run: RunView) -> str:
-    if run.completed_at is None:
-        return ""
-    return f" in {format_seconds((run.completed_at - run.created_at).total_seconds())}"

@@ -1,4 +1,4 @@
-"""`pointsman status`: the latest runs, one run with its tasks and next steps, or the workers."""
+"""`pointsman status`: the latest runs, or one run with its tasks and next steps."""
 
 from __future__ import annotations
 
@@ -12,31 +12,29 @@ from typing import Any
 import click
 import msgspec
 
-from pointsman.cli.describe import find_log, show_json
+from pointsman.cli.describe import find_log, list_results, show_json
 from pointsman.cli.hints import list_commands, show_waiting
-from pointsman.cli.output import count, cut, echo, near, show_seconds, show_state, show_table
+from pointsman.cli.output import LONGEST_NAME, count, cut, echo, near, show_counts, show_seconds, show_state, show_table
 from pointsman.cli.project import Asked, Project, in_project, project_options
 from pointsman.errors import NothingYet
 from pointsman.kernel.machine import Outcome, Phase
 from pointsman.views import runs
 from pointsman.views.find import find_run, short
-from pointsman.views.values import EntityView, RunView, TaskView, first_line, show_usd
-from pointsman.views.workers import list_workers
+from pointsman.views.values import CurrentRun, RunView, TaskView, first_line, show_usd
 from pointsman.worker.log import log_path
 
 MOST_TASKS = 50
 """Of more tasks than these, only the ones that need attention are shown."""
 MOST_FAILURES = 3
-LONGEST_NAME = 32
+MOST_REVIEWS = 3
 
 
 @click.command()
 @click.argument("run", metavar="[RUN]", required=False)
 @click.option("--number", "-n", type=click.IntRange(1, 1000), default=20, show_default=True, help="How many runs to list.")
 @click.option("--all", "-a", "show_all", is_flag=True, help=f"Show every task, even if there are more than {MOST_TASKS}.")
-@click.option("--workers", is_flag=True, help="Show the workers instead; with --all also those that have left.")
 @project_options
-def command(run: str | None, number: int, *, show_all: bool, workers: bool, asked: Asked) -> None:
+def command(run: str | None, number: int, *, show_all: bool, asked: Asked) -> None:
     """Show the latest runs, or the tasks of RUN, why they wait and what you can do next.
 
     RUN is an id, the beginning or the end of one, or `latest`.
@@ -46,14 +44,9 @@ def command(run: str | None, number: int, *, show_all: bool, workers: bool, aske
       pointsman status
       pointsman status latest
       pointsman status 9ef05a58 --json
-      pointsman status --workers
     """
-    if workers and run is not None:
-        raise click.UsageError("--workers shows all workers: leave out the run.", click.get_current_context())
     try:
-        if workers:
-            in_project(asked, lambda project: show_workers(project, show_all=show_all, as_json=asked.as_json))
-        elif run is None:
+        if run is None:
             in_project(asked, lambda project: show_runs(project, number, as_json=asked.as_json))
         else:
             in_project(asked, lambda project: show_run(project, run, show_all=show_all, as_json=asked.as_json))
@@ -64,25 +57,25 @@ def command(run: str | None, number: int, *, show_all: bool, workers: bool, aske
 
 
 async def show_runs(project: Project, number: int, *, as_json: bool) -> None:
-    listed = await runs.list_runs(project.engine, number + 1)
+    now = await project.engine.now()
+    listed = await runs.list_runs(project.engine, number + 1, now, project.find_dead(), project.find_bound())
     if not listed:
         raise NothingYet
     if as_json:
         echo(show_json(listed[:number]))
         return
-    now = await project.engine.now()
     rows = [
         (
-            show_state(run.state, run.phase, run.outcome),
+            show_run_state(run),
             cut(run.name, LONGEST_NAME),
-            f"{run.tasks['done']:,}/{run.tasks['total']:,}",
+            f"{run.tasks['success']:,}/{run.tasks['total']:,}",
             f"{show_seconds((now - run.created_at).total_seconds())} ago",
             show_elapsed(run, now),
             short(run.id),
         )
         for run in listed[:number]
     ]
-    show_table(("state", "name", "tasks", "created", "took", "run"), rows)
+    show_table(("state", "name", "done", "created", "elapsed", "run"), rows)
     await show_failing_duties(project)
     if len(listed) > number:
         echo(f"There are older runs: pointsman status -n {number * 2}", err=True)
@@ -96,15 +89,18 @@ async def show_run(project: Project, name: str, *, show_all: bool, as_json: bool
         echo(show_json(described))
         return
     now = run.as_of
-    head = f"{click.style(run.name, bold=True)}  {show_state(run.state, run.phase, run.outcome)}"
-    took = f", {show_elapsed(run, now)}" if run.started_at else ""
-    echo(f"{head}  {run.ended_tasks:,} of {count(len(run.tasks), 'task')} done{took}{show_money(run)}")
+    elapsed = f", {show_elapsed(run, now)} elapsed" if run.started_at else ""
+    head = f"{click.style(run.name, bold=True)}  {show_run_state(run)}"
+    echo(f"{head}  {show_counts(run.counts)}{elapsed}{show_money(run)}")
     echo(click.style(run.id, dim=True))
+    if run.task_description:
+        echo(run.task_description)
     if run.phase == Phase.HELD and run.reason:
         echo(f"Reason: {run.reason}")
     echo()
     show_tasks(run.tasks, now, show_all=show_all)
     show_failures(project, run.failed_tasks)
+    show_results(project, [task for task in run.tasks if task.waiting and task.waiting.kind == "review"])
     if folder := find_logs(project, run):
         echo(f"\nLogs: {near(folder)}")
     if run.waiting:
@@ -140,8 +136,7 @@ def describe_run(project: Project, run: RunView) -> dict[str, Any]:
 
 def write_hints(project: Project, run: RunView) -> Iterator[tuple[str, str]]:
     """The log of what failed, then every step that has a command; watching where others do the work."""
-    # A task that only waited for its subtasks has written nothing.
-    if failed := sorted(run.failed_tasks, key=lambda task: task.has_subtasks):
+    if failed := [task for task in run.failed_tasks if task.attempts]:
         yield project.hint("logs", short(run.id), failed[0].name), "shows what it wrote"
     commands = list_commands(project, run)
     if run.attended and run.phase != Phase.DONE and not any(step.operation == "resume" for _, step in commands):
@@ -174,7 +169,7 @@ def show_tasks(tasks: Sequence[TaskView], now: datetime, *, show_all: bool) -> N
             cut("  " * task.depth + task.name, LONGEST_NAME),
             show_state(task.state, task.phase, task.outcome),
             str(task.attempts) if task.attempts else "",
-            show_elapsed(task, now) if task.phase in (Phase.ACTIVE, Phase.DONE) else "",
+            show_seconds(task.took_seconds) if task.took_seconds is not None else "",
             explain(task, now),
         )
         for task in shown
@@ -204,12 +199,15 @@ def pick(tasks: Sequence[TaskView]) -> list[TaskView]:
 def explain(task: TaskView, now: datetime) -> str:
     """Why a task waits, failed or was skipped."""
     error = first_line(task.error)
+    last_error = f"last error: {error}" if error else ""
     if task.waiting:
-        before = f"last error: {error}" if error and task.waiting.kind != "answer" else ""
+        before = last_error if task.waiting.kind != "answer" else ""
         return "; ".join(filter(None, (show_waiting(task.waiting, now), before)))
+    if task.skipped:
+        return "; ".join(filter(None, (first_line(task.reason), last_error)))
     if task.phase == Phase.DONE:
-        return "" if task.outcome == Outcome.SUCCESS and not task.skipped else error or first_line(task.reason)
-    return f"last error: {error}" if error and task.phase != Phase.ACTIVE else ""
+        return "" if task.outcome == Outcome.SUCCESS else error or first_line(task.reason)
+    return last_error if task.phase != Phase.ACTIVE else ""
 
 
 def show_failures(project: Project, failed: Sequence[TaskView]) -> None:
@@ -222,35 +220,21 @@ def show_failures(project: Project, failed: Sequence[TaskView]) -> None:
         echo(f"\nand {len(failed) - MOST_FAILURES:,} more")
 
 
-async def show_workers(project: Project, *, show_all: bool, as_json: bool) -> None:
-    """Who is alive, what they hold, and when they were last heard from."""
-    now = await project.engine.now()
-    listed = await list_workers(project.engine, now, project.find_dead(), project.list_protections())
-    workers = [worker for worker in listed if show_all or worker.phase != Phase.DONE]
-    if as_json:
-        echo(show_json(workers))
-        return
-    await show_failing_duties(project)
-    if not workers:
-        echo("No worker is running. Start one: pointsman worker", err=True)
-        return
-    rows = [
-        (
-            cut(worker.name, LONGEST_NAME),
-            show_state(worker.state, worker.phase, worker.outcome),
-            f"{len(worker.holds)}/{worker.slots}",
-            f"{show_seconds((now - worker.heartbeat_at).total_seconds())} ago"
-            + ("" if worker.alive or worker.phase == Phase.DONE else ", lost"),
-            ", ".join(worker.capabilities),
-            worker.protection or "",
-            short(worker.id),
-            ", ".join(f"{task.name} ({short(task.run_id)})" for task in worker.holds),
-        )
-        for worker in workers
-    ]
-    show_table(("worker", "state", "slots", "heartbeat", "capabilities", "protection", "id", "holds"), rows, fits=True)
+def show_results(project: Project, reviewed: Sequence[TaskView]) -> None:
+    """What people have to see of results that wait for a review."""
+    for task in reviewed[:MOST_REVIEWS]:
+        echo(f"\n{click.style(task.name, bold=True)}:")
+        for line in list_results(task.outputs, task.tail, task.diff, task.log_path):
+            echo(f"  {line}")
+    if len(reviewed) > MOST_REVIEWS:
+        echo(f"\nand {count(len(reviewed) - MOST_REVIEWS, 'more result')}: {project.hint('inbox')}")
 
 
-def show_elapsed(entity: EntityView, now: datetime) -> str:
-    seconds = entity.elapsed_seconds(now)
+def show_run_state(run: CurrentRun) -> str:
+    state = show_state(run.state, run.phase, run.outcome)
+    return f"{state} (interrupted)" if run.interrupted_at else state
+
+
+def show_elapsed(run: CurrentRun, now: datetime) -> str:
+    seconds = run.elapsed_seconds(now)
     return show_seconds(seconds) if seconds is not None else ""

@@ -21,11 +21,20 @@ GZIP = b"\x1f\x8b"
 
 @click.command()
 @click.argument("log", metavar="LOG", required=False)
-@click.option("--lifecycle", "-l", default="orchestrated", show_default=True, help="The lifecycle: a name or a file.")
+@click.option(
+    "--lifecycle",
+    "-l",
+    "names",
+    metavar="NAME",
+    multiple=True,
+    default=("orchestrated",),
+    show_default=True,
+    help="The lifecycle: a name or a file. Repeat it for each file whose machines the log names.",
+)
 @click.option("--partial", is_flag=True, help="The log may start midway: accept entities that are first seen in any state.")
 @click.option("--rules", is_flag=True, help="List the rules and exit.")
 @json_option
-def command(log: str | None, lifecycle: str, *, partial: bool, rules: bool, as_json: bool) -> int:
+def command(log: str | None, names: tuple[str, ...], *, partial: bool, rules: bool, as_json: bool) -> int:
     """Check LOG, a file of JSON event lines (- for stdin), against the machines of a lifecycle.
 
     \b
@@ -55,7 +64,8 @@ def command(log: str | None, lifecycle: str, *, partial: bool, rules: bool, as_j
         return 0
     if log is None:
         raise click.UsageError("Name a log file, or - for stdin.", click.get_current_context())
-    validator = Validator(load_lifecycle(lifecycle), "stdin" if log == "-" else log, partial=partial)
+    lifecycle, *others = map(load_lifecycle, names)
+    validator = Validator(lifecycle, "stdin" if log == "-" else log, others=others, partial=partial)
     report = JsonReport() if as_json else TextReport()
     error: LogUnreadable | None = None
     try:

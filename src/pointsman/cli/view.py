@@ -3,30 +3,38 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol, TypeAlias
 
 import click
 
-from pointsman.cli.output import harmless, tell
+from pointsman.cli.group import wants_color
+from pointsman.cli.live import LiveArea, cut_line
+from pointsman.cli.output import harmless, show_seconds, tell
 from pointsman.cli.streams import is_idle, write_line
 from pointsman.kernel.machine import Outcome, Phase, State
-from pointsman.views.progress import Change, Line, Progress
+from pointsman.views.progress import SKIP, Change, Line, Progress
 from pointsman.worker.journal import as_line
-
-if TYPE_CHECKING:
-    from rich.console import Group
-    from rich.text import Text
+from pointsman.worker.worker import Worker
 
 FRAMES_A_SECOND = 8
 MOST_ENDS_SHOWN = 100
 """In a run with more tasks, only failures stay on the screen."""
+HOLD_SECONDS = 0.5
+"""How long the start of an attempt is not shown while its worker may still find that there is nothing to do."""
 LastLine = Callable[[str], str]
 """The last line of output of a task, by its id."""
+HasBegun = Callable[[str], bool]
+"""Whether the work of a task is running here, by its id."""
+Part: TypeAlias = tuple[str, str | None]
+"""A piece of a line and its color."""
 
-STYLES = {
+STYLES: Mapping[Phase | Outcome, str] = {
     Outcome.SUCCESS: "green",
     Outcome.FAILURE: "red",
     Outcome.CANCELED: "bright_black",
@@ -34,7 +42,7 @@ STYLES = {
     Phase.QUEUED: "blue",
     Phase.HELD: "yellow",
 }
-MARKS = {
+MARKS: Mapping[Phase | Outcome, str] = {
     Outcome.SUCCESS: "✓",
     Outcome.FAILURE: "✗",
     Outcome.CANCELED: "–",
@@ -42,7 +50,6 @@ MARKS = {
     Phase.QUEUED: "·",
     Phase.HELD: "○",
 }
-SKIP = "skip"
 SKIPPED_MARK = "↷"
 
 
@@ -75,30 +82,68 @@ class _Lines:
         pass
 
 
-class PlainView(_Lines):
-    """One line per transition; those that were read together are written together."""
+@dataclass(slots=True)
+class _Queued:
+    """A line that waits for its turn."""
 
-    def __init__(self, progress: Progress) -> None:
+    text: str
+    starts: str | None = None
+    """The id of the task whose attempt it announces, until it is known that there is work."""
+    queued_at: float = 0.0
+
+
+class PlainView(_Lines):
+    """One line per transition, in their order; those that were read together are written together.
+
+    The start of an attempt is shown when its work has begun, since a condition may exclude the task. What comes later waits.
+    """
+
+    def __init__(self, progress: Progress, has_begun: HasBegun) -> None:
         self._progress = progress
-        self._lines: list[str] = []
+        self._has_begun = has_begun
+        self._queue: deque[_Queued] = deque()
+        self._is_scheduled = False
 
     def change(self, change: Change) -> None:
-        if change.line is not None and _is_worth_a_line(change):
-            if not self._lines:
-                asyncio.get_running_loop().call_soon(self._write)
-            self._lines.append(describe_change(change, self._progress))
+        if change.line is None or not _is_worth_a_line(change):
+            return
+        task_id = change.line.task_id
+        for queued in [each for each in self._queue if each.starts == task_id]:
+            queued.starts = None
+            if change.is_needless:
+                self._queue.remove(queued)
+        self._put(describe_change(change, self._progress), task_id if change.state.phase is Phase.ACTIVE else None)
 
     def say(self, message: str) -> None:
+        self._put(message)
+
+    def tick(self, now: datetime) -> None:  # noqa: ARG002 - whether it has waited long enough goes by the event loop
         self._write()
-        tell(message)
 
     def close(self) -> None:
+        for queued in self._queue:
+            queued.starts = None
         self._write()
 
+    def _put(self, text: str, starts: str | None = None) -> None:
+        loop = asyncio.get_running_loop()
+        self._queue.append(_Queued(text, starts, loop.time()))
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            loop.call_soon(self._write)
+
     def _write(self) -> None:
-        if self._lines:
-            lines, self._lines = self._lines, []
+        self._is_scheduled = False
+        lines: list[str] = []
+        while self._queue and not self._is_held(self._queue[0]):
+            lines.append(self._queue.popleft().text)
+        if lines:
             tell("\n".join(lines))
+
+    def _is_held(self, queued: _Queued) -> bool:
+        if queued.starts is None or self._has_begun(queued.starts):
+            return False
+        return asyncio.get_running_loop().time() < queued.queued_at + HOLD_SECONDS
 
 
 class JsonView(_Lines):
@@ -112,72 +157,68 @@ class JsonView(_Lines):
 class LiveView:
     """Running tasks, failures and progress, redrawn a few times a second however much happens."""
 
-    def __init__(self, progress: Progress, last_line: LastLine, title: str) -> None:
-        from rich.console import Console
-        from rich.live import Live
-
+    def __init__(self, progress: Progress, last_line: LastLine, has_begun: HasBegun, title: str) -> None:
         self._progress = progress
         self._last_line = last_line
+        self._has_begun = has_begun
         self._title = title
-        self._began: datetime | None = None
-        self._console = Console(stderr=True)
-        self._live = Live(console=self._console, auto_refresh=False, transient=True)
-        self._live.start()
+        self._area = LiveArea(color=wants_color() is not False)
 
     def change(self, change: Change) -> None:
-        self._began = self._began or change.transition.at
         is_end = change.line is not None and change.state.phase is Phase.DONE
         if is_end and (self._progress.total <= MOST_ENDS_SHOWN or change.state.outcome is Outcome.FAILURE):
-            self._live.console.print(_from_ansi(harmless(describe_change(change, self._progress))), soft_wrap=True)
+            self.say(describe_change(change, self._progress))
 
     def tick(self, now: datetime) -> None:
         """Draw a frame, unless the terminal has not yet taken the last one."""
         if is_idle():
-            self._live.update(self._draw(now), refresh=True)
+            self._area.draw(self._draw(now))
 
     def say(self, message: str) -> None:
-        self._console.print(harmless(message), highlight=False, markup=False)
+        self._area.print(harmless(message))
 
     def close(self) -> None:
-        self._live.stop()
+        self._area.close()
 
-    def _draw(self, now: datetime) -> Group:
-        from rich.console import Group
-
-        room = max(self._console.height - 5, 3)
-        active = sorted(self._progress.active.values(), key=lambda line: (line.since, line.position))
-        lines = [self._draw_line(line, now) for line in active[:room]]
+    def _draw(self, now: datetime) -> list[str]:
+        columns, rows = self._area.size
+        room = max(rows - 5, 3)
+        active = [line for line in self._progress.active.values() if self._is_shown(line, now)]
+        active.sort(key=lambda line: (line.since, line.position))
+        lines = [cut_line(self._draw_line(line, now), columns - 1) for line in active[:room]]
         if len(active) > room:
-            lines.append(_text(f"  … and {len(active) - room} more", "dim"))
-        return Group(*lines, self._draw_bar(now))
+            lines.append(f"  … and {len(active) - room} more")
+        return [*lines, cut_line(self._draw_bar(now, columns), columns - 1)]
 
-    def _draw_line(self, line: Line, now: datetime) -> Text:
+    def _is_shown(self, line: Line, now: datetime) -> bool:
+        """A condition may exclude a task that has just been claimed."""
+        return self._has_begun(line.task_id) or (now - line.since).total_seconds() >= HOLD_SECONDS
+
+    def _draw_line(self, line: Line, now: datetime) -> list[Part]:
         style = _style(line.state)
-        text = _text(f" {_mark(line.state)} {line.name:<24} ", style)
-        text.append(f"{line.state.name:<12} ", style)
-        text.append(f"{format_seconds((now - line.since).total_seconds()):>7}")
-        text.append(f"  #{line.attempts} " if line.attempts > 1 else "  ", "dim")
-        text.append(harmless(self._last_line(line.task_id)), "dim")
-        text.truncate(self._console.width - 1, overflow="ellipsis")
-        text.no_wrap = True
-        return text
+        return [
+            (harmless(f" {_mark(line.state)} {line.name:<24} {line.state.name:<12} "), style),
+            (f"{show_seconds((now - line.since).total_seconds()):>7}", None),
+            (f"  #{line.attempts} " if line.attempts > 1 else "  ", "bright_black"),
+            (harmless(self._last_line(line.task_id)), "bright_black"),
+        ]
 
-    def _draw_bar(self, now: datetime) -> Text:
+    def _draw_bar(self, now: datetime, columns: int) -> list[Part]:
         progress = self._progress
-        done, total = progress.done, max(progress.total, 1)
-        width = min(30, max(self._console.width - 50, 10))
-        filled = width * done // total
-        text = _text(f" {self._title}  ", "bold")
-        text.append("━" * filled, "green").append("━" * (width - filled), "bright_black")
-        text.append(f" {done}/{progress.total}")
+        width = min(30, max(columns - 50, 10))
+        filled = width * progress.done // max(progress.total, 1)
+        parts: list[Part] = [
+            (harmless(f" {self._title}  "), None),
+            ("━" * filled, "green"),
+            ("━" * (width - filled), "bright_black"),
+            (f" {progress.done}/{progress.total}", None),
+        ]
         for key, style in STYLES.items():
-            if count := progress.counts[key.value]:
-                text.append(f"  {MARKS[key]} {count}", style)
-        if self._began:
-            text.append(f"  {format_seconds((now - self._began).total_seconds())}", "dim")
-        text.truncate(self._console.width - 1, overflow="ellipsis")
-        text.no_wrap = True
-        return text
+            if number := progress.count(key):
+                parts.append((f"  {MARKS[key]} {number}", style))
+        if progress.started_at:
+            parts.append((f"  {show_seconds((now - progress.started_at).total_seconds())}", "bright_black"))
+        return parts
 
 
 def describe_change(change: Change, progress: Progress) -> str:
@@ -191,9 +232,8 @@ def describe_change(change: Change, progress: Progress) -> str:
         click.style(f"{mark} {line.name}", fg=style),
         state.name,
     ]
-    seconds = change.transition.seconds_in_state if line.took is None else line.took
-    if seconds is not None and state.phase is not Phase.ACTIVE:
-        parts.append(f"after {format_seconds(seconds)}")
+    if line.took is not None and not change.is_needless:
+        parts.append(f"after {show_seconds(line.took)}")
     if line.attempts > 1:
         parts.append(f"(attempt {line.attempts})")
     if line.reason:
@@ -203,24 +243,12 @@ def describe_change(change: Change, progress: Progress) -> str:
     return "  ".join(parts)
 
 
-def choose_view(progress: Progress, last_line: LastLine, title: str, *, as_json: bool) -> View:
+def choose_view(progress: Progress, worker: Worker, title: str, *, as_json: bool) -> View:
     if as_json:
         return JsonView()
-    if sys.stderr.isatty():
-        return LiveView(progress, last_line, title)
-    return PlainView(progress)
-
-
-def format_seconds(seconds: float) -> str:
-    """0.4 s, 12 s, 3m 05s, 2h 07m."""
-    if seconds < 9.95:
-        return f"{seconds:.1f} s"
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60}m {whole % 60:02d}s"
-    return f"{whole // 3600}h {whole % 3600 // 60:02d}m"
+    if sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
+        return LiveView(progress, worker.last_line, worker.has_begun, title)
+    return PlainView(progress, worker.has_begun)
 
 
 def _is_worth_a_line(change: Change) -> bool:
@@ -234,15 +262,3 @@ def _mark(state: State) -> str:
 
 def _style(state: State) -> str:
     return STYLES[state.outcome or state.phase]
-
-
-def _from_ansi(text: str) -> Text:
-    from rich.text import Text
-
-    return Text.from_ansi(text)
-
-
-def _text(text: str, style: str) -> Text:
-    from rich.text import Text
-
-    return Text(harmless(text), style)

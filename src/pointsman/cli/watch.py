@@ -120,7 +120,7 @@ async def show_move(engine: Engine, move: Transition, names: Names, *, as_json: 
 def show_end(project: Project, run: Run) -> None:
     summary = make_run_summary(run)
     seconds = summary.elapsed_seconds(project.world.clock.now())
-    after = f" after {show_seconds(seconds)}" if seconds is not None else ""
+    after = f", {show_seconds(seconds)} elapsed" if seconds is not None else ""
     error = first_line(summary.error) if run.outcome == Outcome.FAILURE else ""
     state = show_state(run.state, run.phase, run.outcome)
     echo(f"{run.name} is {state}{after}." + (f" {error}" if error else ""), err=True)

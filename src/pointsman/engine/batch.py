@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
@@ -25,6 +25,7 @@ from pointsman.store.rows import Entity, StoredResponse, TaskKey
 from pointsman.world import World
 
 Answer = Callable[[], Any]
+NEVER = datetime(9999, 12, 31, tzinfo=UTC)
 log = logging.getLogger(__name__)
 
 
@@ -199,7 +200,7 @@ def _remember(work: Work, operation: Operation[Any], outcome: Any) -> None:
         status=200,
         body=msgspec.json.encode(outcome).decode(),
         created_at=work.now,
-        expires_at=work.now + timedelta(seconds=request.lasts_seconds),
+        expires_at=NEVER if request.lasts_seconds is None else work.now + timedelta(seconds=request.lasts_seconds),
     )
     if not work.transaction.insert_response(stored):
         raise Conflict(f"Another request with the key '{request.key}' was quicker.")

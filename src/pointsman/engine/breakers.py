@@ -93,8 +93,22 @@ def _free(work: Work, breaker: Breaker) -> None:
     work.wakeups |= Wakeup.TASKS
 
 
-def send(work: Work, breaker: Breaker, signal: str, cause: Cause) -> None:
-    if refused := try_send(work, breaker, signal, cause):
+def reset(work: Work, breaker: Breaker, cause: Cause) -> None:
+    """A person says that the tool is well again."""
+    if refused := try_send(work, breaker, "reset", cause):
+        raise TransitionRefused(refused)
+
+
+def trip(work: Work, breaker: Breaker, cause: Cause, seconds: float | None) -> None:
+    """A person says that the tool is broken; the circuit stays open for its cooldown, or for `seconds`.
+
+    Document 001 knows no way to an open circuit but failures. So this counts as as many as are needed, and the audit trail
+    names the person.
+    """
+    if breaker.phase == Phase.HELD:
+        raise TransitionRefused(work.machine(breaker).refuse(breaker.state, "trip", already_there=True))
+    tripped = Cause(cause.actor, cause.reason, {"tripped": True})
+    if refused := _move(work, breaker, "fail", tripped, BreakerFacts(threshold_reached=True, successes_reached=False), seconds):
         raise TransitionRefused(refused)
 
 
@@ -103,6 +117,12 @@ def try_send(work: Work, breaker: Breaker, signal: str, cause: Cause) -> Refusal
         threshold_reached=breaker.failure_count >= breaker.failure_threshold,
         successes_reached=breaker.success_count >= breaker.success_threshold,
     )
+    return _move(work, breaker, signal, cause, facts)
+
+
+def _move(
+    work: Work, breaker: Breaker, signal: str, cause: Cause, facts: BreakerFacts, open_seconds: float | None = None
+) -> Refusal | None:
     decided = work.decide(breaker, signal, facts)
     if isinstance(decided, Refusal):
         return decided
@@ -114,7 +134,8 @@ def try_send(work: Work, breaker: Breaker, signal: str, cause: Cause) -> Refusal
         breaker.retry_at = None
         for effect in transition.effects:
             if effect == "start_cooldown":
-                breaker.retry_at = work.now + timedelta(seconds=breaker.cooldown_seconds)
+                seconds = breaker.cooldown_seconds if open_seconds is None else open_seconds
+                breaker.retry_at = work.now + timedelta(seconds=seconds)
                 breaker.success_count = 0
                 work.set_timer(breaker, Kind.BREAKER, "cooldown", breaker.retry_at)
             elif effect == "reset_failures":

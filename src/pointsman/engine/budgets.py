@@ -88,6 +88,10 @@ def show(amount: Decimal) -> str:
     return f"{amount.normalize():f}"
 
 
+def show_limit(amount: Decimal | None) -> str:
+    return "unlimited" if amount is None else f"{show(amount)} USD"
+
+
 def _book(work: Work, task: Task, cost: Decimal, *, reserved: Decimal) -> None:
     run = work.runs.rows[task.run_id]
     run.spent_usd += cost

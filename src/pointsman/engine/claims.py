@@ -17,7 +17,7 @@ from pointsman.engine import breakers, budgets, bulk, limits, runs, tasks, worke
 from pointsman.engine.policy import read_policy
 from pointsman.engine.work import Cause, Work
 from pointsman.errors import WorkerUnavailable
-from pointsman.kernel.machine import Phase
+from pointsman.kernel.machine import Phase, Transition
 from pointsman.store.contract import Wakeup
 from pointsman.store.rows import ZERO_USD, Breaker, Lane, Task, TaskKey, Worker
 
@@ -41,12 +41,14 @@ class Claim(Struct, frozen=True, kw_only=True):
     tool: str | None = None
     attempt_count: int
     has_checks: bool = False
-    """After `complete`, report `checks_passed` or `checks_failed`."""
+    """Its checks have a state of their own: report `complete`, run them, and report `checks_passed` or `checks_failed`."""
     session_id: str | None = None
     """The session to continue; None for a new one."""
     question: str | None = None
     answer: str | None = None
     comment: str | None = None
+    is_reviewed: bool = False
+    """A person accepts or rejects its result."""
     deadline_at: datetime | None = None
     budget_usd: Decimal | None = None
     """How much of its budget is left."""
@@ -289,10 +291,26 @@ def overspend(work: Work, task: Task, reason: str) -> None:
     tasks.try_send(work, task, signal, Cause(reason=reason), tasks.Report(error=tasks.as_error(reason), retryable=False))
 
 
-def _always_checked(work: Work, task: Task) -> bool:
-    """Some machines pass through their checks even when the task has none."""
-    moves = work.machine(task).moves(task.state, "complete")
-    return any("run_checks" in move.effects and not move.guards for move in moves)
+def _has_checks(work: Work, task: Task) -> bool:
+    """Some machines have no state for checks; some pass through it even when the task has none."""
+    moves = [move for move in work.machine(task).transitions if move.signal == "complete"]
+    return any("run_checks" in move.effects and (task.has_checks or not _asks_for_checks(move)) for move in moves)
+
+
+def _asks_for_checks(move: Transition) -> bool:
+    return any(guard.name == "has_checks" for guard in move.guards)
+
+
+def _is_reviewed(work: Work, task: Task) -> bool:
+    """Whether the attempt can lead to a state in which a person accepts its result."""
+    machine = work.machine(task)
+    for move in machine.moves(task.state, "complete"):
+        guards = {guard.name for guard in move.guards}
+        wanted = task.review_wanted or "review_wanted" not in guards
+        on_top = task.parent_task_id is None or "top_level" not in guards
+        if wanted and on_top and machine.moves(move.to_state, "accept"):
+            return True
+    return False
 
 
 def _describe_one(work: Work, task: Task) -> Claim:
@@ -307,11 +325,12 @@ def _describe_one(work: Work, task: Task) -> Claim:
         payload=msgspec.json.decode(task.payload),
         tool=work.lane(task).tool,
         attempt_count=task.attempt_count,
-        has_checks=task.has_checks or _always_checked(work, task),
+        has_checks=_has_checks(work, task),
         session_id=task.session_id,
         question=task.question,
         answer=task.answer,
         comment=task.comment,
+        is_reviewed=_is_reviewed(work, task),
         deadline_at=None if seconds is None else task.entered_at + timedelta(seconds=seconds),
         budget_usd=None if task.budget_usd is None else max(task.budget_usd - task.cost_usd, ZERO_USD),
     )

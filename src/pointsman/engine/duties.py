@@ -20,7 +20,7 @@ from msgspec import Struct
 
 from pointsman.engine.hooks import DutyPerformed
 from pointsman.engine.queries import Core
-from pointsman.errors import EngineClosed, StoreBusy, StoreUnavailable
+from pointsman.errors import EngineClosed, StoreBusy, StoreGone, StoreUnavailable
 from pointsman.store.contract import Wakeup
 
 SHORTEST_PAUSE_SECONDS = 0.02
@@ -148,7 +148,7 @@ class Duties:
         metrics.last_error = f"{type(error).__name__}: {error}"
         pause = min(FIRST_BACKOFF_SECONDS * 2.0 ** min(metrics.failures_in_a_row - 1, 16), LONGEST_BACKOFF_SECONDS)
         # That the database is away is told by every operation; the log need not repeat it for each duty.
-        level = logging.INFO if isinstance(error, StoreBusy | StoreUnavailable) else logging.ERROR
+        level = logging.INFO if isinstance(error, StoreBusy | StoreGone | StoreUnavailable) else logging.ERROR
         log.log(
             level,
             "duty %s failed: %s; the next try is in %g seconds",

@@ -17,22 +17,32 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
+from msgspec import structs
 from msgspec.structs import replace
 
 from pointsman.engine import checks
 from pointsman.engine.audit import AuditReport, audit, find_settled, take_seal
 from pointsman.engine.claims import Claim
-from pointsman.engine.doctor import Diagnosis, diagnose
+from pointsman.engine.doctor import Diagnosis, diagnose, is_contradiction
 from pointsman.engine.duties import Duties, Duty, DutyMetrics
 from pointsman.engine.hooks import Hook
 from pointsman.engine.machines import Machines
 from pointsman.engine.operation import ANYBODY, DEFAULT_TENANT, Caller, Operation, validate
 from pointsman.engine.operations.attempts import NOTHING, AttemptReport, ReportAttempt, ReportAttempts
-from pointsman.engine.operations.runs import AddTasks, ApproveRun, SetBudget, SignalRun, SubmitRun
+from pointsman.engine.operations.runs import AddTasks, ApproveRun, SetBudget, SignalRun, StartRun, SubmitRun
 from pointsman.engine.operations.tasks import SignalTask
-from pointsman.engine.operations.tools import DeclareTool, ResetBreaker
+from pointsman.engine.operations.tools import DeclareTool, ResetBreaker, TripBreaker
 from pointsman.engine.operations.transition import RequestTransition
-from pointsman.engine.operations.upkeep import ExpireWorkers, FireTimers, NoteDuty, PurgeKeys, Repair, StoreSeal, Upkeep
+from pointsman.engine.operations.upkeep import (
+    ExpireWorkers,
+    FireTimers,
+    NoteDuty,
+    PurgeKeys,
+    Repair,
+    Restore,
+    StoreSeal,
+    Upkeep,
+)
 from pointsman.engine.operations.workers import (
     ClaimTasks,
     GiveUpTasks,
@@ -41,13 +51,13 @@ from pointsman.engine.operations.workers import (
     SendHeartbeat,
     SignalWorker,
 )
-from pointsman.engine.queries import LONGEST_PAUSE_SECONDS, Core, Queries
+from pointsman.engine.queries import LARGEST_PAGE, LONGEST_PAUSE_SECONDS, PAGE, Core, Queries
 from pointsman.engine.timekeeper import Attendance
 from pointsman.engine.timers import BATCH
 from pointsman.engine.writer import CommitMetrics
-from pointsman.errors import EngineClosed, PointsmanError, RequestError, StoreBusy, StoreFull, StoreUnavailable
+from pointsman.errors import EngineClosed, PointsmanError, RequestError, StoreBusy, StoreFull, StoreGone, StoreUnavailable
 from pointsman.store.contract import Reader, Store, Wakeup
-from pointsman.store.rows import DutyFailure, Task
+from pointsman.store.rows import DutyFailure, Task, Transition
 from pointsman.world import World
 
 TURNS_IN_A_LEASE = 3
@@ -80,6 +90,7 @@ class TenantEngine(Queries):
     add_tasks = _performs(AddTasks)
     signal_run = _performs(SignalRun)
     approve_run = _performs(ApproveRun)
+    start_run = _performs(StartRun)
     set_budget = _performs(SetBudget)
     signal_task = _performs(SignalTask)
     request_transition = _performs(RequestTransition)
@@ -88,6 +99,7 @@ class TenantEngine(Queries):
     report_attempt = _performs(ReportAttempt)
     declare_tool = _performs(DeclareTool)
     reset_breaker = _performs(ResetBreaker)
+    trip_breaker = _performs(TripBreaker)
 
     async def perform(self, operation: Operation[Answer]) -> Answer:
         """Any operation, for this tenant."""
@@ -251,6 +263,11 @@ class Engine(TenantEngine):
         """Duties that fail at the moment, in any process on this database."""
         return await self._ask(lambda reader: reader.list_duty_failures(reader.now() - FAILING_FOR))
 
+    async def list_all_transitions(self, *, after: str | None = None, limit: int = PAGE) -> list[Transition]:
+        """The event stream of all tenants behind a position."""
+        checks.refuse(checks.count("limit", limit, 1, LARGEST_PAGE))
+        return await self._ask(lambda reader: reader.list_all_transitions(after=after, limit=limit))
+
     async def diagnose(self) -> list[Diagnosis]:
         """What is stuck in the whole database, why, and what would help."""
         return await self._ask(lambda reader: diagnose(reader, self._core.machines, reader.now()))
@@ -277,12 +294,15 @@ class Engine(TenantEngine):
             sealed += seal.position - seal.previous
         return sealed
 
-    async def repair(self) -> list[Diagnosis]:
-        """Put right what can be put right without a person; what that was."""
-        found = [diagnosis for diagnosis in await self.diagnose() if diagnosis.repairable]
-        if found:
-            await self._core.writer.submit(Repair(diagnoses=tuple(found)))
-        return found
+    async def repair(self, *, actor: str = "user", reason: str | None = None, request_id: str | None = None) -> list[Diagnosis]:
+        """Put right what can be put right without a person; what that was. A notice about each keeps who did it, and why."""
+        checks.refuse([*checks.name("actor", actor), *(checks.text("reason", reason) if reason is not None else ())])
+        checks.refuse(checks.name("request_id", request_id) if request_id is not None else ())
+        found = tuple(diagnosis for diagnosis in await self.diagnose() if diagnosis.repairable)
+        repair = Repair(diagnoses=found, caller=Caller(actor=actor), reason=reason, request_id=request_id)
+        if request_id or any(map(is_contradiction, found)):
+            await self._core.writer.submit(Restore(**structs.asdict(repair)))
+        return await self._core.writer.submit(repair) if request_id or found else []
 
     async def tend(self) -> int:
         """Perform the duties of the engine once; how much there was to do."""
@@ -323,7 +343,7 @@ class Engine(TenantEngine):
         """All that is due; one that cannot be dealt with does not keep the others waiting."""
         try:
             return int(await self._core.writer.submit(upkeep()))
-        except (EngineClosed, StoreBusy, StoreFull, StoreUnavailable):
+        except (EngineClosed, StoreBusy, StoreFull, StoreGone, StoreUnavailable):
             raise
         except Exception:  # noqa: BLE001 - the next try names the culprit
             return await self._keep_up_one_by_one(upkeep)
@@ -334,7 +354,7 @@ class Engine(TenantEngine):
         while skip < BATCH:
             try:
                 dealt_with = int(await self._core.writer.submit(upkeep(limit=1, skip=skip)))
-            except (EngineClosed, StoreBusy, StoreFull, StoreUnavailable):
+            except (EngineClosed, StoreBusy, StoreFull, StoreGone, StoreUnavailable):
                 raise
             except Exception as error:  # noqa: BLE001
                 culprit, skip = culprit or error, skip + 1

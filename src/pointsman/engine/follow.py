@@ -50,6 +50,7 @@ def _free_dependents(work: Work) -> None:
     if freed:
         work.read_tasks(freed)
         work.waiting += freed
+        work.freed |= set(freed)
         work.unsettled_runs |= {work.tasks.rows[task_id].run_id for task_id in freed}
         work.wakeups |= Wakeup.TASKS
 
@@ -90,10 +91,12 @@ def _make_ready(work: Work) -> None:
     waiting, work.waiting = work.waiting, []
     for task_id in waiting:
         task = work.tasks.rows[task_id]
-        run = work.runs.rows[task.run_id]
-        if task.phase == Phase.DONE or not read_policy(run.policy).autostart:
+        queues_up = waits_in_queue(work.machine(task))
+        # In a run that a person starts, what follows the first tasks starts itself, unless a person could have queued it.
+        follows = task_id in work.added or (task_id in work.freed and not queues_up)
+        if task.phase == Phase.DONE or not (follows or read_policy(work.runs.rows[task.run_id].policy).autostart):
             continue
-        if (task.open_dependencies == 0 or waits_in_queue(work.machine(task))) and work.takes(task, "ready"):
+        if (task.open_dependencies == 0 or queues_up) and work.takes(task, "ready"):
             tasks.try_send(work, task, "ready", Cause())
 
 

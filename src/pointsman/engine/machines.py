@@ -58,14 +58,21 @@ class Machines:
             self._learn(number, machine)
         return machine
 
+    def learn_all(self, reader: Reader) -> None:
+        """Read the machines that other processes registered, from their own files."""
+        for row in reader.list_machines():
+            if row.id not in self._machines:
+                self._learn(row.id, restore(row))
+
     def known(self, number: int) -> Machine | None:
         """The machine with this number, if this process has read it."""
         return self._machines.get(number)
 
-    def may_complete(self, number: int, state: str) -> bool:
-        """Whether a run in this state takes `complete`, or `start` as the step before it."""
+    def may_complete(self, number: int, state: str, *, has_checks: bool) -> bool:
+        """Whether a run in this state takes `complete`, `start` as the step before it, or the end of checks that it has not."""
         machine = self.known(number)
-        return machine is not None and any(machine.moves(state, signal) for signal in ("complete", "start"))
+        signals = ("complete", "start") if has_checks else ("complete", "start", "checks_passed")
+        return machine is not None and any(machine.moves(state, signal) for signal in signals)
 
     def limits(self) -> list[tuple[int, str, float]]:
         """Every state with a longest stay, as (machine, state, seconds)."""

@@ -48,7 +48,8 @@ class Request:
     endpoint: str
     key: str
     request_hash: str
-    lasts_seconds: float = KEY_LASTS_SECONDS
+    lasts_seconds: float | None = KEY_LASTS_SECONDS
+    """None: for good."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +85,9 @@ class Operation(Struct, Generic[Answer], frozen=True, kw_only=True):
     is_bounded: ClassVar[bool] = True
     """False for heartbeats and upkeep: to refuse them when the writer is overloaded would only cause more work."""
 
+    key_lasts_seconds: ClassVar[float | None] = KEY_LASTS_SECONDS
+    """How long the answer to an idempotency key is kept; None for good."""
+
     caller: Annotated[Caller, HIDDEN] = ANYBODY
     request_id: Annotated[Name | None, "An idempotency key: the same key and request have one effect and one answer."] = None
 
@@ -108,9 +112,8 @@ class Operation(Struct, Generic[Answer], frozen=True, kw_only=True):
         if self.request_id is None:
             return None
         bare = replace(self, caller=ANYBODY, request_id=None)
-        return Request(
-            name_of(type(self)), self.request_id, hashlib.sha256(msgspec.json.encode(bare, order="deterministic")).hexdigest()
-        )
+        request_hash = hashlib.sha256(msgspec.json.encode(bare, order="deterministic")).hexdigest()
+        return Request(name_of(type(self)), self.request_id, request_hash, self.key_lasts_seconds)
 
 
 class Recorded(Operation[Answer], Generic[Answer], frozen=True, kw_only=True):

@@ -10,12 +10,17 @@ from pointsman.kernel.machine import Kind
 from pointsman.store.rows import Entity
 
 PEOPLE: Mapping[Kind, tuple[str, ...]] = {
-    Kind.TASK: ("approve", "reject", "accept", "answer", "cancel", "skip", "reset", "retry", "resume", "ready"),
+    Kind.TASK: ("approve", "accept", "answer", "reject", "cancel", "skip", "reset", "retry", "resume", "ready"),
     Kind.RUN: ("cancel", "pause", "resume", "retry", "ready", "checks_passed", "checks_failed"),
     Kind.WORKER: ("pause", "resume", "drain", "terminate", "assign", "fail", "expire"),
     Kind.BREAKER: ("reset",),
 }
-WORKERS = ("complete", "fail", "expire", "cancel", "ask", "overspend", "skip", "checks_passed", "checks_failed")
+DECISIONS = ("approve", "accept", "answer", "reject")
+"""Of those about a task: what a run waits for. When it has ended, nobody waits any more."""
+WORKERS = (
+    *("complete", "fail", "expire", "cancel", "ask", "overspend", "skip", "checks_passed", "checks_failed"),
+    *("interrupt", "give_back"),
+)
 
 
 def list_signals(kind: Kind) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import timedelta
 from functools import lru_cache
 from typing import Annotated, Literal
@@ -12,6 +13,8 @@ from msgspec import Struct
 from pointsman.engine.checks import MAX_SECONDS
 from pointsman.engine.fields import number
 from pointsman.world import Chance
+
+WORKSPACE = "workspace="
 
 
 class Backoff(Struct, frozen=True, omit_defaults=True):
@@ -36,12 +39,34 @@ class Policy(Struct, frozen=True, omit_defaults=True):
     """A task: an attempt older than this may be reclaimed, whatever its worker reports."""
     approval_seconds: float | None = None
     """A gate: how long it waits for a person."""
+    approvers: tuple[str, ...] = ()
+    """A gate: who may decide; anybody, if empty."""
+    quorum: int = 1
+    """A gate: how many different people have to approve."""
+    self_approval: bool = True
+    """A gate: whether the submitter of its run may approve it."""
+    on_expiry: str | None = None
+    """A gate: the signal that it gets when nobody has decided in time."""
     retry_on_failure: bool = True
+    expected_exit_codes: tuple[int, ...] = (0,)
+    """A task: the exit codes that mean success."""
     on_open_circuit: Literal["wait", "fail"] = "wait"
     capabilities: tuple[str, ...] = ()
     """A run with workers of its own: the capabilities that each of them needs."""
     autostart: bool = True
     """A run: its tasks become ready on their own."""
+    submitter: str | None = None
+    """A run: who submitted it."""
+
+
+def name_workspace(workspace_id: str) -> str:
+    """The capability that the workers of a workspace have, and no others."""
+    return f"{WORKSPACE}{workspace_id}"
+
+
+def find_workspace(capabilities: Iterable[str]) -> str | None:
+    """The workspace among capabilities; `name_workspace` backwards."""
+    return next((each.removeprefix(WORKSPACE) for each in capabilities if each.startswith(WORKSPACE)), None)
 
 
 @lru_cache(maxsize=4096)

@@ -157,8 +157,8 @@ class Queries:
         checks.identity("run", run_id)
         return await self._ask(lambda reader: reader.list_results(self.tenant, run_id, names))
 
-    async def count_tasks(self, run_ids: Collection[str]) -> list[tuple[str, str, str | None, int]]:
-        """(run, phase, outcome, how many) of the tasks of these runs."""
+    async def count_tasks(self, run_ids: Collection[str]) -> list[tuple[str, str, str | None, int, datetime]]:
+        """(run, phase, outcome, how many, when the last of them moved) of the tasks of these runs."""
         checks.refuse(checks.ids("run_ids", list(run_ids)))
         return await self._ask(lambda reader: reader.count_tasks(self.tenant, run_ids))
 
@@ -178,6 +178,11 @@ class Queries:
     async def list_breakers(self) -> list[Breaker]:
         return await self._ask(lambda reader: reader.list_breakers(self.tenant))
 
+    async def list_attempt_times(self, run_id: str) -> list[tuple[str, datetime, datetime]]:
+        """(task, start, end) of the attempts of a run that have ended."""
+        checks.identity("run", run_id)
+        return await self._ask(lambda reader: reader.list_attempt_times(self.tenant, run_id))
+
     async def list_attempts(self, task_id: str) -> list[Attempt]:
         await self.get_task(task_id)
         return await self._ask(lambda reader: reader.list_attempts(self.tenant, task_id))
@@ -190,9 +195,12 @@ class Queries:
             raise NotFound("entity", entity_id)
         return history
 
-    async def list_notices(self, *, limit: int = 100) -> list[Notice]:
+    async def list_notices(self, *, about: str | None = None, limit: int = 100) -> list[Notice]:
+        """What happened without a move, newest first: all of it, or what is about an entity or the tasks of a run."""
         checks.refuse(_page(limit))
-        return await self._ask(lambda reader: reader.list_notices(self.tenant, limit=limit))
+        if about is not None:
+            checks.identity("entity", about)
+        return await self._ask(lambda reader: reader.list_notices(self.tenant, about=about, limit=limit))
 
     async def list_transitions(
         self, *, after: str | None = None, limit: int = PAGE, run_id: str | None = None

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Set
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
+
+import msgspec
 
 from pointsman.engine import tasks, workers
+from pointsman.engine.checks import MAX_TEXT_BYTES
 from pointsman.engine.policy import read_policy
 from pointsman.engine.work import Cause, Work
 from pointsman.kernel.machine import Kind, Outcome, Phase, Refusal, State, Transition
 from pointsman.store.contract import Wakeup
 from pointsman.store.rows import Run, Situation, Task
 
+FAILURES = ("fail", "expire", "checks_failed")
 UNFINISHED = (Phase.HELD.value, Phase.QUEUED.value, Phase.ACTIVE.value)
 
 
@@ -76,6 +80,9 @@ def try_send(
         return decided
     for transition in decided:
         _take(work, run, transition, cause, error, output)
+    if error is not None and signal in FAILURES:
+        run.error = error  # also where its machine calls that a cancellation
+        work.runs.change(run)
     if reopens and signal in ("retry", "delay_over"):
         _reopen_tasks(work, run, cause)
     work.unsettled_runs.add(run.id)
@@ -118,6 +125,8 @@ def _settle_one(work: Work, run: Run, situation: Situation) -> None:
         return
     elif situation.last_failure and not situation.failed_task:
         _fail(work, run, facts, situation.last_failure)
+    elif not situation.unfinished and _is_checked(work, run):
+        _check(work, run, facts)
     elif not situation.unfinished:
         _begin(work, run, facts)
         try_send(work, run, "complete", Cause(reason="all tasks succeeded"), facts=facts)
@@ -128,12 +137,33 @@ def _settle_one(work: Work, run: Run, situation: Situation) -> None:
         try_send(work, run, "proceed", Cause(reason="tasks continue"), facts=facts)
 
 
+def _is_checked(work: Work, run: Run) -> bool:
+    """Whether only its final checks are left."""
+    return work.takes(run, "checks_passed") and not work.takes(run, "complete")
+
+
+def _check(work: Work, run: Run, facts: RunFacts) -> None:
+    """Let a worker run the final checks; without any, they have passed. Some are reported by somebody else."""
+    from pointsman.engine import submit
+
+    if run.final_task is None and run.has_checks:
+        return
+    if run.final_task is None or not submit.add_final_task(work, run):
+        reason = "all checks passed" if run.has_checks else "it has no checks"
+        try_send(work, run, "checks_passed", Cause(reason=reason), facts=facts)
+
+
 def _fail(work: Work, run: Run, facts: RunFacts, task_id: str) -> None:
+    due_at = _find_deadline(run)
+    if due_at and work.now >= due_at:  # its worker was faster than the timer: that a task was stopped is not the reason
+        expire(work, run)
+        return
     work.load(task_ids=[task_id])
     task = work.tasks.rows[task_id]
     _begin(work, run, facts)
     cause = Cause(reason=f"{task.name} is {task.state}", metadata={"task_id": task.id})
-    try_send(work, run, "fail", cause, facts=facts, error=task.error)
+    signal = "checks_failed" if _is_checked(work, run) else "fail"
+    try_send(work, run, signal, cause, facts=facts, error=task.error)
 
 
 def expire(work: Work, run: Run) -> None:
@@ -153,13 +183,16 @@ def _begin(work: Work, run: Run, facts: RunFacts) -> None:
 
 
 def _take(work: Work, run: Run, transition: Transition, cause: Cause, error: str | None, output: str | None) -> None:
+    if output is None and "store_output" in transition.effects:
+        output = _collect_outputs(work, run)  # the law stores an output only with the move itself
     work.runs.before_move(run)
     left = work.machine(run).state(run.state)
     if left.longest_stay_seconds is not None or "schedule_retry" in _effects_into(work, run, left):
         work.drop_timers(run)
         _set_deadline(work, run)
     was_open = is_open(run, left)
-    state = work.move(run, transition, cause)
+    _count(run, transition)
+    state = work.move(run, transition, cause.after_retries(run.retry_count))
     if state.phase is Phase.DONE and read_policy(run.policy).timeout_seconds is not None:
         work.drop_timers(run)
     work.watch_stay(run, Kind.RUN, state, run.id)
@@ -172,6 +205,15 @@ def _take(work: Work, run: Run, transition: Transition, cause: Cause, error: str
         work.allocation_wanted = True
     if state.phase is Phase.DONE and state.outcome is not Outcome.SUCCESS:
         _end_lost_tasks(work, run)
+
+
+def _collect_outputs(work: Work, run: Run) -> str:
+    """The result of a run: the outputs of its tasks by name, or only the names if they are too large for one value."""
+    work.flush()
+    done = [task for task in work.transaction.list_tasks_in_brief(run.tenant, run.id) if task.parent_task_id is None]
+    outputs = {task.name: msgspec.Raw(task.output.encode()) if isinstance(task.output, str) else None for task in done}
+    encoded = msgspec.json.encode(outputs)
+    return (encoded if len(encoded) <= MAX_TEXT_BYTES else msgspec.json.encode(dict.fromkeys(outputs))).decode()
 
 
 def _end_lost_tasks(work: Work, run: Run) -> None:
@@ -210,16 +252,20 @@ def _open(work: Work, run: Run, *, now_open: bool) -> None:
         work.wakeups |= Wakeup.TASKS
 
 
+def _count(run: Run, transition: Transition) -> None:
+    """Before the move, which is stored with the count."""
+    if "count_retry" in transition.effects:
+        run.retry_count += 1
+    elif "reset_retries" in transition.effects:
+        run.retry_count = 0
+
+
 def _apply(work: Work, run: Run, effect: str, cause: Cause, error: str | None, output: str | None) -> None:
     match effect:
-        case "count_retry":
-            run.retry_count += 1
         case "schedule_retry":
             delay = read_policy(run.policy).backoff.delay(max(run.retry_count - 1, 0), work.world.chance)
             work.set_timer(run, Kind.RUN, "retry", work.now + delay, run.id)
             run.error = error
-        case "reset_retries":
-            run.retry_count = 0
         case "record_error":
             run.error = error
         case "store_output":
@@ -238,7 +284,18 @@ def _cancel_tasks(work: Work, run: Run, cause: Cause) -> None:
     reason = cause.reason or f"the run is {run.state}"
     for task in work.transaction.select_run_tasks(run.id, UNFINISHED):
         work.tasks.hold([task])
-        tasks.cancel(work, work.tasks.rows[task.id], Cause(cause.actor, reason))
+        tasks.withdraw(work, work.tasks.rows[task.id], Cause(cause.actor, reason))
+
+
+def cancel_running(work: Work, run: Run, cause: Cause) -> bool:
+    """Cancel the tasks that still run although their run has ended; whether there were any."""
+    work.flush()
+    canceled = False
+    for task in work.transaction.select_run_tasks(run.id, (Phase.ACTIVE.value,)):
+        work.tasks.hold([task])
+        held = work.tasks.rows[task.id]
+        canceled |= held.cancel_requested_at is None and tasks.cancel(work, held, cause) is None
+    return canceled
 
 
 def _reopen_tasks(work: Work, run: Run, cause: Cause) -> None:
@@ -251,6 +308,10 @@ def _reopen_tasks(work: Work, run: Run, cause: Cause) -> None:
 
 def _set_deadline(work: Work, run: Run) -> None:
     """Set the timeout of the whole run again, after all timers of the run were dropped."""
+    if due_at := _find_deadline(run):
+        work.set_timer(run, Kind.RUN, "deadline", due_at, run.id)
+
+
+def _find_deadline(run: Run) -> datetime | None:
     seconds = read_policy(run.policy).timeout_seconds
-    if seconds is not None:
-        work.set_timer(run, Kind.RUN, "deadline", run.created_at + timedelta(seconds=seconds), run.id)
+    return None if seconds is None else run.created_at + timedelta(seconds=seconds)

@@ -7,19 +7,19 @@ from datetime import timedelta
 from graphlib import CycleError, TopologicalSorter
 from itertools import pairwise
 from types import MappingProxyType
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
 import msgspec
 from msgspec import Struct
 
-from pointsman.engine import runs
+from pointsman.engine import gates, runs
 from pointsman.engine.checks import MAX_COUNT
-from pointsman.engine.fields import Amount, Count, CountFromZero, Json, Name, RunId, Seconds, Words, whole
+from pointsman.engine.fields import Amount, Count, CountFromZero, ExitCode, Json, Name, RunId, Seconds, Words, whole
 from pointsman.engine.machines import allocates
-from pointsman.engine.policy import Backoff, Policy, write_policy
+from pointsman.engine.policy import Backoff, Policy, name_workspace, read_policy, write_policy
 from pointsman.engine.work import Cause, Work
 from pointsman.errors import Problem, RequestInvalid, suggest
-from pointsman.kernel.machine import Kind, Lifecycle, Machine, Phase
+from pointsman.kernel.machine import Kind, Lifecycle, Machine, Phase, TaskDefaults
 from pointsman.lifecycles import DEFAULT
 from pointsman.store.contract import Wakeup
 from pointsman.store.rows import Dependency, Run, Task
@@ -49,14 +49,21 @@ class NewTask(Struct, frozen=True, kw_only=True):
     critical: Annotated[bool, "Its failure fails the run."] = True
     review: Annotated[bool, "A person accepts or rejects its result."] = False
     checks: Annotated[bool, "Its worker checks the result and reports that, too."] = False
-    max_retries: Annotated[CountFromZero, "How often it is retried after a failure."] = 0
-    max_attempts: Annotated[Count | None, "How many attempts it gets in all."] = None
+    max_retries: Annotated[CountFromZero | None, "How often it is retried; by default, as its attempts allow."] = None
+    max_attempts: Annotated[Count | None, "How many attempts it gets in all; by default, as its lifecycle says."] = None
     max_reclaims: Annotated[CountFromZero, "How often it is taken up again after its worker was lost."] = 3
     backoff: Annotated[Backoff, "How long it waits between retries."] = Backoff()
     retry_on_failure: Annotated[bool, "False: a failure is final."] = True
+    expected_exit_codes: Annotated[Sequence[ExitCode], "The exit codes that mean success."] = (0,)
     timeout_seconds: Annotated[Seconds | None, "How long one attempt may take."] = None
     reclaim_after_seconds: Annotated[Seconds | None, "An older attempt may be taken over, whatever its worker says."] = None
     approval_seconds: Annotated[Seconds | None, "How long a gate waits for a person."] = None
+    approvers: Annotated[Words, "Who may decide a gate; anybody, if empty."] = ()
+    quorum: Annotated[Count, "How many different people have to approve a gate."] = 1
+    self_approval: Annotated[bool, "Whether the person who submitted the run may approve a gate."] = True
+    on_expiry: Annotated[
+        Literal["approve", "reject", "cancel", "skip"] | None, "What happens to a gate that nobody decides in time."
+    ] = None
     on_open_circuit: Annotated[Literal["wait", "fail"], "While the circuit of its tool is open."] = "wait"
     budget_usd: Annotated[Amount | None, "What it may spend, over all attempts."] = None
 
@@ -73,7 +80,9 @@ class NewRun(Struct, frozen=True, kw_only=True):
     payload: Annotated[Json, "Kept with the run; any JSON up to a megabyte."] = None
     parent_run_id: Annotated[RunId | None, "The run that this one belongs to."] = None
     worker_count: Annotated[int, whole(1, MAX_WORKERS), "How many workers it gets for itself, if its lifecycle allocates."] = 1
-    checks: Annotated[bool, "It is checked when its tasks are done."] = False
+    workspace: Annotated[Name | None, "The workspace of these workers; any, if there is none."] = None
+    checks: Annotated[bool, "It waits for somebody to report its final checks when its tasks are done."] = False
+    final_task: Annotated[NewTask | None, "Checks it when all other tasks have succeeded: it is added then."] = None
     max_retries: Annotated[CountFromZero, "How often it is retried after a failure."] = 0
     backoff: Annotated[Backoff, "How long it waits between retries."] = Backoff()
     timeout_seconds: Annotated[Seconds | None, "How long all of it may take."] = None
@@ -87,12 +96,27 @@ def check_run(new: NewRun, found: Collection[str] = ()) -> Iterator[Problem]:
     yield from check_tasks(new.tasks, known={}, ordered=new.ordered, found=found)
     if "task_count" not in found and new.task_count is not None and new.task_count < len(new.tasks):
         yield Problem("task_count", f"{len(new.tasks)} tasks are given, but only {new.task_count} are announced. Say how many.")
+    if new.final_task is not None:
+        yield from _check_final(new.final_task, new.tasks)
     if not new.tasks and not new.task_count:
         yield Problem("tasks", "A run needs at least one task. Give one, or announce how many will come with task_count.")
 
 
+def _check_final(final: NewTask, tasks: Sequence[NewTask]) -> Iterator[Problem]:
+    if final.depends_on or final.parent is not None or final.gate:
+        message = "The final task waits for all others, and a worker runs it. Leave out depends_on, parent and gate."
+        yield Problem("final_task", message)
+    if any(task.name == final.name for task in tasks):
+        yield Problem("final_task.name", f"There is another task called '{final.name}'. Names are unique in a run.")
+
+
 def check_tasks(
-    tasks: Sequence[NewTask], known: Mapping[str, int], *, ordered: bool = False, found: Collection[str] = ()
+    tasks: Sequence[NewTask],
+    known: Mapping[str, int],
+    *,
+    known_gates: Collection[str] = (),
+    ordered: bool = False,
+    found: Collection[str] = (),
 ) -> list[Problem]:
     """Every problem that tasks have only together; `known` are those that the run has already, by name, with their depths."""
     if len(tasks) > MAX_TASKS:
@@ -101,7 +125,7 @@ def check_tasks(
     if not any(path.endswith((".name", "]")) for path in found):
         problems += _check_names(tasks, known)
     if not any(path.endswith(("]", ".depends_on", ".parent")) for path in found):
-        problems += _check_links(tasks, known)
+        problems += _check_links(tasks, known) or _check_parents(tasks, known_gates)
     if problems or found:
         return problems
     total = sum(len(msgspec.json.encode(task.payload)) for task in tasks)
@@ -137,6 +161,17 @@ def _check_links(tasks: Sequence[NewTask], known: Mapping[str, int]) -> list[Pro
         if len(set(task.depends_on)) != len(task.depends_on):
             problems.append(Problem(f"tasks[{index}].depends_on", "The same task is named twice. Name it once."))
     return problems
+
+
+def _check_parents(tasks: Sequence[NewTask], known_gates: Collection[str]) -> list[Problem]:
+    gate_names = {*known_gates, *(task.name for task in tasks if task.gate)}
+    return [
+        Problem(
+            f"tasks[{index}].parent", f"'{task.parent}' is a gate, which people decide: it has no subtasks. Use depends_on."
+        )
+        for index, task in enumerate(tasks)
+        if task.parent in gate_names
+    ]
 
 
 def _check_circles(tasks: Sequence[NewTask], *, ordered: bool) -> list[Problem]:
@@ -196,12 +231,15 @@ def build_run(work: Work, new: NewRun, lifecycle: Lifecycle, tenant: str, cause:
             raise RequestInvalid(
                 [Problem("parent_run_id", f"It would be at depth {depth}; runs go no deeper than {MAX_DEPTH}.")]
             )
-    capabilities = tuple(sorted({word for task in new.tasks for word in task.capabilities}))
+    needed = {word for task in new.tasks for word in task.capabilities}
+    if new.workspace is not None:
+        needed.add(name_workspace(new.workspace))
     policy = Policy(
         backoff=new.backoff,
         timeout_seconds=new.timeout_seconds,
-        capabilities=capabilities if with_workers else (),
+        capabilities=tuple(sorted(needed)) if with_workers else (),
         autostart=new.autostart,
+        submitter=cause.actor,
     )
     run = Run(
         id=work.world.ids.short("j") if with_workers else work.world.ids.new("run", work.now),
@@ -220,7 +258,8 @@ def build_run(work: Work, new: NewRun, lifecycle: Lifecycle, tenant: str, cause:
         worker_count=new.worker_count,
         allocates=with_workers,
         missing_tasks=(new.task_count or len(new.tasks)) - len(new.tasks),
-        has_checks=new.checks,
+        has_checks=new.checks or new.final_task is not None,
+        final_task=msgspec.json.encode(new.final_task).decode() if new.final_task else None,
         max_retries=new.max_retries,
         policy=write_policy(policy),
         budget_usd=new.budget_usd,
@@ -248,27 +287,77 @@ def check_tools(work: Work, tenant: str, new: Sequence[NewTask]) -> None:
         raise RequestInvalid(problems)
 
 
-def check_gates(new: Sequence[NewTask], machine: Machine) -> None:
-    """A machine without gates has no transition that could approve one."""
-    if any(guard.name == "is_gate" for move in machine.transitions for guard in move.guards):
-        return
-    message = f"{machine.name} has no gates: it could never be approved. Choose the lifecycle standard or approval."
-    if problems := [Problem(f"tasks[{index}].gate", message) for index, task in enumerate(new) if task.gate]:
+def check_gates(new: Sequence[NewTask], machine: Machine, submitter: str | None) -> None:
+    """Refuse gates that the machine cannot open, pass or end as they ask, or that too few people may pass."""
+    problems = []
+    for index, task in enumerate(new):
+        if not task.gate:
+            continue
+        for field, message in gates.find_misfits(machine, task.quorum, task.on_expiry):
+            problems.append(Problem(f"tasks[{index}].{field}", message))
+        if not task.self_approval and task.approvers and len({*task.approvers} - {submitter}) < task.quorum:
+            message = f"{submitter} submits the run and may not approve {task.name}: too few others may. Name more people."
+            problems.append(Problem(f"tasks[{index}].approvers", message))
+    if problems:
         raise RequestInvalid(problems)
 
 
-def extend_run(work: Work, run: Run, new: Sequence[NewTask], cause: Cause) -> list[Task]:
-    """Add tasks to a run that is in hand, or refuse them with every problem."""
+def check_workers(new: NewRun, machine: Machine) -> None:
+    """A machine that allocates no workers would ignore how many there should be, and where."""
+    if allocates(machine):
+        return
+    problems = [
+        Problem(field, f"{machine.name} has no workers of its own. Leave it out, or choose the lifecycle supervised.")
+        for field, is_asked in (("worker_count", new.worker_count > 1), ("workspace", new.workspace is not None))
+        if is_asked
+    ]
+    if problems:
+        raise RequestInvalid(problems)
+
+
+def check_final_task(new: NewRun, machine: Machine) -> None:
+    """A machine without final checks would never run them."""
+    if new.final_task is not None and "checks_passed" not in machine.signals:
+        message = f"{machine.name} has no final checks. Choose the lifecycle standard or orchestrated, or leave it out."
+        raise RequestInvalid([Problem("final_task", message)])
+
+
+def add_final_task(work: Work, run: Run) -> bool:
+    """Add the task that checks a run whose other tasks have succeeded; False if it was added before."""
+    assert run.final_task
+    final = msgspec.json.decode(run.final_task, type=NewTask)
+    known = work.transaction.find_task_names(run.id)
+    if final.name in known:
+        return False
+    work.load(task_ids=known.values())
+    machine = _find_machine(work, run, known.values())
+    cause = Cause(reason="all other tasks succeeded")
+    rows = add_tasks(work, run, [final], machine, cause, is_open=True, ordered=False, known=known)
+    work.added |= {row.id for row in rows}
+    return True
+
+
+def check_addition(work: Work, run: Run, new: Sequence[NewTask]) -> dict[str, str]:
+    """Refuse tasks that cannot be added to a run, with every problem; the ids of those that it has, by name."""
     work.flush()  # others may have added some in this transaction
     known = work.transaction.find_task_names(run.id)
     work.load(task_ids=known.values())
     _check_open(work, run, new, known)
-    problems = check_tasks(new, {name: work.tasks.rows[task_id].depth for name, task_id in known.items()})
+    rows = {name: work.tasks.rows[task_id] for name, task_id in known.items()}
+    known_gates = [name for name, row in rows.items() if row.is_gate]
+    problems = check_tasks(new, {name: row.depth for name, row in rows.items()}, known_gates=known_gates)
+    if run.final_task is not None:
+        problems += _check_final(msgspec.json.decode(run.final_task, type=NewTask), new)
     if problems:
         raise RequestInvalid(problems)
-    machine = _find_machine(work, run, known.values())
-    check_gates(new, machine)
+    check_gates(new, _find_machine(work, run, known.values()), read_policy(run.policy).submitter)
     check_tools(work, run.tenant, new)
+    return known
+
+
+def extend_run(work: Work, run: Run, new: Sequence[NewTask], known: Mapping[str, str], cause: Cause) -> list[Task]:
+    """Add tasks that were checked to a run; `known` are those that it has."""
+    machine = _find_machine(work, run, known.values())
     is_open = runs.is_open(run, work.machine(run).state(run.state))
     rows = add_tasks(work, run, new, machine, cause, is_open=is_open, ordered=False, known=known)
     if run.missing_tasks:
@@ -279,13 +368,29 @@ def extend_run(work: Work, run: Run, new: Sequence[NewTask], cause: Cause) -> li
     return rows
 
 
-def add_subtasks(work: Work, task: Task, new: Sequence[NewTask]) -> None:
-    """Add subtasks that a running task has planned, once: an attempt before this one may have added some already."""
+class Plan(NamedTuple):
+    """Subtasks that a running task adds, and the tasks that its run has."""
+
+    new: Sequence[NewTask]
+    known: Mapping[str, str]
+
+
+def plan_subtasks(work: Work, task: Task, new: Sequence[NewTask]) -> Plan:
+    """Check the subtasks of a running task, without those that an attempt before this one has added already."""
+    machine = work.machine(task)
+    if "children_done" not in machine.signals:
+        raise RequestInvalid(
+            [Problem("subtasks", f"Tasks of {machine.name} cannot have subtasks. Use the lifecycle standard.")]
+        )
     work.flush()
     known = work.transaction.find_task_names(task.run_id)
-    if missing := [each for each in new if each.name not in known]:
-        cause = Cause(task.attempt_worker_id or "worker", f"subtasks of {task.name}")
-        extend_run(work, work.runs.rows[task.run_id], missing, cause)
+    missing = [each for each in new if each.name not in known]
+    return Plan(missing, check_addition(work, work.runs.rows[task.run_id], missing) if missing else known)
+
+
+def add_subtasks(work: Work, task: Task, plan: Plan) -> None:
+    cause = Cause(task.attempt_worker_id or "worker", f"subtasks of {task.name}")
+    work.added |= {row.id for row in extend_run(work, work.runs.rows[task.run_id], plan.new, plan.known, cause)}
 
 
 def _check_open(work: Work, run: Run, new: Sequence[NewTask], known: Mapping[str, str]) -> None:
@@ -336,7 +441,7 @@ def add_tasks(
             "run_id": run.id,
             "depends_on": sorted(waits_for),
             "critical": task.critical,
-            "max_retries": task.max_retries,
+            "max_retries": row.max_retries,
         }
         row.metadata = msgspec.json.encode(details).decode()
         work.dependencies += [Dependency(row.id, other) for other in sorted(waits_for)]
@@ -369,12 +474,22 @@ def _build_task(
     *,
     is_open: bool,
 ) -> Task:
+    lifecycle = work.machines.lifecycles.get(run.lifecycle)
+    defaults = lifecycle.defaults if lifecycle else TaskDefaults()
+    reclaim_after_seconds = new.reclaim_after_seconds
+    if reclaim_after_seconds is None and new.timeout_seconds is None:
+        reclaim_after_seconds = defaults.reclaim_after_seconds
     policy = Policy(
         backoff=new.backoff,
         timeout_seconds=new.timeout_seconds,
-        reclaim_after_seconds=new.reclaim_after_seconds,
+        reclaim_after_seconds=reclaim_after_seconds,
         approval_seconds=new.approval_seconds,
+        approvers=tuple(new.approvers),
+        quorum=new.quorum,
+        self_approval=new.self_approval,
+        on_expiry=new.on_expiry,
         retry_on_failure=new.retry_on_failure,
+        expected_exit_codes=tuple(new.expected_exit_codes),
         on_open_circuit=new.on_open_circuit,
     )
     return Task(
@@ -399,7 +514,7 @@ def _build_task(
         allocated=run.allocates,
         run_open=is_open,
         max_attempts=new.max_attempts,
-        max_retries=new.max_retries,
+        max_retries=(new.max_attempts or defaults.max_attempts) - 1 if new.max_retries is None else new.max_retries,
         max_reclaims=new.max_reclaims,
         policy=write_policy(policy),
         budget_usd=new.budget_usd,

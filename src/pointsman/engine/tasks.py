@@ -13,14 +13,14 @@ from decimal import Decimal
 import msgspec
 from msgspec import UNSET
 
-from pointsman.engine import breakers, budgets
+from pointsman.engine import breakers, budgets, gates
 from pointsman.engine.machines import waits_in_queue
 from pointsman.engine.policy import Policy, read_policy
 from pointsman.engine.work import Cause, Work
 from pointsman.errors import TransitionRefused
-from pointsman.kernel.machine import Kind, Outcome, Phase, Refusal, State, Transition
+from pointsman.kernel.machine import Kind, Machine, Outcome, Phase, Refusal, State, Transition
 from pointsman.store.contract import Wakeup
-from pointsman.store.rows import ZERO_USD, Task, Worker
+from pointsman.store.rows import ZERO_USD, Run, Task, Worker
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +37,23 @@ class Report:
     retryable: bool = True
     usage_limit_until: datetime | None = None
     """A usage limit of the tool lasts until this instant: the attempt does not count."""
+    interrupted: bool = False
+    """A person has stopped the worker: the attempt does not count."""
     question: str | None = None
     answer: str | None = None
     comment: str | None = None
     process_ended: bool = True
+    adds_subtasks: bool = False
+    """With this report, which are open then."""
+    quorum_reached: bool = True
+    """As many people have approved as the gate asks for."""
     worker: Worker | None = None
     """The worker that claims the task."""
+
+    @property
+    def counts(self) -> bool:
+        """Whether the attempt counts towards the limits of its task."""
+        return self.usage_limit_until is None and not self.interrupted
 
 
 NOTHING = Report()
@@ -72,7 +83,8 @@ class TaskFacts:
 
     @property
     def top_level(self) -> bool:
-        return self._task.parent_task_id is None
+        """The final task of a run is not: nobody reviews the result of checks."""
+        return self._task.parent_task_id is None and not is_final(self._work.runs.rows[self._task.run_id], self._task)
 
     @property
     def has_checks(self) -> bool:
@@ -85,7 +97,7 @@ class TaskFacts:
     @property
     def open_subtasks(self) -> bool:
         subtasks = self._work.subtasks_of.get(self._task.id)
-        return subtasks is not None and not subtasks.is_done
+        return self._report.adds_subtasks or (subtasks is not None and not subtasks.is_done)
 
     @property
     def review_wanted(self) -> bool:
@@ -96,24 +108,27 @@ class TaskFacts:
         return self._report.process_ended
 
     @property
+    def quorum_reached(self) -> bool:
+        return self._report.quorum_reached
+
+    @property
     def lease_expired(self) -> bool:
         return self._task.lease_expired
 
     @property
     def retries_left(self) -> bool:
-        """A usage limit always leaves one: the attempt that met it does not count."""
-        if self._report.usage_limit_until:
+        """An attempt that does not count always leaves one."""
+        if not self._report.counts:
             return True
-        return self._task.retry_count < self._task.max_retries and not attempts_used_up(self._task)
+        return has_retries_left(self._work.machine(self._task), self._task)
 
     @property
     def attempts_left(self) -> bool:
-        """The attempt that met a usage limit does not count."""
-        return bool(self._report.usage_limit_until) or not attempts_used_up(self._task)
+        return not self._report.counts or not attempts_used_up(self._task)
 
     @property
     def reclaims_left(self) -> bool:
-        return not is_used_up(self._task)
+        return not self._report.counts or not is_used_up(self._task)
 
     @property
     def retryable(self) -> bool:
@@ -121,8 +136,13 @@ class TaskFacts:
 
     @property
     def retry_on_failure(self) -> bool:
-        """A usage limit is no failure of the task."""
-        return self._report.usage_limit_until is not None or read_policy(self._task.policy).retry_on_failure
+        """An attempt that does not count is no failure of the task."""
+        return not self._report.counts or read_policy(self._task.policy).retry_on_failure
+
+    @property
+    def exit_code_expected(self) -> bool:
+        exit_code = self._report.exit_code
+        return exit_code is None or exit_code in read_policy(self._task.policy).expected_exit_codes
 
     @property
     def breaker_open(self) -> bool:
@@ -138,8 +158,8 @@ def check(work: Work, task: Task, signal: str, report: Report) -> tuple[Transiti
 
 
 def decide(work: Work, task: Task, signal: str, report: Report) -> tuple[Transition, ...] | Refusal:
-    """What the kernel decides. Two rules hold for every machine: no task is ready before its dependencies are met, and no task
-    enters a state that needs a session without one.
+    """What the kernel decides. Three rules hold for every machine: no task is ready before its dependencies are met, no task
+    enters a state that needs a session without one, and no result is accepted while a subtask is open.
     """
     facts = TaskFacts(work, task, report)
     decided = work.decide(task, signal, facts)
@@ -150,6 +170,8 @@ def decide(work: Work, task: Task, signal: str, report: Report) -> tuple[Transit
         return machine.refuse(task.state, signal, already_there=False, unmet=("dependencies_met",))
     if not facts.has_session and any("session" in machine.state(move.to_state).needs for move in decided):
         return machine.refuse(task.state, signal, already_there=False, unmet=("has_session",))
+    if decided[0].signal == "accept" and facts.open_subtasks:
+        return machine.refuse(task.state, signal, already_there=False, unmet=("not open_subtasks",))
     return decided
 
 
@@ -179,17 +201,42 @@ def take(work: Work, task: Task, decided: tuple[Transition, ...], cause: Cause, 
 
 
 def cancel(work: Work, task: Task, cause: Cause) -> Refusal | None:
-    """Cancel a task now, or request that its worker ends the process first."""
+    """Cancel a task now, or request that its worker ends the process first. The worker of a job is not free before that."""
     running = may_run(task)
+    if running and task.allocated and work.takes(task, "cancel"):
+        _request_cancel(work, task, cause)
+        return None
     report = Report(process_ended=not running, retryable=False, error=as_error(cause.reason or "canceled"))
     refusal = try_send(work, task, "cancel", cause, report)
     if refusal and running and work.takes(task, "cancel"):
-        if task.cancel_requested_at is None:
-            task.cancel_requested_at = work.now
-            work.tasks.change(task)
-            work.wakeups |= Wakeup.WORKERS
+        _request_cancel(work, task, cause)
         return None
     return refusal
+
+
+def _request_cancel(work: Work, task: Task, cause: Cause) -> None:
+    """The worker moves the task when its process has ended; who wanted that is kept now."""
+    if task.cancel_requested_at is None:
+        task.cancel_requested_at = work.now
+        work.tasks.change(task)
+        message = cause.sign("Its worker is to end it.")
+        work.give_notice(task, Kind.TASK.value, task.run_id, subject="cancel", message=message)
+        work.wakeups |= Wakeup.WORKERS
+
+
+def withdraw(work: Work, task: Task, cause: Cause) -> None:
+    """Cancel a task of a run that ends. Where nobody can cancel a task that waits for a person, it goes back to work first."""
+    if cancel(work, task, cause) is None or task.phase != Phase.HELD:
+        return
+    for signal in ("reject", "answer"):
+        if work.takes(task, signal) and try_send(work, task, signal, cause) is None:
+            cancel(work, task, cause)
+            return
+
+
+def is_final(run: Run, task: Task) -> bool:
+    """Whether the task checks its run."""
+    return run.final_task is not None and msgspec.json.decode(run.final_task)["name"] == task.name
 
 
 def may_run(task: Task) -> bool:
@@ -229,6 +276,13 @@ def attempts_used_up(task: Task) -> bool:
     return task.max_attempts is not None and task.attempt_count >= task.max_attempts
 
 
+def has_retries_left(machine: Machine, task: Task) -> bool:
+    """A machine that counts no retries counts attempts; those that were lost are no failures."""
+    counts_retries = any("count_retry" in move.effects for move in machine.transitions)
+    retries = task.retry_count if counts_retries else task.attempt_count - task.reclaim_count - 1
+    return retries < task.max_retries and not attempts_used_up(task)
+
+
 def as_error(message: str, **details: object) -> str:
     return msgspec.json.encode({"message": message, **details}).decode()
 
@@ -245,7 +299,8 @@ def _take(work: Work, task: Task, transition: Transition, cause: Cause, report: 
         if cause.actor != task.attempt_worker_id:
             work.wakeups |= Wakeup.WORKERS  # its process has to end
         _end_attempt(work, task, report)
-    state = work.move(task, transition, cause)
+    _count(task, transition, report)
+    state = work.move(task, transition, cause.after_retries(task.retry_count))
     task.available_at = None
     if state.phase is Phase.ACTIVE:
         if ends or left.phase is not Phase.ACTIVE:
@@ -260,7 +315,7 @@ def _take(work: Work, task: Task, transition: Transition, cause: Cause, report: 
     if "schedule_retry" in transition.effects:
         _schedule_retry(work, task, transition, policy, report)
     work.watch_stay(task, Kind.TASK, state, task.run_id)
-    _follow(work, task, state, policy)
+    _follow(work, task, state)
 
 
 def _may_have_timers(task: Task, state: State, policy: Policy) -> bool:
@@ -312,7 +367,7 @@ def _end_attempt(work: Work, task: Task, report: Report) -> None:
     task.current_attempt = None
     task.worker_id = None
     task.lease_expired = False
-    if report.usage_limit_until:
+    if not report.counts:
         task.attempt_count -= 1
 
 
@@ -332,12 +387,16 @@ def _note(task: Task, report: Report) -> None:
     task.attempt_log_path = report.log_path or task.attempt_log_path
 
 
+def _count(task: Task, transition: Transition, report: Report) -> None:
+    """Before the move, which is stored with the count."""
+    if "count_retry" in transition.effects:
+        task.retry_count += report.counts
+    elif "reset_retries" in transition.effects:
+        task.retry_count = task.reclaim_count = task.attempt_count = 0
+
+
 def _apply(task: Task, effect: str, report: Report) -> None:
     match effect:
-        case "count_retry":
-            task.retry_count += not report.usage_limit_until
-        case "reset_retries":
-            task.retry_count = task.reclaim_count = task.attempt_count = 0
         case "record_error":
             task.error = report.error
         case "store_output":
@@ -356,8 +415,8 @@ def _apply(task: Task, effect: str, report: Report) -> None:
 
 def _schedule_retry(work: Work, task: Task, transition: Transition, policy: Policy, report: Report) -> None:
     """The approval lifecycle counts attempts, the others count retries: the delay grows with what is counted."""
-    if report.usage_limit_until:
-        due_at = max(report.usage_limit_until, work.now)
+    if not report.counts:
+        due_at = max(report.usage_limit_until or work.now, work.now)
     else:
         exponent = task.retry_count - 1 if "count_retry" in transition.effects else task.attempt_count
         due_at = work.now + policy.backoff.delay(exponent, work.world.chance)
@@ -366,7 +425,7 @@ def _schedule_retry(work: Work, task: Task, transition: Transition, policy: Poli
     work.set_timer(task, Kind.TASK, "retry", due_at, task.run_id)
 
 
-def _follow(work: Work, task: Task, state: State, policy: Policy) -> None:
+def _follow(work: Work, task: Task, state: State) -> None:
     """Note what has to follow for its run, its parent, its dependents and the workers that wait."""
     work.unsettled_runs.add(task.run_id)
     if task.parent_task_id and state.phase is Phase.DONE:
@@ -377,8 +436,8 @@ def _follow(work: Work, task: Task, state: State, policy: Policy) -> None:
             work.behind.append(task.id)
     if state.phase is not Phase.DONE and work.takes(task, "ready"):
         work.waiting.append(task.id)
-    if task.is_gate and state.phase is Phase.HELD and policy.approval_seconds is not None:
-        work.set_timer(task, Kind.TASK, "approval", work.now + timedelta(seconds=policy.approval_seconds), task.run_id)
+    if task.is_gate and state.phase is Phase.HELD and (due_at := gates.expires_at(task)):
+        work.set_timer(task, Kind.TASK, "approval", due_at, task.run_id)
     if state.phase is Phase.DONE:
         if state.outcome is Outcome.SUCCESS:
             work.succeeded += (task.id, *work.tasks.followers.get(task.id, ()))

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection
 from datetime import datetime, timedelta
 
-from pointsman.engine import breakers, runs, tasks, workers
+from pointsman.engine import breakers, gates, runs, tasks, workers
 from pointsman.engine.policy import read_policy
 from pointsman.engine.work import Cause, Work
 from pointsman.kernel.grammar import format_duration
 from pointsman.kernel.machine import Kind, Phase
 from pointsman.store.clock import NEVER
 from pointsman.store.contract import Wakeup
-from pointsman.store.rows import Breaker, Entity, Notice, Run, Task, Timer, Worker
+from pointsman.store.rows import Breaker, Entity, Run, Task, Timer, Worker
 
 BATCH = 200
 
@@ -68,6 +68,7 @@ def _fire(work: Work, timer: Timer) -> None:
         return
     if timer.purpose == "overstay":
         _report_overstay(work, row, timer)
+        _leave_overstayed(work, row)
         return
     match row:
         case Task():
@@ -101,13 +102,17 @@ def _fire_for_task(work: Work, task: Task, purpose: str) -> None:
         case "reclaim" if task.phase == Phase.ACTIVE:
             workers.lose_lease(work, task, Cause(reason="the attempt exceeded reclaim_after_seconds"))
         case "approval":
-            for signal in ("expire", "reject", "cancel"):
-                if work.takes(task, signal):
-                    reason = "no answer in time"
-                    tasks.try_send(work, task, signal, Cause(reason=reason), tasks.Report(error=tasks.as_error(reason)))
-                    break
+            _expire_gate(work, task)
         case _:
             pass
+
+
+def _expire_gate(work: Work, task: Task) -> None:
+    chosen = read_policy(task.policy).on_expiry
+    signal = next((each for each in ((chosen,) if chosen else gates.ON_EXPIRY) if work.takes(task, each)), None)
+    if signal is not None:
+        reason = "nobody decided in time"
+        tasks.try_send(work, task, signal, Cause(reason=reason), tasks.Report(error=tasks.as_error(reason)))
 
 
 def _fire_for_run(work: Work, run: Run, purpose: str) -> None:
@@ -123,14 +128,22 @@ def _report_overstay(work: Work, row: Entity, timer: Timer) -> None:
     allowed = work.machine(row).state(row.state).longest_stay_seconds
     if allowed is None:
         return
-    work.notices.append(
-        Notice(
-            tenant=row.tenant,
-            kind=timer.kind,
-            entity_id=row.id,
-            run_id=timer.run_id,
-            subject="overstayed",
-            message=f"It has been {row.state} for longer than {format_duration(allowed)}.",
-            at=work.now,
-        )
-    )
+    message = f"It has been {row.state} for longer than {format_duration(allowed)}."
+    work.give_notice(row, timer.kind, timer.run_id, subject="overstayed", message=message)
+
+
+def _leave_overstayed(work: Work, row: Entity) -> None:
+    """What follows then is up to its lifecycle; without a transition for it, nothing does."""
+    allowed = work.machine(row).state(row.state).longest_stay_seconds
+    if allowed is None or not work.takes(row, "overstay"):
+        return
+    reason = f"{row.state} for longer than {format_duration(allowed)}"
+    match row:
+        case Task():
+            tasks.try_send(work, row, "overstay", Cause(reason=reason), tasks.Report(error=tasks.as_error(reason)))
+        case Run():
+            runs.try_send(work, row, "overstay", Cause(reason=reason), error=tasks.as_error(reason))
+        case Worker():
+            workers.try_send(work, row, "overstay", Cause(reason=reason), error=reason)
+        case _:
+            pass

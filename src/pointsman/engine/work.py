@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence, Set
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from operator import attrgetter, is_
 from typing import Any, Generic, TypeVar
@@ -31,15 +31,25 @@ TOLD = ("trigger", "reason", "actor", "metadata", "entered_at")
 Row = TypeVar("Row", bound=Entity)
 Changes = tuple[list[Row], list[str]]
 """Rows, and the columns that have changed in all of them."""
+ENGINE = "engine"
+"""The actor of what nobody else has asked for."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cause:
     """Who caused a move, and why; stored with it in the audit trail."""
 
-    actor: str = "engine"
+    actor: str = ENGINE
     reason: str | None = None
     metadata: dict[str, Any] | None = None
+
+    def sign(self, event: str) -> str:
+        """The message of a notice: what happened, and who wanted it, and why."""
+        return f"{event} By {self.actor}" + (f": {self.reason}" if self.reason else ".")
+
+    def after_retries(self, count: int) -> Cause:
+        """The same cause for an entity that was retried so often. No retries are not stored, so that usual moves stay small."""
+        return replace(self, metadata={**(self.metadata or {}), "retry_count": count}) if count else self
 
 
 class Table(Generic[Row]):
@@ -186,6 +196,10 @@ class Work:
         # What is still to follow.
         self.waiting: list[str] = []
         """Tasks that may be ready."""
+        self.freed: set[str] = set()
+        """Tasks whose last dependency has succeeded in this transaction."""
+        self.added: set[str] = set()
+        """Tasks that a running task, or the run itself, has added in this transaction."""
         self.succeeded: list[str] = []
         self.failed: list[str] = []
         self.behind: list[str] = []
@@ -393,6 +407,22 @@ class Work:
         """If the state has a longest stay, set a timer for its end."""
         if state.longest_stay_seconds is not None:
             self.set_timer(row, kind, "overstay", self.now + timedelta(seconds=state.longest_stay_seconds), run_id)
+
+    # notices
+
+    def give_notice(self, row: Entity, kind: str, run_id: str | None, *, subject: str, message: str) -> None:
+        """Keep an event that moved nothing."""
+        self.notices.append(
+            Notice(
+                tenant=row.tenant,
+                kind=kind,
+                entity_id=row.id,
+                run_id=run_id,
+                subject=subject,
+                message=message,
+                at=self.now,
+            )
+        )
 
     # writing
 

@@ -11,7 +11,7 @@ import msgspec
 from pointsman.engine import breakers, budgets, tasks
 from pointsman.engine.policy import read_policy
 from pointsman.engine.work import Cause, Work
-from pointsman.kernel.machine import Kind, Phase, Refusal, Transition
+from pointsman.kernel.machine import Kind, Outcome, Phase, Refusal, Transition
 from pointsman.store.contract import Wakeup
 from pointsman.store.rows import ZERO_USD, Run, Task, Worker
 
@@ -21,6 +21,8 @@ FRESH_LEASES = 0.05
 """A heartbeat younger than this share of a lease is not renewed by a claim."""
 MOST_RUNS = 100
 MOST_WORKERS = 1000
+SUSPENDED = {"suspend": True}
+"""The metadata of a pause that also suspends processes. They go on with the next move of the worker, whatever it is."""
 AVAILABLE = (Phase.QUEUED.value, Phase.ACTIVE.value)
 
 
@@ -68,6 +70,10 @@ def try_send(
     if isinstance(decided, Refusal):
         return decided
     for transition in decided:
+        # The law lets a worker end only without tasks, so these lose their leases first.
+        if "reassign_tasks" in transition.effects or work.machine(worker).state(transition.to_state).phase is Phase.DONE:
+            reason = cause.reason or f"worker {worker.name} is {transition.to_state}"
+            reassign_tasks(work, worker, Cause(cause.actor, reason))
         work.workers.before_move(worker)
         if worker.missing or work.machine(worker).state(worker.state).longest_stay_seconds is not None:
             work.drop_timers(worker)
@@ -78,13 +84,23 @@ def try_send(
             worker.run_id = None
         if "record_error" in transition.effects:
             worker.error = error
-        if "reassign_tasks" in transition.effects or state.phase is Phase.DONE:
-            reassign_tasks(work, worker, cause)
         if state.phase is not Phase.ACTIVE:  # a worker that has just become busy frees nothing for others
             work.wakeups |= Wakeup.TASKS
             work.allocation_wanted = True
         work.reviewed_workers.add(worker.id)
     return None
+
+
+def is_suspended(worker: Worker) -> bool:
+    """Whether a person has suspended its processes: its last move was such a pause."""
+    return worker.pause_wanted and worker.metadata is not None and msgspec.json.decode(worker.metadata).get("suspend") is True
+
+
+def may_run_processes(work: Work, worker: Worker, signal: str) -> bool:
+    """Whether a signal that kills its processes has to wait until they have ended, or its lease has run out."""
+    decided = work.decide(worker, signal, facts_of(work, worker))
+    kills = not isinstance(decided, Refusal) and any("kill_processes" in move.effects for move in decided)
+    return kills and not worker.missing and count_held(work, worker) > 0
 
 
 def _with_losses(work: Work, worker: Worker, cause: Cause) -> Cause:
@@ -124,7 +140,9 @@ def review(work: Work) -> None:
 
 def _free(work: Work, worker: Worker) -> None:
     """Its last task has ended: it becomes idle, or leaves if it drains. One that may not work gives up its run."""
-    if worker.drain_wanted and work.takes(worker, "drain"):
+    if worker.terminate_wanted:
+        try_send(work, worker, "terminate", Cause(reason="last task ended"), held=0)
+    elif worker.drain_wanted and work.takes(worker, "drain"):
         try_send(work, worker, "drain", Cause(reason="last task ended"), held=0)
     elif work.takes(worker, "release"):
         try_send(work, worker, "release", Cause(), held=0)
@@ -156,7 +174,9 @@ def miss(work: Work, worker: Worker) -> None:
     work.workers.change(worker)
     silence = f"no heartbeat for {worker.lease_seconds:g} seconds"
     reassign_tasks(work, worker, Cause(reason=f"worker {worker.name} is gone: {silence}"))
-    if work.takes(worker, "suspect"):
+    if worker.terminate_wanted:
+        try_send(work, worker, "terminate", Cause(reason=silence))
+    elif work.takes(worker, "suspect"):
         try_send(work, worker, "suspect", Cause(reason=silence))
     work.allocation_wanted = True
     if worker.phase != Phase.DONE:
@@ -164,13 +184,18 @@ def miss(work: Work, worker: Worker) -> None:
         work.set_timer(worker, Kind.WORKER, "expire", due_at)
 
 
+def retire(work: Work, worker: Worker, cause: Cause) -> None:
+    """Its process has ended, and its machine has no force for that: it loses its tasks, and leaves as if it had none."""
+    reassign_tasks(work, worker, cause)
+    if try_send(work, worker, "drain", cause):
+        send(work, worker, "expire", cause)
+
+
 def reassign_tasks(work: Work, worker: Worker, cause: Cause) -> None:
     work.flush()
     for _, task_id, _ in work.transaction.find_held_tasks([worker.id]):
         work.load(task_ids=[task_id])
-        lose_lease(
-            work, work.tasks.rows[task_id], Cause(cause.actor, cause.reason or f"worker {worker.name} is {worker.state}")
-        )
+        lose_lease(work, work.tasks.rows[task_id], Cause(cause.actor, cause.reason))
 
 
 def lose_lease(work: Work, task: Task, cause: Cause) -> None:
@@ -189,20 +214,62 @@ def lose_lease(work: Work, task: Task, cause: Cause) -> None:
             work, task, "fail", Cause(cause.actor, reason), tasks.Report(error=tasks.as_error(reason), retryable=False)
         )
     elif not moves:
-        task.lease_expired = True
         task.reclaim_count += 1
-        # The next attempt reserves budget and the probe of its tool again. It must not wait for those of this one.
-        budgets.settle(work, task, ZERO_USD)
-        breakers.leave(work, task)
-        work.tasks.change(task)
-        assert task.attempt_worker_id
-        work.lost.setdefault(task.attempt_worker_id, []).append(task.id)
-        work.change_held(task.attempt_worker_id, -1)
-        work.wakeups |= Wakeup.TASKS | Wakeup.WORKERS
-        if work.runs.rows[task.run_id].phase == Phase.DONE:
-            tasks.end_lost(work, task)
+        _expire_lease(work, task)
     elif _send_lease_lost(work, task, cause) and task.outcome is None:
         task.reclaim_count = min(task.reclaim_count + 1, task.max_reclaims)
+
+
+def give_back(work: Work, task: Task, cause: Cause, report: tasks.Report) -> None:
+    """A worker has run out of something: that counts as a reclaim, since the task may be what uses too much of it.
+
+    A machine that knows only failure as a way out of an attempt fails, and is tried again in the same commit.
+    """
+    is_last, reclaims = tasks.is_used_up(task), task.reclaim_count + 1
+    tasks.note_attempt(work, task, report)
+    lose_lease(work, task, cause)
+    if task.outcome == Outcome.FAILURE and not is_last:
+        _try_again(work, task, cause)
+        task.reclaim_count = reclaims
+
+
+def _try_again(work: Work, task: Task, cause: Cause) -> None:
+    """In the same commit, so that its run does not fail with it."""
+    tasks.try_again(work, task, cause)
+    if task.phase != Phase.DONE:
+        work.failed.remove(task.id)
+
+
+def interrupt(work: Work, task: Task, cause: Cause, report: tasks.Report) -> None:
+    """A person has stopped the worker: the attempt does not count, and the task waits for the next claim.
+
+    A machine that knows only failure as a way out of an attempt fails, and is tried again in the same commit.
+    """
+    if task.cancel_requested_at is not None and tasks.try_send(work, task, "cancel", cause, report) is None:
+        return
+    if not work.machine(task).moves(task.state, "lease_lost"):
+        task.attempt_count -= 1
+        tasks.note_attempt(work, task, report)
+        _expire_lease(work, task)
+        return
+    tasks.send(work, task, "lease_lost", cause, report)
+    if task.outcome == Outcome.FAILURE:
+        _try_again(work, task, cause)
+
+
+def _expire_lease(work: Work, task: Task) -> None:
+    """The machine has no transition for a lost attempt: the next claim takes the task over as it is."""
+    task.lease_expired = True
+    # The next attempt reserves budget and the probe of its tool again. It must not wait for those of this one.
+    budgets.settle(work, task, ZERO_USD)
+    breakers.leave(work, task)
+    work.tasks.change(task)
+    assert task.attempt_worker_id
+    work.lost.setdefault(task.attempt_worker_id, []).append(task.id)
+    work.change_held(task.attempt_worker_id, -1)
+    work.wakeups |= Wakeup.TASKS | Wakeup.WORKERS
+    if work.runs.rows[task.run_id].phase == Phase.DONE:
+        tasks.end_lost(work, task)
 
 
 def _send_lease_lost(work: Work, task: Task, cause: Cause) -> bool:
@@ -261,7 +328,7 @@ def _take_free(work: Work, run: Run) -> list[Worker]:
     A transaction that allocates has locked workers before runs, so it never waits for a lock: another one may wait for it.
     """
     lacking = run.worker_count - len(work.transaction.find_run_workers([run.id]))
-    names = work.transaction.find_free_workers(run.tenant, MOST_WORKERS, read_policy(run.policy).capabilities)
+    names = work.transaction.find_free_workers(run.tenant, MOST_WORKERS, read_policy(run.policy).capabilities, run.id)
     workers = work.try_lock_workers(names, max(lacking, 0))
     held = work.count_held([worker.id for worker in workers])
     found = [

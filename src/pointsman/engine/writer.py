@@ -26,6 +26,7 @@ from pointsman.errors import (
     StoreBusy,
     StoreError,
     StoreFull,
+    StoreGone,
     StoreUnavailable,
     StoreUnusable,
 )
@@ -163,7 +164,7 @@ class Writer:
             return self._try(operations)
         except OutcomeUnknown as error:
             return self._ask_again(operations, error)
-        except (StoreBusy, StoreFull, StoreUnavailable) as error:
+        except (StoreBusy, StoreFull, StoreGone, StoreUnavailable) as error:
             return [error] * len(operations)
         except Exception as error:  # noqa: BLE001 - whatever it is, it must reach the caller, and not end the writer
             self._report_culprit(operations, error)

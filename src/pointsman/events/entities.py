@@ -24,6 +24,7 @@ class Entity(Struct, array_like=True, omit_defaults=True, gc=False):
     state: str = ""
     """Empty while only other entities have mentioned it."""
     line: int = 0
+    machine: str = ""
     # a task
     retries: int = 0
     max_retries: int | None = None

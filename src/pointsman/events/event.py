@@ -29,6 +29,7 @@ class Metadata(Struct, frozen=True, gc=False):
     retry_count: Count | None = None
     max_retries: Count | None = None
     usage_limit: bool | None = None
+    interrupted: bool | None = None
     max_concurrent_tasks: Count | None = None
     lost: Names = ()
     created_at: Instant | None = None
@@ -47,6 +48,11 @@ class Event(Struct, frozen=True, gc=False):
     to_state: Name
     trigger: Name
     metadata: Metadata
+
+
+def event_type(machine: str) -> str:
+    """The event type of a machine: `workstream_state_transition` for `orchestrated.workstream`."""
+    return machine.partition(".")[2] + "_state_transition"
 
 
 _NAME = "a text of 1 to 512 characters"

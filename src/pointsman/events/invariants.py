@@ -91,7 +91,7 @@ def _retry_limit(task: Entity, event: Event, move: Move, report: Report) -> None
     before = task.retries
     if move.resets_retries:
         before = task.retries = 0
-    if move.retries and not metadata.usage_limit:
+    if move.retries and not metadata.usage_limit and not metadata.interrupted:
         task.retries += 1
     if metadata.retry_count is not None:
         task.retries = max(task.retries, metadata.retry_count)
@@ -107,7 +107,7 @@ def _dependency_satisfaction(track: Track, task: Entity, event: Event, report: R
             if track.whole:
                 message = f"{event.entity_id} goes to {event.to_state}, but nothing is known of {name}, on which it depends."
                 report("dependency-satisfaction", message, "Log the dependency's transitions, too, or use --partial.")
-        elif dependency.state not in track.succeeded:
+        elif dependency.state not in track.tracks.of(dependency).succeeded:
             message = f"{event.entity_id} goes to {event.to_state} while {name}, on which it depends, is {dependency.state}."
             report("dependency-satisfaction", message, "A task may proceed only when all of its dependencies have succeeded.")
 
@@ -131,12 +131,10 @@ def _worker_assignment(track: Track, task: Entity, event: Event, report: Report)
 
 
 def _claim(track: Track, name: str, event: Event, report: Report) -> None:
-    workers = track.workers
-    if workers is None:
-        return
-    worker = workers.entities.get(name) or workers.entities.add(name)
+    workers = track.tracks.entities[Kind.WORKER]
+    worker = workers.get(name) or workers.add(name)
     worker.tasks_held += 1
-    state = workers.states.get(worker.state)
+    state = track.tracks.of(worker).states.get(worker.state) if worker.state else None
     if state is not None and state.phase in (Phase.HELD, Phase.DONE):
         message = f"{event.entity_id} is claimed by worker {name}, which is {worker.state}."
         report("worker-available", message, "Only a worker that may be given work claims tasks.")
@@ -146,7 +144,7 @@ def _claim(track: Track, name: str, event: Event, report: Report) -> None:
 
 
 def _release(track: Track, task: Entity) -> None:
-    worker = track.workers.entities.get(task.worker) if track.workers and task.worker else None
+    worker = track.tracks.entities[Kind.WORKER].get(task.worker) if task.worker else None
     if worker is not None and worker.tasks_held:
         worker.tasks_held -= 1
     task.worker = None
@@ -159,9 +157,10 @@ def _run_account(track: Track, task: Entity, event: Event, report: Report) -> No
         message = f"{event.entity_id} belongs to {task.run}, but this line says {named}."
         report("one-run", message, "A task stays in the run that it was created in.")
     name = task.run or named
-    if name is None or track.runs is None:
+    if name is None:
         return
-    run = track.runs.entities.get(name) or track.runs.entities.add(name)
+    runs = track.tracks.entities[Kind.RUN]
+    run = runs.get(name) or runs.add(name)
     # By the recorded state, not by what this line says: the count must be right even if the log contradicts itself.
     counted_before = task.run is not None and task.state not in track.succeeded
     run.unfinished += (event.to_state not in track.succeeded) - counted_before
@@ -171,11 +170,11 @@ def _run_account(track: Track, task: Entity, event: Event, report: Report) -> No
     elif run.critical_failure == event.entity_id:
         run.critical_failure = None
     if event.to_state in track.active and event.from_state not in track.active:
-        _check_start(name, run, track.runs, event, report)
+        _check_start(track, name, run, event, report)
 
 
-def _check_start(name: str, run: Entity, runs: Track, event: Event, report: Report) -> None:
-    if run.state in runs.done:
+def _check_start(track: Track, name: str, run: Entity, event: Event, report: Report) -> None:
+    if run.state and run.state in track.tracks.of(run).done:
         message = f"{event.entity_id} goes to {event.to_state}, but its run {name} is {run.state} since line {run.line}."
         report("run-over", message, "Let no task start after its run has ended.")
     elif run.critical_failure:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from pointsman.errors import UnknownName
-from pointsman.events.entities import Entities
-from pointsman.events.event import Event
+from pointsman.events.entities import Entities, Entity
+from pointsman.events.event import Event, event_type
 from pointsman.kernel.machine import Kind, Lifecycle, Machine, Outcome, Phase, Transition
 from pointsman.lifecycles import load_lifecycle, machine_names
 
@@ -68,11 +69,13 @@ def _guards(transition: Transition) -> set[str]:
 
 
 class Track:
-    """One machine, the entities that follow it, and the tracks of their workers and runs."""
+    """One machine, and all entities of its kind: events refer to each other's entities by id, without naming a machine."""
 
-    def __init__(self, machine: Machine, entities: Entities, *, whole: bool) -> None:
+    def __init__(self, machine: Machine, tracks: Tracks, *, whole: bool) -> None:
         self.whole = whole
         self.machine = machine
+        self.tracks = tracks
+        self.entities = tracks.entities[machine.kind]
         self.kind = machine.kind
         self.initial = machine.initial.name
         self.states = {state.name: state for state in machine.states}
@@ -83,9 +86,6 @@ class Track:
         self.queued = self._in_phase(Phase.QUEUED)
         self.done = self._in_phase(Phase.DONE)
         self.moves = _index_moves(machine)
-        self.entities = entities
-        self.workers: Track | None = None
-        self.runs: Track | None = None
 
     def _in_phase(self, phase: Phase) -> frozenset[str]:
         return frozenset(state.name for state in self.machine.states if state.phase is phase)
@@ -94,11 +94,15 @@ class Track:
 class Tracks:
     """Finds the track of an event: by its machine, or by its type in the lifecycle of the log."""
 
-    def __init__(self, lifecycle: Lifecycle, *, whole: bool) -> None:
+    def __init__(self, lifecycle: Lifecycle, others: Sequence[Lifecycle], *, whole: bool) -> None:
         self._whole = whole
         self.overfull: list[Entities] = []
+        self.entities = {kind: Entities(self.overfull) for kind in Kind}
+        """Of all machines: an id stands for one entity among those of its kind."""
         self._by_machine: dict[str, Track] = {}
-        self._by_type = {event_type(track.machine): track for track in self._add_tracks(lifecycle)}
+        for each in (lifecycle, *others):
+            self._add_tracks(each)
+        self._by_type = {event_type(machine.name): self._by_machine[machine.name] for machine in _machines(lifecycle)}
 
     def find(self, event: Event) -> Track:
         """Raises UnknownName if no machine matches."""
@@ -113,28 +117,24 @@ class Tracks:
         track = self._by_machine.get(name)
         if track is None:
             raise UnknownName("machine", name, (*self._by_machine, *machine_names()))
-        if event.event_type not in (types := (event_type(track.machine), f"{track.kind}_state_transition")):
-            raise UnknownName(f"event_type of machine {name}", event.event_type, dict.fromkeys(types))
+        if event.event_type != (expected := event_type(name)):
+            raise UnknownName(f"event_type of machine {name}", event.event_type, [expected])
         return track
+
+    def of(self, entity: Entity) -> Track:
+        """The track that a known entity follows."""
+        return self._by_machine[entity.machine]
 
     def close(self) -> None:
         """Remove the scratch files."""
-        for track in self._by_machine.values():
-            track.entities.close()
+        for entities in self.entities.values():
+            entities.close()
 
-    def _add_tracks(self, lifecycle: Lifecycle) -> list[Track]:
-        """A track for each machine of a lifecycle; a machine shared by several lifecycles has one track."""
-        tracks: dict[Kind, Track] = {}
-        for machine in (*lifecycle.machines, *lifecycle.borrowed):
+    def _add_tracks(self, lifecycle: Lifecycle) -> None:
+        for machine in _machines(lifecycle):
             if machine.name not in self._by_machine:
-                self._by_machine[machine.name] = Track(machine, Entities(self.overfull), whole=self._whole)
-            tracks[machine.kind] = self._by_machine[machine.name]
-        for track in tracks.values():
-            track.workers = tracks.get(Kind.WORKER)
-            track.runs = tracks.get(Kind.RUN)
-        return list(tracks.values())
+                self._by_machine[machine.name] = Track(machine, self, whole=self._whole)
 
 
-def event_type(machine: Machine) -> str:
-    """The event type of a machine: `task_state_transition` for `orchestrated.task`."""
-    return machine.name.partition(".")[2] + "_state_transition"
+def _machines(lifecycle: Lifecycle) -> tuple[Machine, ...]:
+    return (*lifecycle.machines, *lifecycle.borrowed)

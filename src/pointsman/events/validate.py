@@ -67,9 +67,10 @@ class Summary:
 class Validator:
     """Takes the lines of one log in order."""
 
-    def __init__(self, lifecycle: Lifecycle, file: str, *, partial: bool = False) -> None:
+    def __init__(self, lifecycle: Lifecycle, file: str, *, others: Sequence[Lifecycle] = (), partial: bool = False) -> None:
+        """Events that name no machine follow `lifecycle`; events of `others` and of shipped lifecycles name theirs."""
         self.summary = Summary(file)
-        self._tracks = Tracks(lifecycle, whole=not partial)
+        self._tracks = Tracks(lifecycle, others, whole=not partial)
         self._last_at: datetime | None = None
         self._found: list[Finding] = []
 
@@ -158,6 +159,7 @@ class Validator:
         check = CHECKS.get(track.kind)
         if check is not None:
             check(track, entity, event, move, self._report)
+        entity.machine = track.machine.name
         entity.state = event.to_state
         entity.line = self.summary.lines
 

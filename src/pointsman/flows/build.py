@@ -6,11 +6,15 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Protocol
 
+from msgspec.structs import replace
+
 from pointsman.engine.policy import Backoff
 from pointsman.engine.submit import NewRun, NewTask
+from pointsman.flows.approval import ApprovalTask
 from pointsman.flows.check import check_flow
 from pointsman.flows.inputs import check_inputs
-from pointsman.flows.model import Flow, FlowTask
+from pointsman.flows.model import FINAL_TASK, Flow, FlowTask
+from pointsman.flows.templates import render_text
 from pointsman.kernel.machine import Lifecycle
 
 EXTRA_SECONDS = 30.0
@@ -23,10 +27,13 @@ class Tool(Protocol):
     @property
     def retry_on_failure(self) -> bool: ...
 
+    @property
+    def expected_exit_codes(self) -> tuple[int, ...]: ...
+
 
 NO_TOOLS: Mapping[str, Tool] = MappingProxyType({})
 SUBTASK_OF = "subtask_of"
-SETTLED: Mapping[str, Any] = MappingProxyType({"foreach": None, "when": None, "needs": ()})
+SETTLED: Mapping[str, Any] = MappingProxyType({"foreach": None, "when": None, "needs": (), "review": False})
 """What a task with subtasks has settled itself."""
 
 
@@ -43,23 +50,33 @@ def build_run(
     The flow is checked first, unless it comes with the `lifecycle` that `load_with_lifecycle` checked it with.
     """
     lifecycle = lifecycle or check_flow(flow, tools)
+    given = check_inputs(flow, inputs)
     payload = {
         "flow": flow.name,
         "file": flow.file,
         "directory": directory,
-        "inputs": check_inputs(flow, inputs),
+        "inputs": given,
         "env": dict(flow.env),
+        **_describe_job(flow, given),
     }
     return NewRun(
         name=flow.name,
         tasks=tuple(_build_task(name, flow.task(name), tools) for name in flow.tasks),
         lifecycle=lifecycle.name,
         ordered=flow.ordered,
+        autostart=flow.start == "automatic",
+        worker_count=flow.worker_count,
+        workspace=flow.workspace,
         payload=payload,
+        final_task=_build_final_task(flow),
         max_retries=flow.retries,
         timeout_seconds=flow.timeout,
         budget_usd=flow.budget_usd,
     )
+
+
+def _describe_job(flow: Flow, inputs: Mapping[str, Any]) -> dict[str, str]:
+    return {"task_description": render_text(flow.task_description, {"inputs": inputs})} if flow.task_description else {}
 
 
 def build_subtasks(
@@ -89,18 +106,55 @@ def complete_payload(payload: Mapping[str, Any], of_parent: Mapping[str, Any]) -
     return {name: value for name, value in of_parent.items() if name not in SETTLED} | own
 
 
+def _build_final_task(flow: Flow) -> NewTask | None:
+    final = flow.final_task
+    return NewTask(name=FINAL_TASK, payload=final.payload(), checks=True) if final else None
+
+
+def build_subtask(name: str, task: FlowTask, parent: str, tools: Mapping[str, Tool]) -> NewTask:
+    """A subtask that a running task has added."""
+    return replace(_build_task(name, task, tools), parent=parent)
+
+
 def _build_task(name: str, task: FlowTask, tools: Mapping[str, Tool]) -> NewTask:
     payload = task.payload()
     if task.foreach is not None:
         # It only adds its subtasks: tool, capabilities, budget and checks apply to those.
-        return NewTask(name=name, payload=payload, depends_on=task.needs, priority=task.priority, critical=task.critical)
+        return NewTask(
+            name=name,
+            payload=payload,
+            depends_on=task.needs,
+            priority=task.priority,
+            critical=task.critical,
+            review=task.review,
+            max_retries=0,
+        )
+    if isinstance(task, ApprovalTask):
+        return _build_gate(name, task, payload)
     return _describe_task(name, task, payload, tools)
+
+
+def _build_gate(name: str, task: ApprovalTask, payload: dict[str, Any]) -> NewTask:
+    approval = task.approval
+    return NewTask(
+        name=name,
+        payload=payload,
+        depends_on=task.needs,
+        critical=task.critical,
+        gate=True,
+        approvers=tuple(dict.fromkeys(approval.by)),
+        quorum=approval.quorum,
+        self_approval=approval.self_approval,
+        approval_seconds=approval.expires,
+        on_expiry=approval.on_expire,
+    )
 
 
 def _describe_task(
     name: str, task: FlowTask, payload: dict[str, Any], tools: Mapping[str, Tool], parent: str | None = None
 ) -> NewTask:
     tool = tools.get(task.tool) if task.tool is not None else None
+    own_codes = tool is None or "expected_exit_codes" in task.model_fields_set
     return NewTask(
         name=name,
         payload=payload,
@@ -110,10 +164,15 @@ def _describe_task(
         capabilities=task.needs_capabilities,
         priority=task.priority,
         critical=task.critical,
+        review=task.review,
         checks=bool(task.checks),
-        max_retries=task.retries,
+        max_retries=task.retries if "retries" in task.model_fields_set else None,
+        max_attempts=task.max_attempts,
+        reclaim_after_seconds=task.reclaim_after,
         backoff=Backoff(task.backoff.base, task.backoff.factor, task.backoff.max, task.backoff.jitter),
+        on_open_circuit=task.on_open_circuit,
         retry_on_failure=tool.retry_on_failure if tool is not None else True,
+        expected_exit_codes=task.expected_exit_codes if own_codes or tool is None else tool.expected_exit_codes,
         timeout_seconds=task.timeout + EXTRA_SECONDS if task.timeout is not None else None,
         budget_usd=task.budget_usd,
     )

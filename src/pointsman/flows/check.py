@@ -5,24 +5,30 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping, Set
 from graphlib import CycleError, TopologicalSorter
+from pathlib import Path as Location
 
 from pointsman.engine import checks
+from pointsman.engine.json_schema import explain_invalid
+from pointsman.engine.questions import Question
 from pointsman.errors import FlowInvalid, LifecycleError, LifecycleInvalid, suggest
 from pointsman.flows import kinds
+from pointsman.flows.callables import explain_missing
 from pointsman.flows.document import Path
 from pointsman.flows.findings import Reporter
 from pointsman.flows.inputs import explain_misfit
-from pointsman.flows.lifecycle import find_lifecycle, has_subtasks
-from pointsman.flows.model import CHECK_KINDS, LATER, Check, Flow, FlowTask
+from pointsman.flows.items import MAX_ITEMS
+from pointsman.flows.lifecycle import find_lifecycle, find_misfits
+from pointsman.flows.model import CHECK_KINDS, FINAL_TASK, LATER, Check, Expects, Flow, FlowTask
 from pointsman.flows.references import check_references
 from pointsman.flows.templates import template_fields
 from pointsman.kernel.machine import Lifecycle
 
 MOST_CYCLES = 10
 MAX_NAME = 100
-_TASK_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
+_NAME_ADVICE = f"Use one line of at most {MAX_NAME} characters without `[` and `]`; start with a letter, a digit or `_`."
 _INPUT_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,99}")
 _RESERVED = "POINTSMAN_"
+OF_A_PROCESS = frozenset(("exit_code", "output"))
 
 
 def check_flow(flow: Flow, tools: Collection[str] | None = None) -> Lifecycle:
@@ -50,9 +56,9 @@ class FlowCheck:
         self._check_env(("env",), flow.env)
         self._check_env(("defaults", "env"), flow.defaults.env)
         self._check_checks(("defaults", "checks"), flow.defaults.checks)
-        if not flow.name.isprintable() or len(flow.name) > MAX_NAME or any(checks.name("", flow.name)):
-            message = "The name of the flow is too long, or is not a single line of text."
-            report("name", ("name",), message, f"Use at most {MAX_NAME} characters.")
+        self._check_final_checks()
+        if not is_name(flow.name):
+            report("name", ("name",), f"'{flow.name}' is not a valid name for a flow.", _NAME_ADVICE)
         if not flow.tasks and not any(path[:1] == ("tasks",) for path in self.damaged):
             report("no-tasks", ("tasks",), "The flow has no tasks.", "Add one: `tasks: {hello: {run: echo hello}}`.")
         for name, task in flow.tasks.items():
@@ -94,10 +100,8 @@ class FlowCheck:
             message, _, advice = str(error).partition(". ")
             report("lifecycle", path, f"{message.rstrip('.')}.", advice or "`pointsman machine list` shows the shipped ones.")
             return None
-        for name, task in flow.tasks.items():
-            if task.foreach is not None and not has_subtasks(lifecycle):
-                message = f"Tasks of the lifecycle {lifecycle.name} cannot have subtasks, which `foreach` creates."
-                report("foreach", ("tasks", name, "foreach"), message, "Use the lifecycle standard.", of_key=True)
+        for rule, key, message, advice in find_misfits(flow, lifecycle):
+            report(rule, key, message, advice, of_key=True)
         return lifecycle
 
     def _check_inputs(self) -> None:
@@ -129,19 +133,32 @@ class FlowCheck:
 
     def _check_task(self, name: str, task: FlowTask) -> None:
         path: Path = ("tasks", name)
-        if not _TASK_NAME.fullmatch(name):
-            advice = "Use at most 100 letters, digits, `_`, `-` and `.`, and start with a letter or a digit."
-            self.report("name", path, f"'{name}' is not a valid name for a task.", advice, of_key=True)
+        if not is_name(name):
+            self.report("name", path, f"'{name}' is not a valid name for a task.", _NAME_ADVICE, of_key=True)
         if task.kind is None and not self._lost_its_kind(path):
-            advice = "Add a `command` (a list), a `run` (a shell script) or a `call` (a Python function)."
+            advice = "Add a `command` (a list), a `run` (a shell script), a `call` (a Python function) or an `approval`."
             self.report("action", path, f"Task {name} does nothing.", advice, of_key=True)
         for key, message, advice in self.flow.task(name).check(task.model_fields_set):
             self.report("action", (*path, key), f"Task {name}: {message}", advice, of_key=True)
+        if isinstance(function := getattr(task, "call", None), str):
+            self._check_function("action", (*path, "call"), function)
+        if "on_open_circuit" in task.model_fields_set and self.flow.task(name).tool is None:
+            message = f"Task {name}: `on_open_circuit` has no effect without `tool`, which has the circuit."
+            self.report("tool", (*path, "on_open_circuit"), message, "Add `tool`, or remove it.", of_key=True)
         self._check_env((*path, "env"), task.env)
         self._check_checks((*path, "checks"), task.checks)
+        if task.expects is not None:
+            self._check_expects((*path, "expects"), task.expects)
         for problem in checks.json("", [getattr(task, field) for field, _, content in template_fields(type(task)) if content]):
             message = f"Task {name} cannot be stored. {problem.message}"
             self.report("too-large", path, message, "Put large values into a file.", of_key=True)
+
+    def _check_expects(self, path: Path, expects: Expects) -> None:
+        question = Question("", tuple(expects.choices) if expects.choices else None, expects.default, expects.schema_)
+        if question.schema is not None and (problem := explain_invalid(question.schema)):
+            self.report("expects", (*path, "schema"), f"The schema is invalid at {problem}.", "Fix the JSON Schema.")
+        elif question.suggestion is not None and (problem := question.explain_misfit(question.suggestion)):
+            self.report("expects", path, problem, "Change the default, the choices or the schema.")
 
     def _lost_its_kind(self, path: Path) -> bool:
         """Whether the key that selects the kind was left out because its value is invalid."""
@@ -172,6 +189,32 @@ class FlowCheck:
                 self.report(
                     "check", (*at, "command"), "The command of a check is empty.", "Name a program: `[test, -s, FILE]`."
                 )
+            if check.call is not None:
+                self._check_function("check", (*at, "call"), check.call)
+            if check.json_schema is not None and not isinstance(check.json_schema.schema_, str):
+                self._check_schema((*at, "json_schema", "schema"), check.json_schema.schema_)
+
+    def _check_function(self, rule: str, path: Path, function: str) -> None:
+        """The worker looks for modules in the folder of the project, which may be that of the flow or the current one."""
+        folders = [Location(self.flow.file).parent] if self.flow.file else []
+        if missing := explain_missing(function, [*folders, Location.cwd()]):
+            self.report(rule, path, *missing)
+
+    def _check_schema(self, path: Path, schema: object) -> None:
+        if problem := explain_invalid(schema):
+            self.report("check", path, f"The schema is invalid at {problem}.", "Fix the JSON Schema.")
+
+    def _check_final_checks(self) -> None:
+        """They follow no process of their own, and run as a task with a name of its own."""
+        flow = self.flow
+        self._check_checks(("checks",), flow.checks)
+        for index, check in enumerate(flow.checks):
+            for kind in OF_A_PROCESS.intersection(check.kinds):
+                message = f"`{kind}` checks the process of a task, but this check is about the whole run."
+                self.report("check", ("checks", index, kind), message, "Move it to the task.", of_key=True)
+        if flow.checks and FINAL_TASK in flow.tasks:
+            message = f"The checks of the whole run appear as the task `{FINAL_TASK}`, and this task has the same name."
+            self.report("name", ("tasks", FINAL_TASK), message, "Rename it.", of_key=True)
 
     def _check_needs(self) -> None:
         flow = self.flow
@@ -212,6 +255,13 @@ class FlowCheck:
                 f"Task {name} needs itself." if name == need else f"These tasks wait for each other: {' needs '.join(cycle)}."
             )
             self.report("circle", path, message, "Remove one of these needs.")
+
+
+def is_name(name: str) -> bool:
+    """One rule for flows and tasks. Subtasks have the name of their task and an index in brackets, and must fit as well."""
+    fits = len(name) <= MAX_NAME and not any(checks.name("", f"{name}[{MAX_ITEMS}]"))
+    begins = name[:1].isalnum() or name[:1] == "_"
+    return fits and begins and name.isprintable() and name == name.strip() and not {*"[]"} & {*name}
 
 
 def _advise_value(problem: str) -> str:

@@ -25,7 +25,7 @@ _MERGE = "<<"
 TEXT_KEYS = frozenset(
     (
         *("name", "description", "lifecycle", "type", "env", "cwd", "tool", "needs", "needs_capabilities", "when", "mode"),
-        *("run", "command", "call", "outputs", "file", "glob", "output"),
+        *("shell", "run", "command", "call", "outputs", "file", "glob", "output"),
     )
 )
 """Keys whose values are text, whatever YAML takes them for: `run: true`, `[pip, install, 1.10]`. A runner adds its own."""

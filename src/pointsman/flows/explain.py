@@ -12,7 +12,19 @@ from pointsman.errors import nearest, suggest
 from pointsman.flows import kinds
 from pointsman.flows.document import Path
 from pointsman.flows.findings import Reporter
-from pointsman.flows.model import LATER, Backoff, Check, Defaults, Flow, FlowTask, Input, JsonSchemaCheck, Outputs
+from pointsman.flows.model import (
+    LATER,
+    Approval,
+    Backoff,
+    Check,
+    Defaults,
+    Expects,
+    Flow,
+    FlowTask,
+    Input,
+    JsonSchemaCheck,
+    Outputs,
+)
 
 INTERNAL = frozenset(("item", "index"))
 _SYNONYMS = {
@@ -21,7 +33,8 @@ _SYNONYMS = {
     "cwd": ("working_directory", "workdir", "dir"),
     "when": ("if", "condition", "only_if"),
     "foreach": ("matrix", "for_each", "loop", "with_items"),
-    "retries": ("retry", "max_retries", "attempts"),
+    "retries": ("retry", "max_retries"),
+    "max_attempts": ("attempts",),
     "outputs": ("output",),
     "expected_exit_codes": ("exit_codes",),
     "needs_capabilities": ("capabilities", "tags", "labels"),
@@ -47,8 +60,10 @@ _KINDS = {
 _MAPPINGS = frozenset(kind for kind, words in _KINDS.items() if words == "a mapping")
 _BOUNDS = {"greater_than_equal": ("ge", "at least"), "less_than_equal": ("le", "at most")}
 _MODELS: dict[str, type[BaseModel]] = {
+    "approval": Approval,
     "defaults": Defaults,
     "backoff": Backoff,
+    "expects": Expects,
     "outputs": Outputs,
     "json_schema": JsonSchemaCheck,
 }
@@ -189,5 +204,5 @@ def _keys_at(path: Path) -> tuple[str, ...]:
             models = [Check]
         case (*_, key) if key in _MODELS:
             models = [_MODELS[str(key)]]
-    hidden = {*INTERNAL, *LATER, *(("from",) if models == [Outputs] else ())}
+    hidden = {*INTERNAL, *(LATER if FlowTask in models else ()), *(("from",) if models == [Outputs] else ())}
     return tuple(dict.fromkeys(key for model in models for key in kinds.keys_of(model) if key not in hidden))

@@ -48,6 +48,11 @@ class Expression:
                 found.add((reference[1], node.attr))
         return found
 
+    def check_constants(self) -> None:
+        """Raise ExpressionFailed if a part that refers to nothing has no value: it never has one, whatever the scope."""
+        for part in _constant_parts(self._tree):
+            check_size(_evaluate(part, {}))
+
     def evaluate(self, scope: Scope) -> Any:
         """Its value: JSON of a bounded size."""
         value = _evaluate(self._tree, scope)
@@ -150,6 +155,15 @@ def _bare_names(tree: ast.expr) -> Iterator[ast.Name]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Name) and node.id in ROOTS and id(node) not in named:
             yield node
+
+
+def _constant_parts(node: ast.AST) -> Iterator[ast.expr]:
+    """The largest parts that refer to nothing."""
+    if isinstance(node, ast.expr) and not any(isinstance(each, ast.Name) and each.id in ROOTS for each in ast.walk(node)):
+        yield node
+        return
+    for child in node.args if isinstance(node, ast.Call) else ast.iter_child_nodes(node):
+        yield from _constant_parts(child)
 
 
 def _evaluate(node: ast.expr, scope: Scope) -> Any:

@@ -2,6 +2,7 @@
 
     Flow ─┬─ inputs ───▶ Input
           ├─ defaults ─▶ Defaults        options of every task that does not set them
+          ├─ checks ───▶ Check           of the whole run, after its tasks
           └─ tasks ────▶ FlowTask ─┬─ backoff ─▶ Backoff
                          │         ├─ outputs ─▶ Outputs
                          │         └─ checks ──▶ Check
@@ -30,6 +31,7 @@ from pydantic import (
 from pydantic.json_schema import SkipJsonSchema
 
 from pointsman.engine.checks import MAX_COUNT
+from pointsman.engine.submit import MAX_WORKERS
 from pointsman.flows import kinds
 from pointsman.flows.values import (
     Argv,
@@ -43,6 +45,7 @@ from pointsman.flows.values import (
     Money,
     Pattern,
     RetryReasons,
+    SchemaObject,
     SchemaSource,
     Text,
     Truth,
@@ -54,9 +57,9 @@ from pointsman.lifecycles import DEFAULT
 
 InputType = Literal["string", "integer", "number", "boolean", "list", "object"]
 CallMode = Literal["process", "thread"]
+Shell = Literal["sh", "bash"]
+MAX_PEOPLE = 100
 LATER = {
-    "approval": "Approvals come with a later version of Pointsman",
-    "review": "Reviews come with a later version of Pointsman",
     "agent": "Agents come with a later version of Pointsman",
     "prompt": "Prompts for agents come with a later version of Pointsman",
 }
@@ -188,7 +191,44 @@ class Check(_Model):
         return tuple(key for key in CHECK_KINDS if getattr(self, key) is not None)
 
 
+FINAL_TASK = "checks"
+"""The name of the task that runs the checks of the whole run."""
 CHECK_KINDS = ("exit_code", "file", "glob", "json_schema", "output", "command", "run", "call")
+
+
+class Approval(_Model):
+    """A decision of people; a bare text is `prompt`."""
+
+    prompt: Annotated[Text, Content.TEXT] = ""
+    """What to decide."""
+    by: Words = ()
+    """Who may decide; by default anybody."""
+    quorum: Count = Field(default=1, ge=1, le=MAX_PEOPLE)
+    """How many different people have to approve."""
+    self_approval: Truth = True
+    """Whether the person who submitted the run may approve; with `false`, it is up to others."""
+    expires: Duration | None = None
+    """How long to wait for a decision."""
+    on_expire: Literal["approve", "reject", "cancel", "skip"] | None = None
+    """What happens when nobody has decided in time; by default it is rejected, or canceled where it cannot be rejected."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_shorthand(cls, value: Any) -> Any:
+        if value is True:
+            return {}
+        return value if isinstance(value, Mapping | Approval) or value is None else {"prompt": value}
+
+
+class Expects(_Model):
+    """What an answer has to be."""
+
+    choices: list[Any] | None = None
+    """The allowed answers."""
+    default: Any = None
+    """The answer that is suggested."""
+    schema_: SchemaObject | None = Field(default=None, validation_alias="schema", serialization_alias="schema")
+    """The JSON Schema of the answer, which is then JSON."""
 
 
 class TaskOptions(_Model):
@@ -203,7 +243,11 @@ class TaskOptions(_Model):
     stall_timeout: Duration | None = None
     """The longest time that one attempt may go without output."""
     retries: Count = Field(default=0, ge=0, le=MAX_COUNT)
-    """How many times to retry."""
+    """How many times to retry; by default, as `max_attempts` or the lifecycle allows."""
+    max_attempts: Count | None = Field(default=None, ge=1, le=MAX_COUNT)
+    """How many attempts the task gets in all, also after lost workers; by default, no limit but `retries`."""
+    reclaim_after: Duration | None = None
+    """How old an attempt may become before another worker takes it over; the lifecycle may have a default."""
     backoff: Backoff = Backoff()
     """The delay before a retry."""
     retry_on: RetryReasons | None = None
@@ -212,6 +256,8 @@ class TaskOptions(_Model):
     """The exit codes that mean success; by default those of the tool, or 0."""
     tool: Word | None = None
     """The profile in pointsman.toml that defines how the program is called and how often."""
+    on_open_circuit: Literal["wait", "fail"] = "wait"
+    """With `tool`: whether the task waits while the circuit of its tool is open, or fails at once."""
     needs_capabilities: Words = ()
     """The capabilities that a worker needs to run the task."""
     critical: Truth = True
@@ -231,6 +277,8 @@ class Defaults(TaskOptions):
 
     mode: CallMode = "process"
     """With `call`: whether the function runs in its own process or in a thread of the worker."""
+    shell: Shell = "sh"
+    """With `run`: the shell of the script."""
 
 
 def _refuse(key: str) -> BeforeValidator:
@@ -264,8 +312,10 @@ class FlowTask(TaskOptions):
     """An expression; the task is skipped when it is false."""
     foreach: Annotated[Items | None, Content.EXPRESSION] = None
     """One subtask for each item of a list, of an expression's list, or of every combination of several lists."""
-    approval: _later("approval") = None  # type: ignore[valid-type]
-    review: _later("review") = None  # type: ignore[valid-type]
+    review: Truth = False
+    """Whether a person accepts the result, or rejects it, before the tasks that need it start."""
+    expects: Expects | None = None
+    """What an answer to a question of the task has to be, unless the question says so itself."""
     agent: _later("agent") = None  # type: ignore[valid-type]
     prompt: _later("prompt") = None  # type: ignore[valid-type]
     item: SkipJsonSchema[Any] = None
@@ -291,9 +341,11 @@ class FlowTask(TaskOptions):
     def payload(self) -> dict[str, Any]:
         """The task as JSON, for the worker; `read_task` reads it."""
         payload = self.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+        # An explicit value overrides what the tool or the lifecycle says, even when it equals the default.
         if "expected_exit_codes" in self.model_fields_set:
-            # An explicit value overrides the codes of the tool, even when it equals the default.
             payload["expected_exit_codes"] = list(self.expected_exit_codes)
+        if "retries" in self.model_fields_set:
+            payload["retries"] = self.retries
         return payload
 
 
@@ -317,6 +369,14 @@ class Flow(_Model):
     """A one-line description."""
     lifecycle: Word = DEFAULT
     """The lifecycle of its runs: the name of a shipped one, or the path of a file, relative to this one."""
+    start: Literal["automatic", "manual"] = "automatic"
+    """Whether its first tasks start by themselves, or when a person says so: `pointsman start RUN`."""
+    task_description: Text = ""
+    """Of a job (`supervised`): what it is to do, for people and, as `run.task_description`, for its tasks."""
+    worker_count: Count = Field(default=1, ge=1, le=MAX_WORKERS)
+    """Of a job (`supervised`): how many workers it gets for itself; it starts when all of them are free."""
+    workspace: Word | None = None
+    """Of a job (`supervised`): the workspace of its workers, which were started with `--workspace NAME`; by default any."""
     ordered: Truth = False
     """Run the tasks strictly in order: each waits for the one before it."""
     inputs: dict[str, Input] = Field(default_factory=dict)
@@ -327,6 +387,8 @@ class Flow(_Model):
     """Options of every task that does not set them itself."""
     tasks: dict[str, _AnyTask] = Field(default_factory=dict)
     """The tasks, by name."""
+    checks: tuple[Check, ...] = ()
+    """The conditions that must hold when all tasks have succeeded, or the run fails."""
     timeout: Duration | None = None
     """The longest time that the whole run may take."""
     retries: Count = Field(default=0, ge=0, le=MAX_COUNT)
@@ -354,6 +416,11 @@ class Flow(_Model):
         if self.defaults.env:
             given["env"] = {**self.defaults.env, **task.env}
         return task.model_copy(update=given) if given else task
+
+    @property
+    def final_task(self) -> FlowTask | None:
+        """The task that runs the checks of the whole run."""
+        return FlowTask(checks=self.checks) if self.checks else None
 
     @property
     def links(self) -> dict[str, tuple[str, ...]]:

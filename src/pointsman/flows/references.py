@@ -9,12 +9,13 @@ from pointsman.errors import ExpressionFailed, nearest, suggest
 from pointsman.flows.document import Path
 from pointsman.flows.expressions import OPENING, Expression, split_text
 from pointsman.flows.findings import Reporter
-from pointsman.flows.model import Flow
+from pointsman.flows.items import list_items
+from pointsman.flows.model import Flow, FlowTask
+from pointsman.flows.results import RUN_FIELDS
 from pointsman.flows.shell import doubtful, explain_doubt
-from pointsman.flows.templates import Text, list_texts
+from pointsman.flows.templates import Text, has_references, list_texts
 from pointsman.flows.values import Content
 
-RUN_FIELDS = ("id", "name")
 TASK_FIELDS = ("outputs", "skipped")
 
 
@@ -29,6 +30,8 @@ class _Scope:
     inputs: Set[str] | None
     """The declared inputs; None where they could not be read."""
     has_items: bool = False
+    has_run: bool = True
+    """Whether the run exists by then."""
     complete: bool = True
     """Whether `tasks` follows from needs that could all be read."""
 
@@ -41,6 +44,12 @@ def check_references(flow: Flow, damaged: Set[Path], report: Reporter) -> None:
     env = (Text(("env", name), value, Content.TEXT) for name, value in flow.env.items())
     for text in (*env, *list_texts(flow.defaults, ("defaults",))):
         _Check(flow, report, text, common).run()
+    description = Text(("task_description",), flow.task_description, Content.TEXT)
+    _Check(flow, report, description, _Scope("", None, inputs, has_run=False)).run()
+    if flow.final_task:
+        final = _Scope("", {*flow.tasks}, inputs, complete=("tasks",) not in damaged)
+        for text in list_texts(flow.final_task):
+            _Check(flow, report, text, final).run()
     links = {name: tuple(_meant(need, flow) for need in needs) for name, needs in flow.links.items()}
     damaged_needs = {str(path[1]) for path in damaged if len(path) > 1 and path[0] == "tasks" and path[2:3] in ((), ("needs",))}
     for name, task in flow.tasks.items():
@@ -49,8 +58,27 @@ def check_references(flow: Flow, damaged: Set[Path], report: Reporter) -> None:
         before = _ancestors(name, links) if any("tasks" in text.text for text in texts) else set()
         has_items = task.foreach is not None or ("tasks", name, "foreach") in damaged
         scope = _Scope(name, before, inputs, has_items, complete=damaged_needs.isdisjoint({name, *before}))
+        found = len(report.findings)
         for text in texts:
             _Check(flow, report, text, scope).run()
+        if task.foreach is not None and len(report.findings) == found:
+            _check_items(report, name, task)
+
+
+def _check_items(report: Reporter, name: str, task: FlowTask) -> None:
+    """The items of a `foreach` that refers to nothing are known already."""
+    if has_references(task, "foreach"):
+        return
+    try:
+        list_items(task.foreach, {})
+    except ExpressionFailed as error:
+        report("expression", ("tasks", name, "foreach"), *split_advice(str(error)))
+
+
+def split_advice(problem: str) -> tuple[str, str]:
+    """The message of a problem, and what to do: its last sentence, if it has several."""
+    message, stop, advice = problem.rpartition(". ")
+    return (f"{message}.", advice) if stop else (problem, "Fix the expression.")
 
 
 def _meant(need: str, flow: Flow) -> str:
@@ -106,6 +134,10 @@ class _Check:
         for root, first in sorted(expression.names()):
             if problem := self._explain_reference(root, first):
                 self._report(problem, snippet)
+        try:
+            expression.check_constants()
+        except ExpressionFailed as error:
+            self._report(str(error), snippet)
         for task, field in sorted(expression.task_fields()):
             if field not in TASK_FIELDS:
                 self._report(f"`tasks.{task}` has no `{field}`. {suggest(field, TASK_FIELDS)}", snippet)
@@ -115,8 +147,10 @@ class _Check:
         match root:
             case "inputs" if first and scope.inputs is not None and first not in scope.inputs:
                 return f"The flow has no input '{first}'. {suggest(first, flow.inputs)}"
+            case "run" if not scope.has_run:
+                return "The run does not exist yet. Refer to `inputs` only."
             case "run" if first not in RUN_FIELDS:
-                return f"`run` has only {' and '.join(f'`run.{field}`' for field in RUN_FIELDS)}. Use one of them."
+                return f"`run` has only {', '.join(f'`run.{field}`' for field in RUN_FIELDS)}. Use one of them."
             case "item" | "index" if not scope.has_items:
                 return f"`{root}` exists only in a task with `foreach`. Add `foreach`, or remove it."
             case "item" | "index" if not self.text.per_item:
@@ -147,7 +181,4 @@ class _Check:
         return f"There is no task '{first}'. {hint}"
 
     def _report(self, problem: str, snippet: str) -> None:
-        message, stop, advice = problem.rpartition(". ")
-        if not stop:
-            message, advice = problem.rstrip("."), "Fix the expression."
-        self.report("expression", self.text.path, f"{message}.", advice, snippet=snippet)
+        self.report("expression", self.text.path, *split_advice(problem), snippet=snippet)

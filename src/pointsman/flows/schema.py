@@ -27,6 +27,7 @@ def build_schema() -> dict[str, Any]:
         parts = {**of_kind.pop("$defs", {}), **parts}
         parts["FlowTask"]["properties"] |= of_kind["properties"]
     parts["Backoff"] = _or(parts["Backoff"], parts["Backoff"]["properties"]["base"])
+    parts["Approval"] = _or(parts["Approval"], {"type": ["string", "number", "boolean"]})
     parts["Input"] = _or(parts["Input"], {"type": ["string", "number", "boolean", "array", "null"]})
     parts["Outputs"] = {
         "description": parts["Outputs"]["description"],

@@ -8,6 +8,7 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
+from pointsman.errors import Finding
 from pointsman.flows import kinds
 from pointsman.flows.document import Path, Spot
 from pointsman.flows.explain import INTERNAL, explain_error, explain_internal, explain_key, find_meant
@@ -30,9 +31,35 @@ def shape_flow(value: dict[str, Any], spot: Spot, report: Reporter) -> tuple[Flo
     return None, pruning.damaged
 
 
+def explain_task(name: str, keys: dict[str, Any], error: ValidationError) -> Finding:
+    """What is wrong with a task outside a flow file, in the words for flow files; an unknown key first."""
+    report = Reporter()
+    first = min(error.errors(include_url=False), key=lambda each: each["type"] != "extra_forbidden")
+    wanted = ("tasks", name, *first["loc"])
+    path = _find_existing({"tasks": {name: keys}}, wanted)
+    if first["type"] == "extra_forbidden":
+        explain_key(report, path, keys)
+    else:
+        first["loc"] = wanted
+        explain_error(report, first, path)
+    return report.findings[0]
+
+
 def _order(path: Sequence[str | int]) -> list[tuple[str, int]]:
     """Later list entries are removed first, so that the indexes of the others stay valid."""
     return [("", step) if isinstance(step, int) else (step, 0) for step in path]
+
+
+def _find_existing(value: Any, path: Path) -> Path:
+    """The longest part of a path that exists."""
+    for depth, step in enumerate(path):
+        if not isinstance(value, dict | list):
+            return path[:depth]
+        try:
+            value = value[step]  # type: ignore[index] # a step of the wrong type does not exist
+        except (KeyError, IndexError, TypeError):
+            return path[:depth]
+    return path
 
 
 class _Pruning:
@@ -104,16 +131,7 @@ class _Pruning:
         return len(path) == 1 and str(path[0]).startswith("x-")
 
     def _existing(self, path: Path) -> Path:
-        """The longest part of a path that exists."""
-        value: Any = self._value
-        for depth, step in enumerate(path):
-            if not isinstance(value, dict | list):
-                return path[:depth]
-            try:
-                value = value[step]  # type: ignore[index] # a step of the wrong type does not exist
-            except (KeyError, IndexError, TypeError):
-                return path[:depth]
-        return path
+        return _find_existing(self._value, path)
 
     def _at(self, path: Path) -> Any:
         value: Any = self._value

@@ -20,7 +20,7 @@ from pointsman.flows.model import FlowTask, TaskOptions
 from pointsman.flows.values import Content, content_of
 
 Model = TypeVar("Model", bound=BaseModel)
-_NESTED = ("outputs", "checks", "json_schema")
+_NESTED = ("outputs", "checks", "json_schema", "approval")
 """Fields with models that have such fields."""
 
 
@@ -77,6 +77,12 @@ def refers_to(task: TaskOptions) -> set[str]:
     """The names of the tasks whose results its expressions use."""
     sources = (source for text in list_texts(task) if "tasks" in text.text for source in _expressions(text))
     return {first for source in sources for root, first in Expression(source).names() if root == "tasks" and first}
+
+
+def has_references(task: TaskOptions, key: str) -> bool:
+    """Whether the expressions under a key refer to anything."""
+    sources = (source for text in list_texts(task) if text.path[0] == key for source in _expressions(text))
+    return any(Expression(source).names() for source in sources)
 
 
 def _expressions(text: Text) -> Iterator[str]:

@@ -207,4 +207,5 @@ Items = Annotated[
         }
     ),
 ]
+SchemaObject = Annotated[dict[str, Any], WithJsonSchema({"type": "object"})]
 SchemaSource = Annotated[Any, BeforeValidator(_schema), WithJsonSchema({"type": ["object", "string"]})]

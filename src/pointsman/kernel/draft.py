@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from pointsman.errors import Place
-from pointsman.kernel.machine import Kind, Severity, State
+from pointsman.kernel.machine import Kind, Severity, State, TaskDefaults
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,4 +110,5 @@ class LifecycleDraft:
     name: Word
     version: int = 1
     title: str = ""
+    defaults: TaskDefaults = field(default_factory=TaskDefaults)
     machines: list[MachineDraft] = field(default_factory=list)

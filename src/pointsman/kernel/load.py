@@ -56,7 +56,7 @@ def load_lifecycle(
     )
     declared = {machine.kind for machine in machines}
     missing = tuple(machine for kind, machine in borrowed.items() if kind not in declared)
-    return Lifecycle(draft.name.text, draft.version, draft.title, machines, missing, text)
+    return Lifecycle(draft.name.text, draft.version, draft.title, machines, missing, draft.defaults, text)
 
 
 def _one_machine_a_kind(draft: LifecycleDraft, same: Mapping[str, Machine]) -> list[Finding]:

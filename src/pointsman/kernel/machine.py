@@ -276,6 +276,14 @@ class Machine:
 
 
 @dataclass(frozen=True, slots=True)
+class TaskDefaults:
+    """What a task gets that does not say otherwise."""
+
+    max_attempts: int = 1
+    reclaim_after_seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Lifecycle:
     """A named set of machines, one for each kind of entity."""
 
@@ -286,6 +294,7 @@ class Lifecycle:
     """The machines that the file itself declares."""
     borrowed: tuple[Machine, ...] = ()
     """Machines of other lifecycles, for the kinds that this one does not declare."""
+    defaults: TaskDefaults = TaskDefaults()
     text: str = field(default="", repr=False, compare=False)
     """The text of the file, which is stored with the machines."""
 

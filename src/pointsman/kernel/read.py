@@ -13,9 +13,10 @@ from pointsman.errors import Finding, LifecycleInvalid, Place, nearest, suggest
 from pointsman.kernel.compose import compose
 from pointsman.kernel.draft import LifecycleDraft, MachineDraft, StateDraft, Word
 from pointsman.kernel.grammar import Line, parse_binding, parse_duration, parse_moves
-from pointsman.kernel.machine import Kind, Outcome, Phase, State
+from pointsman.kernel.machine import Kind, Outcome, Phase, State, TaskDefaults
 
-_LIFECYCLE_KEYS = ("lifecycle", "version", "title", "machines")
+_LIFECYCLE_KEYS = ("lifecycle", "version", "title", "defaults", "machines")
+_DEFAULTS_KEYS = ("max_attempts", "reclaim_after")
 _MACHINE_KEYS = ("kind", "same_as", "states", "transitions", "signals", "fallbacks")
 _STATE_KEYS = ("phase", "outcome", "initial", "terminal", "sealed", "needs", "longest_stay")
 _BY_NAME = "by_name"
@@ -65,9 +66,11 @@ class _Reader:
         keys = self.keys(root, "a lifecycle file", _LIFECYCLE_KEYS)
         draft = LifecycleDraft(name=self.required_word(keys, root, "lifecycle", "the name of the lifecycle"))
         if "version" in keys:
-            draft.version = self.version(keys["version"])
+            draft.version = self.count(keys["version"], "the version")
         if "title" in keys:
             draft.title = self.text(keys["title"], "the title") or ""
+        if "defaults" in keys:
+            draft.defaults = self.defaults(keys["defaults"])
         for name, node in self.entries(keys.get("machines"), "machines"):
             self.check_name(name, "a machine")
             draft.machines.append(self.machine(name, node))
@@ -75,6 +78,13 @@ class _Reader:
             place = self.place(keys.get("machines", root))
             self.report("structure", place, "The file declares no machines.", "Add one to the `machines:` mapping.")
         return draft
+
+    def defaults(self, node: Node) -> TaskDefaults:
+        keys = self.keys(node, "the defaults", _DEFAULTS_KEYS)
+        return TaskDefaults(
+            self.count(keys["max_attempts"], "`max_attempts`") if "max_attempts" in keys else 1,
+            self.duration(keys["reclaim_after"], "`reclaim_after`") if "reclaim_after" in keys else None,
+        )
 
     def machine(self, name: Word, node: Node) -> MachineDraft:
         draft = MachineDraft(name)
@@ -126,7 +136,7 @@ class _Reader:
             self.choice(keys["outcome"], Outcome, f"the outcome of state {name}", name.place) if "outcome" in keys else None
         )
         needs = tuple(self.words(keys["needs"], "`needs`")) if "needs" in keys else ()
-        stay = self.duration(keys["longest_stay"]) if "longest_stay" in keys else None
+        stay = self.duration(keys["longest_stay"], "the longest stay") if "longest_stay" in keys else None
         state = State(
             name=name.text,
             phase=phase,
@@ -233,11 +243,12 @@ class _Reader:
             advice = "Use the letters A to Z, digits and `_`, 100 at most, and begin with a letter."
             self.report("structure", name.place, f"'{name}' cannot be the name of {what}.", advice)
 
-    def version(self, node: Node) -> int:
-        text = self.text(node, "the version") or "1"
+    def count(self, node: Node, what: str) -> int:
+        text = self.text(node, what) or "1"
         if text.isascii() and text.isdigit() and 1 <= len(text) <= 9 and int(text) > 0:
             return int(text)
-        self.report("structure", self.place(node), f"The version is '{text}'.", "Write a whole number, 1 or higher.")
+        message = f"{_capital(what)} is '{text}'."
+        self.report("structure", self.place(node), message, "Write a whole number, 1 or higher.")
         return 1
 
     def choice(self, node: Node | None, words: type[Choice], what: str, at: Place) -> Choice | None:
@@ -263,8 +274,8 @@ class _Reader:
         self.report("structure", self.place(node), f"`{key}` must be true or false.", "Write `true` or `false`.")
         return default
 
-    def duration(self, node: Node) -> float | None:
-        text = self.text(node, "the longest stay")
+    def duration(self, node: Node, what: str) -> float | None:
+        text = self.text(node, what)
         if text is None:
             return None
         seconds = parse_duration(text)

@@ -26,6 +26,7 @@ GRAPH_RULES: tuple[Rule, ...] = (
     signals.unbound_trigger,
     signals.several_signals,
     signals.vain_binding,
+    signals.vain_overstay,
     states.initial_state,
     states.outcome,
     states.restless_end,

@@ -24,7 +24,11 @@ class Facts:
     """Some subtask has not ended, or a critical one has failed."""
     review_wanted: bool = False
     process_ended: bool = True
+    quorum_reached: bool = True
+    """As many different people have approved as the gate asks for."""
     lease_expired: bool = False
+    exit_code_expected: bool = True
+    """The process ended with one of the exit codes that mean success, or there was none."""
     # What its counters still allow.
     retries_left: bool = False
     attempts_left: bool = True

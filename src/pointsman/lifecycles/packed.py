@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from pointsman.kernel.machine import Guard, Kind, Lifecycle, Machine, Severity, State, Transition
+from pointsman.kernel.machine import Guard, Kind, Lifecycle, Machine, Severity, State, TaskDefaults, Transition
 from pointsman.kernel.vocabulary import Predicate, Vocabulary
 
 PACKED = Path(__file__).with_name("shipped.json")
@@ -43,6 +43,7 @@ class _Lifecycle(Struct):
     name: str
     version: int
     title: str
+    defaults: TaskDefaults
     machines: tuple[_Machine, ...]
 
 
@@ -61,7 +62,10 @@ def digest_of(texts: Iterable[str], vocabulary: Vocabulary) -> str:
 def write_pack(lifecycles: Iterable[Lifecycle], vocabulary: Vocabulary) -> str:
     """The text of the file."""
     known = tuple(lifecycles)
-    packed = tuple(_Lifecycle(each.name, each.version, each.title, tuple(map(_pack_machine, each.machines))) for each in known)
+    packed = tuple(
+        _Lifecycle(each.name, each.version, each.title, each.defaults, tuple(map(_pack_machine, each.machines)))
+        for each in known
+    )
     pack = Pack(digest_of([each.text for each in known], vocabulary), packed)
     return msgspec.json.format(msgspec.json.encode(pack), indent=1).decode() + "\n"
 
@@ -108,7 +112,7 @@ def _unpack(packed: _Lifecycle, text: str, guards: Mapping[str, Predicate]) -> L
         )
         for each in packed.machines
     )
-    return Lifecycle(packed.name, packed.version, packed.title, machines, text=text)
+    return Lifecycle(packed.name, packed.version, packed.title, machines, defaults=packed.defaults, text=text)
 
 
 def _unpack_move(move: _Move, guards: Mapping[str, Predicate]) -> Transition:

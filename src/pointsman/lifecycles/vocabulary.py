@@ -69,6 +69,7 @@ SIGNALS = {
             "resume": "a person continues the same session",
             "skip": "its dependents continue without it",
             "reset": "a person resets it to its initial state",
+            "overstay": "it exceeded the longest stay of its state",
         },
     ),
     Kind.RUN: Signals(
@@ -89,6 +90,7 @@ SIGNALS = {
             "checks_passed": "every final check passed",
             "checks_failed": "a final check failed",
             "expire": "it exceeded its timeout",
+            "overstay": "it exceeded the longest stay of its state",
         },
     ),
     Kind.WORKER: Signals(
@@ -106,6 +108,7 @@ SIGNALS = {
             "resume": "a person lets it work again",
             "fail": "it had a fatal error",
             "terminate": "a person terminates it",
+            "overstay": "it exceeded the longest stay of its state",
         },
     ),
     Kind.BREAKER: Signals(

@@ -26,13 +26,14 @@ from typing import Any, Protocol
 from msgspec import Struct
 
 from pointsman.errors import Conflict, Problem, RequestInvalid
-from pointsman.kernel.machine import Machine
+from pointsman.kernel.machine import Kind, Machine
 from pointsman.store.clock import NEVER, DatabaseTime
 from pointsman.store.columns import Row, to_json
 from pointsman.store.law import RuleRow, StateRow, rule_rows, state_rows
 from pointsman.store.rows import (
     Attempt,
     Breaker,
+    Contradiction,
     Dependency,
     DutyFailure,
     Entity,
@@ -116,9 +117,10 @@ class Reader(ABC):
         """The tasks of a run, without their payloads."""
         return self._all(Task, "list_tasks_in_brief", tenant=tenant, run_id=run_id)
 
-    def count_tasks(self, tenant: str, run_ids: Collection[str]) -> list[tuple[str, str, str | None, int]]:
-        """(run, phase, outcome, count) of the tasks of these runs."""
-        return self._rows("count_tasks", tenant=tenant, run_ids=self._list(run_ids))
+    def count_tasks(self, tenant: str, run_ids: Collection[str]) -> list[tuple[str, str, str | None, int, datetime]]:
+        """(run, phase, outcome, count, when the last of them moved) of the tasks of these runs."""
+        rows = self._rows("count_tasks", tenant=tenant, run_ids=self._list(run_ids))
+        return [(*counted, self._to_instant(moved)) for *counted, moved in rows]
 
     def find_runs(self, tenant: str, run_ids: Collection[str]) -> list[Run]:
         return self._all(Run, "find_runs", tenant=tenant, run_ids=self._list(run_ids))
@@ -155,6 +157,11 @@ class Reader(ABC):
         """The results of these tasks of a run, and of their subtasks."""
         return self._all(Result, "list_results", tenant=tenant, run_id=run_id, names=self._list(names))
 
+    def list_attempt_times(self, tenant: str, run_id: str) -> list[tuple[str, datetime, datetime]]:
+        """(task, start, end) of the attempts of a run that have ended."""
+        rows = self._rows("list_attempt_times", tenant=tenant, run_id=run_id)
+        return [(task_id, self._to_instant(started), self._to_instant(ended)) for task_id, started, ended in rows]
+
     def list_attempts(self, tenant: str, task_id: str) -> list[Attempt]:
         return self._all(Attempt, "list_attempts", tenant=tenant, task_id=task_id)
 
@@ -174,6 +181,10 @@ class Reader(ABC):
             return self._all(Transition, "list_transitions", **values)
         return self._all(Transition, "list_run_transitions", run_id=run_id, **values)
 
+    def list_all_transitions(self, *, after: str | None, limit: int) -> list[Transition]:
+        """The same stream with the moves of all tenants."""
+        return self._all(Transition, "list_all_transitions", limit=limit, after=read_position(after), end=self._stream_end())
+
     @abstractmethod
     def is_held_back(self) -> bool:
         """Whether committed moves are not shown yet, because a transaction that still runs may add earlier ones."""
@@ -182,9 +193,11 @@ class Reader(ABC):
         """Duties of any process that have failed since then, the latest first."""
         return self._all(DutyFailure, "list_duty_failures", since=self._from_instant(since))
 
-    def list_notices(self, tenant: str, *, limit: int) -> list[Notice]:
-        """The latest notices, newest first."""
-        return self._all(Notice, "list_notices", tenant=tenant, limit=limit)
+    def list_notices(self, tenant: str, *, about: str | None = None, limit: int) -> list[Notice]:
+        """The latest notices, newest first: all, or those about an entity, and if it is a run also about its tasks."""
+        if about is None:
+            return self._all(Notice, "list_notices", tenant=tenant, limit=limit)
+        return self._all(Notice, "list_notices_about", tenant=tenant, about=about, limit=limit)
 
     def last_position(self) -> str | None:
         """The present end of the stream: a reader that continues from here sees only new moves."""
@@ -216,12 +229,12 @@ class Reader(ABC):
         """(id, tenant) of every active run in which no task moves and no person is asked."""
         return self._rows("list_stalled_runs")
 
-    def list_unended_runs(self) -> list[tuple[str, int, str]]:
-        """(id, machine, state) of every run that has not ended although all of its tasks have succeeded."""
+    def list_unended_runs(self) -> list[tuple[str, str, int, str, bool]]:
+        """(id, tenant, machine, state, has_checks) of every run that has not ended although all of its tasks have succeeded."""
         return self._rows("list_unended_runs")
 
     def list_failed_tasks(self, limit: int) -> list[Task]:
-        """Tasks of all tenants that failed for good in runs that have not succeeded, newest first."""
+        """Tasks of all tenants that failed for good in runs that can still go on, newest first."""
         return self._all(Task, "list_failed_tasks", limit=limit)
 
     def find_tool(self, lane_id: int) -> str | None:
@@ -235,6 +248,14 @@ class Reader(ABC):
     def list_disagreements(self) -> list[tuple[str, str, str]]:
         """(kind, id, description) of every stored value that a recount does not confirm."""
         return self._rows("list_disagreements")
+
+    def list_contradictions(self) -> list[Contradiction]:
+        """Every task that has not succeeded although its run has, of all tenants."""
+        return [Contradiction(*row) for row in self._rows("list_contradictions")]
+
+    def assess_runs(self, run_ids: Collection[str]) -> list[Situation]:
+        """What the machines of these runs need to know about their tasks."""
+        return self._of(Situation, "assess_runs", run_ids)
 
     def last_seal(self) -> Seal | None:
         return self._one(Seal, "last_seal")
@@ -406,9 +427,6 @@ class Transaction(Reader):
         """(id, tenant) of runs that wait for allocated workers, or have lost some of them; the oldest first."""
         return self._rows("list_allocatable_runs", limit=limit)
 
-    def assess_runs(self, run_ids: Collection[str]) -> list[Situation]:
-        return self._of(Situation, "assess_runs", run_ids)
-
     def open_runs(self, run_ids: Collection[str], *, is_open: bool) -> None:
         """Let the tasks of these runs start, or keep them from it."""
         if run_ids:
@@ -474,8 +492,20 @@ class Transaction(Reader):
         return self._column_of("find_dependents", task_ids)
 
     def recount_dependencies(self, task_ids: Collection[str]) -> None:
-        """Count the open dependencies of these tasks again."""
+        """Count the open dependencies of these tasks again; of those that run, none is open."""
         self._rows_of("recount_dependencies", task_ids)
+
+    def restore(self, kind: Kind, ids: Collection[str]) -> None:
+        """Put rows back to where their audit trails end.
+
+        That is no move: the law is lifted for this one statement, which only the owner of the tables can do.
+        """
+        with self._lawless(kind):
+            self._rows_of(f"restore_{kind}s", ids)
+
+    @abstractmethod
+    def _lawless(self, kind: Kind) -> AbstractContextManager[None]:
+        """Without the triggers of a table, for this transaction and a while."""
 
     def assess_subtasks(self, parent_ids: Collection[str]) -> list[Subtasks]:
         return self._of(Subtasks, "assess_subtasks", parent_ids)
@@ -507,9 +537,14 @@ class Transaction(Reader):
         """Whether any worker has sent a heartbeat in this interval."""
         return bool(self._value("was_heard", after=self._from_instant(after), until=self._from_instant(until)))
 
-    def find_free_workers(self, tenant: str, limit: int, capabilities: Collection[str] = ()) -> list[str]:
-        """Workers with these capabilities that serve this tenant, may take tasks, hold none and are allocated to no run."""
-        return self._column("find_free_workers", tenant=tenant, limit=limit, needed=to_json(capabilities))
+    def find_free_workers(
+        self, tenant: str, limit: int, capabilities: Collection[str] = (), run_id: str | None = None
+    ) -> list[str]:
+        """Workers with these capabilities that serve this tenant, may take tasks, hold none and are allocated to no run.
+
+        For a run, those that work for another run only are left out.
+        """
+        return self._column("find_free_workers", tenant=tenant, limit=limit, needed=to_json(capabilities), run_id=run_id)
 
     def find_run_workers(self, run_ids: Collection[str]) -> list[str]:
         return self._column_of("find_run_workers", run_ids)

@@ -8,6 +8,9 @@ from msgspec import Struct
 
 from pointsman.kernel.machine import Machine
 
+WAITS = ("dependencies_met", "all_tasks_succeeded")
+"""Guards that the database checks itself: of a task, that its dependencies have succeeded; of a run, that its tasks have."""
+
 
 class StateRow(Struct, frozen=True):
     TABLE: ClassVar = "state"
@@ -50,7 +53,7 @@ def rule_rows(machine_id: int, machine: Machine) -> list[RuleRow]:
     for move in machine.transitions:
         target = machine.state(move.to_state)
         key = (move.from_state, move.to_state, move.trigger)
-        waits = any(guard.name == "dependencies_met" and not guard.negated for guard in move.guards)
+        waits = any(guard.name in WAITS and not guard.negated for guard in move.guards)
         rules[key] = RuleRow(
             machine_id,
             *key,

@@ -71,6 +71,7 @@ class Run(Entity, kw_only=True):
         "worker_count",
         "allocates",
         "has_checks",
+        "final_task",
         "max_retries",
         "policy",
         "payload",
@@ -85,6 +86,8 @@ class Run(Entity, kw_only=True):
     missing_tasks: int = 0
     """The number of tasks that were announced and are not created yet."""
     has_checks: bool = False
+    final_task: str | None = None
+    """The task that checks the run when all others have succeeded, as JSON; it is added then."""
     retry_count: int = 0
     max_retries: int = 0
     policy: str = "{}"
@@ -234,7 +237,7 @@ class TaskKey(Struct, frozen=True, kw_only=True):
 
 
 class Worker(Entity, kw_only=True):
-    FIXED = ("name", "lifecycle", "serves", "lease_seconds")
+    FIXED = ("name", "lifecycle", "serves", "max_concurrent_tasks", "lease_seconds", "only_run_id")
     name: str
     lifecycle: str
     serves: str = "[]"
@@ -250,8 +253,12 @@ class Worker(Entity, kw_only=True):
     """Its lease has expired, and its attempts have been declared lost."""
     run_id: str | None = None
     """The run to which the worker is allocated."""
+    only_run_id: str | None = None
+    """The only run that it works for; it is allocated to no other one."""
     drain_wanted: bool = False
     pause_wanted: bool = False
+    terminate_wanted: bool = False
+    """It ends its processes, and is terminated when they have ended or its lease has run out."""
     error: str | None = None
 
     @property
@@ -263,7 +270,7 @@ class Worker(Entity, kw_only=True):
         """The worker as a tenant may see it: only its owner learns what it does for other tenants."""
         if self.tenant == tenant:
             return self
-        hidden = dict.fromkeys(("reason", "actor", "metadata", "error", "run_id", "last_tenant"))
+        hidden = dict.fromkeys(("reason", "actor", "metadata", "error", "run_id", "only_run_id", "last_tenant"))
         return replace(self, serves=msgspec.json.encode([tenant]).decode(), **hidden)
 
 
@@ -469,6 +476,20 @@ class Situation(Struct, frozen=True, kw_only=True):
     """Some task has not succeeded."""
     moving: bool
     """Some task goes on without a person: it is claimable, running, or waiting for an instant."""
+
+
+class Contradiction(Struct, frozen=True):
+    """A task that has not succeeded although its run has, and what the audit trail of either ends with."""
+
+    run_id: str
+    run_state: str
+    task_id: str
+    task_name: str
+    task_state: str
+    run_trail: str | None
+    run_trail_outcome: str | None
+    task_trail: str | None
+    task_trail_outcome: str | None
 
 
 class Subtasks(Struct, frozen=True, kw_only=True):

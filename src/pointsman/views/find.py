@@ -1,12 +1,13 @@
-"""Which run or task a person means: by its id, the beginning or the end of it, by name, or as the latest one."""
+"""Which run, task, worker or tool a person means: by its id, the beginning or the end of it, by name, or as the latest one."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
 from pointsman.engine.engine import TenantEngine
-from pointsman.errors import NotFound, NothingYet, Problem, RequestInvalid, nearest
-from pointsman.store.rows import Run, Task
+from pointsman.errors import NotFound, NothingYet, Problem, RequestInvalid, nearest, suggest
+from pointsman.kernel.machine import Phase
+from pointsman.store.rows import Breaker, Run, Task, Worker
 
 LATEST = "latest"
 SHORTEST_PART = 4
@@ -52,6 +53,29 @@ async def find_task(engine: TenantEngine, run: Run, name: str) -> Task:
     raise _invalid(f"The run '{run.name}' ({short(run.id)}) has no task '{name}'. {hint}")
 
 
+async def find_worker(engine: TenantEngine, name: str) -> Worker:
+    """By name, by id or by a part of it. A name may be used again: then it means the worker that has not left."""
+    workers = await engine.list_workers()
+    found = [each for each in workers if name in (each.name, each.id)] or [each for each in workers if is_part(name, each.id)]
+    present = [each for each in found if each.phase != Phase.DONE] or found[-1:]
+    if len(present) == 1:
+        return present[0]
+    if present:
+        raise _ambiguous("worker", name, present)
+    names = {part: each for each in workers if each.phase != Phase.DONE for part in (each.name, short(each.id))}
+    meant = [f"{names[part].name} ({short(names[part].id)})" for part in nearest(name, names)]
+    hint = f"Did you mean {' or '.join(dict.fromkeys(meant))}?" if meant else "See: pointsman workers"
+    raise _invalid(f"There is no worker '{name}'. {hint}")
+
+
+async def find_tool(engine: TenantEngine, name: str) -> Breaker:
+    tools = {each.tool: each for each in await engine.list_breakers()}
+    if name in tools:
+        return tools[name]
+    known = suggest(name, tools) if tools else "Runs and workers declare the tools of the settings when they start."
+    raise _invalid(f"There is no tool '{name}' in this database. {known}")
+
+
 def is_part(name: str, identity: str) -> bool:
     """Whether `name` is the beginning or the end of an id; its prefix may be left out."""
     bare = identity.partition("_")[2]
@@ -75,7 +99,7 @@ async def _unknown_run(engine: TenantEngine, name: str) -> Exception:
     return _invalid(f"There is no run '{name}'.{few} {hint or f'The latest are: {latest}.'} See: pointsman status")
 
 
-def _ambiguous(what: str, name: str, found: Iterable[Run | Task]) -> RequestInvalid:
+def _ambiguous(what: str, name: str, found: Iterable[Run | Task | Worker]) -> RequestInvalid:
     some = _list_few(f"{each.id} ({each.name})" for each in found)
     return _invalid(f"'{name}' matches more than one {what}: {some}. Write more of the id.")
 

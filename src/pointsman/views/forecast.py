@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 
+from pointsman.engine.gates import read_approvals
 from pointsman.engine.machines import waits_in_queue
+from pointsman.engine.people import DECISIONS
 from pointsman.engine.policy import read_policy
-from pointsman.engine.tasks import attempts_used_up, may_run
+from pointsman.engine.tasks import attempts_used_up, has_retries_left, is_final, may_run
 from pointsman.kernel.machine import Outcome, Phase, Refusal, State
 from pointsman.kernel.step import Snapshot, step
 from pointsman.lifecycles.guards import Facts
@@ -42,9 +44,9 @@ class Forecast:
         """A person sends a signal to a task; whether the engine would accept it."""
         if signal == "cancel":
             return self._cancel(task)
-        if not self._takes(task, signal) or not self._send(task, signal):
+        if self._is_premature(task, signal) or not self._takes(task, signal) or not self._send(task, signal):
             return False
-        if self.run.phase is Phase.DONE and not self._reopen_run(task):
+        if self.run.phase is Phase.DONE and not self._reopen_run(task, signal):
             return False
         if self.run.phase is not Phase.DONE:
             self._tell_relatives(task, signal)
@@ -52,8 +54,19 @@ class Forecast:
         self._settle()
         return True
 
+    def _is_premature(self, task: Task, signal: str) -> bool:
+        """A task that waits for its subtasks has asked nothing, and has no result yet."""
+        if signal == "answer":
+            return task.question is None
+        return signal == "accept" and self._has_open_subtasks(task)
+
+    def _has_open_subtasks(self, task: Task) -> bool:
+        return any(self.state(each).outcome is not Outcome.SUCCESS for each in self._subtasks(task))
+
     def signal_run(self, signal: str) -> bool:
         """A person sends a signal to the run; whether the engine would accept it."""
+        if signal == "cancel" and self.run.phase is Phase.DONE and self._cancel_running():
+            return True
         if not self._send_run(signal):
             return False
         if signal == "retry":
@@ -68,15 +81,26 @@ class Forecast:
         return [task for task in self._records.tasks if task.phase == Phase.DONE and self.state(task).phase is not Phase.DONE]
 
     def _cancel(self, task: Task) -> bool:
-        if self._send(task, "cancel", retryable=False):
+        waits = may_run(task) and task.allocated
+        if not waits and self._send(task, "cancel", retryable=False):
             self._follow(task)
             self._settle()
             return True
         self.is_requested = may_run(task) and self._takes(task, "cancel")
         return self.is_requested
 
-    def _reopen_run(self, task: Task) -> bool:
-        """Another try of a task in a run that has ended is another try of the run."""
+    def _cancel_running(self) -> bool:
+        """A run that has ended cannot be canceled, but the tasks that still run can."""
+        canceled = False
+        for task in self._records.tasks:
+            if task.phase == Phase.ACTIVE and task.cancel_requested_at is None:
+                canceled |= self._cancel(task)
+        return canceled
+
+    def _reopen_run(self, task: Task, signal: str) -> bool:
+        """Another try of a task in a run that has ended is another try of the run. A decision is refused there."""
+        if signal in DECISIONS:
+            return False
         is_done = self.state(task).phase is Phase.DONE
         if is_done and task.outcome != Outcome.FAILURE:
             return True
@@ -86,20 +110,24 @@ class Forecast:
         return any(self._takes(task, signal) and self._send(task, signal) for signal in ("retry", "reset", "resume"))
 
     def _tell_relatives(self, task: Task, signal: str) -> None:
-        """Skipping a task skips its subtasks; another try of a subtask is another try of the tasks above it."""
+        """Skipping a task skips its subtasks; another try of a task is another try of what failed with it."""
         if task.has_subtasks and self.state(task).outcome is Outcome.SUCCESS:
             for subtask in self._subtasks(task):
                 if self.state(subtask).outcome is not Outcome.SUCCESS and self._send(subtask, signal):
                     self._tell_relatives(subtask, signal)
+        if self.state(task).phase is not Phase.DONE:
+            self._retry_dependents(task)
         parent = self._tasks.get(task.parent_task_id or "")
         while parent is not None:
-            if parent.outcome == Outcome.FAILURE and self._failed_with_subtask(parent):
+            if parent.outcome == Outcome.FAILURE and self._records.was_told(parent, "child_failed"):
                 self._try_again(parent)
             parent = self._tasks.get(parent.parent_task_id or "")
 
-    def _failed_with_subtask(self, task: Task) -> bool:
-        moves = self._records.machine(task).transitions
-        return any(move.signal == "child_failed" and move.trigger == task.trigger for move in moves)
+    def _retry_dependents(self, task: Task) -> None:
+        for dependent in self._dependents(task):
+            if dependent.outcome == Outcome.FAILURE and self._records.was_told(dependent, "dependency_failed"):
+                self._try_again(dependent)
+                self._retry_dependents(dependent)
 
     def _follow(self, task: Task) -> None:
         """What the end of a task, or its return to the beginning, means for others."""
@@ -116,9 +144,11 @@ class Forecast:
         if parent := self._tasks.get(task.parent_task_id or ""):
             self._tell_parent(parent)
 
-    def _make_ready(self, task: Task) -> None:
-        waits = self._open_dependencies(task) and not waits_in_queue(self._records.machine(task))
-        if not waits and read_policy(self._records.run.policy).autostart and self._takes(task, "ready"):
+    def _make_ready(self, task: Task, *, follows: bool = False) -> None:
+        queues_up = waits_in_queue(self._records.machine(task))
+        waits = self._open_dependencies(task) and not queues_up
+        starts_itself = read_policy(self._records.run.policy).autostart or (follows and not queues_up)
+        if not waits and starts_itself and self._takes(task, "ready"):
             self._send(task, "ready")
 
     def _stop_doomed(self, task: Task) -> None:
@@ -133,7 +163,7 @@ class Forecast:
         for dependent in self._dependents(task):
             self._met[dependent.id] = self._met.get(dependent.id, 0) + 1
             if self.state(dependent).phase is not Phase.DONE:
-                self._make_ready(dependent)
+                self._make_ready(dependent, follows=True)
 
     def _tell_dependents(self, task: Task) -> None:
         failed = self.state(task).outcome is Outcome.FAILURE
@@ -172,11 +202,21 @@ class Forecast:
         elif done and not has_failed and all(state.phase is Phase.DONE for _, state in states):
             self._end_run("fail")
         elif all(state.outcome is Outcome.SUCCESS for _, state in states):
-            self._end_run("complete")
+            self._complete_run()
         elif not is_moving:
             self._end_run("wait")
         elif self.run.phase is Phase.HELD:
             self._send_run("proceed")
+
+    def _complete_run(self) -> None:
+        """Final checks take time, and a run without any passes them at once."""
+        if not self._takes_run("checks_passed") or self._takes_run("complete"):
+            self._end_run("complete")
+        if not self._records.run.has_checks and self._takes_run("checks_passed"):
+            self._send_run("checks_passed")
+
+    def _takes_run(self, signal: str) -> bool:
+        return bool(self._records.machine(self._records.run).moves(self.run.name, signal))
 
     def _end_run(self, signal: str) -> None:
         if self.run.phase is Phase.QUEUED and not self._records.run.allocates:
@@ -228,14 +268,15 @@ class Forecast:
             dependencies_met=not self._open_dependencies(task),
             due=task.available_at is None or task.available_at <= self._now,
             is_gate=task.is_gate,
-            top_level=task.parent_task_id is None,
+            top_level=task.parent_task_id is None and not is_final(self._records.run, task),
             has_checks=task.has_checks,
             has_session=task.session_id is not None,
-            open_subtasks=any(self.state(each).outcome is not Outcome.SUCCESS for each in self._subtasks(task)),
+            open_subtasks=self._has_open_subtasks(task),
             review_wanted=task.review_wanted,
             process_ended=not may_run(task),
+            quorum_reached=not task.is_gate or len(read_approvals(task).approved_by) + 1 >= read_policy(task.policy).quorum,
             lease_expired=task.lease_expired,
-            retries_left=not used_up and task.retry_count < task.max_retries,
+            retries_left=has_retries_left(self._records.machine(task), task),
             attempts_left=not used_up,
             reclaims_left=not used_up and task.reclaim_count < task.max_reclaims,
             retryable=retryable,

@@ -10,6 +10,9 @@ from pointsman.engine.engine import TenantEngine
 from pointsman.kernel.machine import Machine, Outcome, Phase, State
 from pointsman.store.rows import Transition
 
+SKIP = "skip"
+CHILD_FAILED = "child_failed"
+
 
 @dataclass(slots=True)
 class Line:
@@ -19,6 +22,8 @@ class Line:
     name: str
     state: State
     since: datetime
+    key: str = ""
+    """How it is counted."""
     attempts: int = 0
     took: float | None = None
     """The seconds that the attempt took which has just ended."""
@@ -35,6 +40,8 @@ class Change:
     """None for a transition of the run itself."""
     state: State
     machine: str
+    is_needless: bool = False
+    """A worker found that the task need not run: it never began any work."""
 
 
 @dataclass(slots=True)
@@ -44,11 +51,12 @@ class Progress:
     engine: TenantEngine
     run_id: str
     run_state: State | None = None
+    started_at: datetime | None = None
+    """When the run first started."""
     lines: dict[str, Line] = field(default_factory=dict)
     counts: Counter[str] = field(default_factory=Counter)
     """How many tasks there are in each phase, or with each outcome if they are done."""
     active: dict[str, Line] = field(default_factory=dict)
-    failed: dict[str, Line] = field(default_factory=dict)
     _names: dict[str, tuple[str, int]] = field(default_factory=dict)
 
     async def take(self, transition: Transition) -> Change | None:
@@ -57,6 +65,8 @@ class Progress:
         state = machine.state(transition.to_state)
         if transition.kind == "run":
             self.run_state = state
+            if state.phase is Phase.ACTIVE:
+                self.started_at = self.started_at or transition.at
             return Change(transition, None, state, machine.name)
         if transition.kind != "task":
             return None
@@ -65,11 +75,12 @@ class Progress:
             name, position = await self._find_name(transition.entity_id)
             line = self.lines[transition.entity_id] = Line(transition.entity_id, name, state, transition.at, position=position)
         else:
-            self.counts[_key(line.state)] -= 1
-        self._move(line, transition, machine, state)
-        return Change(transition, line, state, machine.name)
+            self.counts[line.key] -= 1
+        was_active = self._move(line, transition, machine, state)
+        return Change(transition, line, state, machine.name, is_needless=was_active and transition.trigger == SKIP)
 
-    def _move(self, line: Line, transition: Transition, machine: Machine, state: State) -> None:
+    def _move(self, line: Line, transition: Transition, machine: Machine, state: State) -> bool:
+        """Whether an attempt held it before."""
         was_active = transition.from_state is not None and machine.state(transition.from_state).phase is Phase.ACTIVE
         is_active = state.phase is Phase.ACTIVE
         if is_active and (not was_active or transition.from_state == transition.to_state):
@@ -77,10 +88,10 @@ class Progress:
         line.took = (transition.at - line.since).total_seconds() if was_active and not is_active else None
         if is_active != was_active or transition.from_state == transition.to_state:
             line.since = transition.at
-        line.state, line.reason = state, _reason(transition)
-        self.counts[_key(state)] += 1
+        line.state, line.key, line.reason = state, _key(machine, transition, state), _reason(transition)
+        self.counts[line.key] += 1
         _put(self.active, transition.entity_id, line, wanted=is_active)
-        _put(self.failed, transition.entity_id, line, wanted=state.outcome is Outcome.FAILURE)
+        return was_active
 
     @property
     def total(self) -> int:
@@ -88,7 +99,11 @@ class Progress:
 
     @property
     def done(self) -> int:
-        return sum(self.counts[outcome.value] for outcome in Outcome)
+        """Succeeded or skipped."""
+        return self.count(Outcome.SUCCESS)
+
+    def count(self, key: Phase | Outcome) -> int:
+        return self.counts[key.value]
 
     async def _find_name(self, task_id: str) -> tuple[str, int]:
         """Names are read all at once, since many tasks are added together."""
@@ -104,7 +119,11 @@ def _put(lines: dict[str, Line], task_id: str, line: Line, *, wanted: bool) -> N
         lines.pop(task_id, None)
 
 
-def _key(state: State) -> str:
+def _key(machine: Machine, transition: Transition, state: State) -> str:
+    """How a task is counted: by its outcome or its phase; one that failed because a subtask did is only not done."""
+    moves = machine.transitions if state.outcome is Outcome.FAILURE else ()
+    if any(move.signal == CHILD_FAILED and move.trigger == transition.trigger for move in moves):
+        return Phase.HELD.value
     return state.outcome.value if state.outcome else state.phase.value
 
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, TypeVar
 
+import msgspec
+
 from pointsman.engine.engine import TenantEngine
+from pointsman.flows.results import describe_job
 from pointsman.kernel.machine import Outcome, Phase
 from pointsman.store.rows import Run, Task, WaitingTask
 from pointsman.views import steps
-from pointsman.views.sources import Fleet, RunRecords, load_fleet, load_machines, load_run
+from pointsman.views.sources import NOT_BOUND, Fleet, RunRecords, load_fleet, load_machines, load_run
 from pointsman.views.values import (
     NextStep,
     RunListing,
@@ -29,25 +32,39 @@ from pointsman.views.waiting import explain_run, explain_task
 
 ENGINE = "engine"
 SKIP = "skip"
-QUIET = ("cancel", "dependency", "retry_delay", "run_ended", "run_held", "run_paused", "slots_busy", "subtasks")
+QUIET = ("cancel", "claim", "dependency", "retry_delay", "run_ended", "run_held", "run_paused", "slots_busy", "subtasks")
 """Reasons that pass by themselves, or that are said of the run."""
 Nested = TypeVar("Nested", Task, TaskView)
 
 
-async def list_runs(engine: TenantEngine, limit: int) -> list[RunListing]:
-    """The latest runs, with their tasks counted. Two queries."""
+async def list_runs(
+    engine: TenantEngine, limit: int, now: datetime, dead: Collection[str] = (), bound: Mapping[str, str] = NOT_BOUND
+) -> list[RunListing]:
+    """The latest runs, with their tasks counted; `dead` and `bound` as in `load_fleet`."""
     runs = await engine.list_runs(limit=limit)
     counts: dict[str, Counter[str]] = {run.id: Counter() for run in runs}
-    for run_id, phase, outcome, number in await engine.count_tasks(list(counts)) if runs else ():
+    moved: dict[str, datetime] = {}
+    for run_id, phase, outcome, number, moved_at in await engine.count_tasks(list(counts)) if runs else ():
         counts[run_id].update({"total": number, phase: number} | ({outcome: number} if outcome else {}))
+        moved[run_id] = max(moved.get(run_id, moved_at), moved_at)
+    fleet, machines = await load_fleet(engine, now, dead, bound), await load_machines(engine, runs)
     names = ("total", *(phase.value for phase in Phase), *(outcome.value for outcome in Outcome))
-    return [RunListing(**_run_fields(run), tasks={name: counts[run.id][name] for name in names}) for run in runs]
+    return [
+        RunListing(
+            **_run_fields(run),
+            waiting=explain_run(RunRecords(run, (), machines, moved_at=moved.get(run.id)), fleet),
+            tasks={name: counts[run.id][name] for name in names},
+        )
+        for run in runs
+    ]
 
 
-async def view_run(engine: TenantEngine, run_id: str, now: datetime, dead: Collection[str] = ()) -> RunView:
-    """One run with everything that can be said of it; `dead` are workers that are known to have died."""
+async def view_run(
+    engine: TenantEngine, run_id: str, now: datetime, dead: Collection[str] = (), bound: Mapping[str, str] = NOT_BOUND
+) -> RunView:
+    """One run with everything that can be said of it; `dead` and `bound` as in `load_fleet`."""
     records = await load_run(engine, await engine.get_run(run_id))
-    return make_run_view(records, await load_fleet(engine, now, dead))
+    return make_run_view(records, await load_fleet(engine, now, dead, bound))
 
 
 def make_run_view(records: RunRecords, fleet: Fleet) -> RunView:
@@ -57,7 +74,16 @@ def make_run_view(records: RunRecords, fleet: Fleet) -> RunView:
     obstacle = steps.find_obstacle(records, fleet.now)
     return RunView(
         **_run_fields(run),
-        tasks=tuple(make_task_view(task, why) for task, why in zip(records.tasks, waiting, strict=True)),
+        tasks=tuple(
+            make_task_view(
+                task,
+                why,
+                took_seconds=_sum_attempts(task, records, fleet),
+                failed_with_subtask=_failed_with_subtask(task, records),
+            )
+            for task, why in zip(records.tasks, waiting, strict=True)
+        ),
+        task_description=describe_job(msgspec.json.decode(run.payload)),
         attended=bool(fleet.living(run.id)),
         waiting=explain_run(records, fleet),
         obstacle=obstacle,
@@ -66,7 +92,35 @@ def make_run_view(records: RunRecords, fleet: Fleet) -> RunView:
     )
 
 
-def make_task_view(task: Task, waiting: Waiting | None = None) -> TaskView:
+def _sum_attempts(task: Task, records: RunRecords, fleet: Fleet) -> float | None:
+    """How long its attempts ran; None where none did."""
+    periods = list(records.attempts.get(task.id, ()))
+    if task.current_attempt is not None and task.attempt_started_at:
+        periods.append((task.attempt_started_at, max(fleet.last_seen(task), task.attempt_started_at)))
+    if _is_needless(task):
+        periods.pop()
+    return sum((end - start).total_seconds() for start, end in periods) if periods else None
+
+
+def _failed_with_subtask(task: Task, records: RunRecords) -> bool:
+    subtasks = records.subtasks.get(task.id, ())
+    has_failed = any(subtask.critical and subtask.outcome == Outcome.FAILURE for subtask in subtasks)
+    return has_failed and task.outcome == Outcome.FAILURE and records.was_told(task, "child_failed")
+
+
+def _is_needless(task: Task) -> bool:
+    """Its last attempt did no work: the worker found that a condition excludes the task."""
+    return task.trigger == SKIP and task.actor == task.attempt_worker_id
+
+
+def make_task_view(
+    task: Task,
+    waiting: Waiting | None = None,
+    *,
+    took_seconds: float | None = None,
+    failed_with_subtask: bool = False,
+) -> TaskView:
+    output, is_reviewed = read_output(task), waiting is not None and waiting.kind == "review"
     return TaskView(
         **entity_fields(task, task.name),
         run_id=task.run_id,
@@ -76,14 +130,18 @@ def make_task_view(task: Task, waiting: Waiting | None = None) -> TaskView:
         critical=task.critical,
         skipped=task.trigger == SKIP,
         given_up=task.trigger == SKIP and task.actor == ENGINE,
-        attempts=task.epoch,
+        failed_with_subtask=failed_with_subtask,
+        attempts=task.epoch - _is_needless(task),
+        took_seconds=took_seconds,
         retry_count=task.retry_count,
         max_retries=task.max_retries,
         worker_id=task.worker_id,
         exit_code=task.attempt_exit_code,
         log_path=task.attempt_log_path,
         error=read_error(task.error),
-        outputs=read_output(task).get("outputs"),
+        outputs=output.get("outputs"),
+        tail=output.get("tail") if is_reviewed else None,
+        diff=output.get("diff") if is_reviewed else None,
         cost_usd=task.cost_usd,
         waiting=waiting,
     )
@@ -106,20 +164,32 @@ def make_run_summary(run: Run) -> RunSummary:
 
 
 async def list_steps(engine: TenantEngine, run_id: str, task_id: str | None, now: datetime) -> list[NextStep]:
-    """What can be done about one task; or about the run as a whole, or else by canceling tasks that are running."""
+    """What can be done about one task, or about the run as a whole."""
     records = await load_run(engine, await engine.get_run(run_id))
     obstacle = steps.find_obstacle(records, now)
-    task = next((each for each in records.tasks if each.id == task_id), None)
-    found = list(steps.steps_of_task(task, records, now) if task else steps.steps_of_run(records, now))
-    if not task and not any(step.operation == "cancel" for step in found):
-        active = [each for each in records.tasks if each.phase == Phase.ACTIVE]
-        of_tasks = (step for each in active[: steps.MOST_TASKS] for step in steps.steps_of_task(each, records, now))
-        found += [step for step in of_tasks if step.operation == "cancel"]
+    task = _find(records.tasks, task_id)
+    found = steps.steps_of_task(task, records, now) if task else steps.steps_of_run(records, now)
     return [step for step in found if not obstacle or step.operation not in steps.MENDING]
 
 
+async def foresee_failure(engine: TenantEngine, run_id: str, task_id: str | None, signal: str, now: datetime) -> str | None:
+    """Why a run that has ended would fail again if a person sent this signal to it or to a task; None where it may succeed."""
+    records = await load_run(engine, await engine.get_run(run_id))
+    return steps.foresee_failure(records, signal, _find(records.tasks, task_id), now)
+
+
+def _find(tasks: Sequence[Task], task_id: str | None) -> Task | None:
+    return next((task for task in tasks if task.id == task_id), None)
+
+
 async def list_waiting(
-    engine: TenantEngine, now: datetime, dead: Collection[str] = (), *, run_id: str | None = None, limit: int = 100
+    engine: TenantEngine,
+    now: datetime,
+    dead: Collection[str] = (),
+    bound: Mapping[str, str] = NOT_BOUND,
+    *,
+    run_id: str | None = None,
+    limit: int = 100,
 ) -> list[RunWaiting]:
     """What keeps runs waiting, or only one of them, and what would not pass by itself.
 
@@ -129,7 +199,7 @@ async def list_waiting(
     runs = await engine.find_runs(sorted({task.run_id for task in waiting} | ({run_id} if run_id else set())))
     if not runs:
         return []
-    fleet = await load_fleet(engine, now, dead)
+    fleet = await load_fleet(engine, now, dead, bound)
     machines = await load_machines(engine, (*runs, *waiting))
     return [_explain_run(run, [task for task in waiting if task.run_id == run.id], machines, fleet) for run in runs]
 
@@ -161,6 +231,7 @@ def _run_fields(run: Run) -> dict[str, Any]:
         **entity_fields(run, run.name),
         "lifecycle": run.lifecycle,
         "error": read_error(run.error),
+        "output": None if run.output is None else msgspec.json.decode(run.output),
         "retry_count": run.retry_count,
         "budget_usd": run.budget_usd,
         "spent_usd": run.spent_usd,

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from typing import TypeAlias
 
 import msgspec
 
@@ -13,6 +14,9 @@ from pointsman.engine.engine import TenantEngine
 from pointsman.engine.workers import AVAILABLE, capabilities
 from pointsman.kernel.machine import Machine, Outcome, Phase
 from pointsman.store.rows import Breaker, Entity, Lane, Run, Task, Worker
+
+Period: TypeAlias = tuple[datetime, datetime]
+NOT_BOUND: Mapping[str, str] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +30,10 @@ class RunRecords:
     """By task: the tasks that it depends on."""
     dependents: Mapping[str, Sequence[str]] = field(default_factory=dict)
     subtasks: Mapping[str, Sequence[Task]] = field(default_factory=dict)
+    attempts: Mapping[str, Sequence[Period]] = field(default_factory=dict)
+    """By task: when its attempts ran that have ended."""
+    moved_at: datetime | None = None
+    """When one of its tasks moved last, where the tasks themselves were not read."""
 
     def machine(self, entity: Entity) -> Machine:
         return self.machines[entity.machine_id]
@@ -33,6 +41,10 @@ class RunRecords:
     def takes(self, entity: Entity, signal: str) -> bool:
         """Whether the machine has a transition for this signal here, whatever its guards say."""
         return bool(self.machine(entity).moves(entity.state, signal))
+
+    def was_told(self, task: Task, signal: str) -> bool:
+        """Whether this signal was the last one that moved it."""
+        return any(move.signal == signal and move.trigger == task.trigger for move in self.machine(task).transitions)
 
     def blockers(self) -> dict[str, list[str]]:
         """By task: the names of the tasks that it still waits for."""
@@ -45,6 +57,10 @@ class Fleet:
     """Workers, what they hold, and the tools and capabilities that tasks ask for."""
 
     workers: Mapping[str, Worker]
+    dead: Collection[str]
+    """Workers that are known to have died, although their leases may last."""
+    bound: Mapping[str, str]
+    """By worker that serves only one run: that run."""
     alive: Sequence[Worker]
     abilities: Mapping[str, frozenset[str]]
     """By worker that is alive: its capabilities."""
@@ -61,10 +77,17 @@ class Fleet:
 
     def living(self, run_id: str) -> list[Worker]:
         """Workers that are alive and may run tasks of this run."""
-        return [worker for worker in self.alive if worker.run_id in (None, run_id)]
+        mine = (None, run_id)
+        return [each for each in self.alive if each.run_id in mine and self.bound.get(each.id) in mine]
 
     def is_alive(self, worker_id: str) -> bool:
         return worker_id in self.abilities
+
+    def last_seen(self, task: Task) -> datetime:
+        """When an attempt that holds a task was last known to run: now, unless its worker is lost."""
+        worker = self.workers.get(task.attempt_worker_id or "")
+        is_lost = worker is not None and (task.lease_expired or not self.is_alive(worker.id))
+        return worker.heartbeat_at if worker and is_lost else self.now
 
     def breaker_of(self, task: Task) -> Breaker | None:
         lane = self.lanes.get(task.lane_id)
@@ -94,8 +117,11 @@ async def load_run(engine: TenantEngine, run: Run) -> RunRecords:
     for task in tasks:
         if task.parent_task_id:
             subtasks.setdefault(task.parent_task_id, []).append(task)
+    attempts: dict[str, list[Period]] = {}
+    for task_id, started_at, ended_at in await engine.list_attempt_times(run.id):
+        attempts.setdefault(task_id, []).append((started_at, ended_at))
     machines = await load_machines(engine, (run, *tasks))
-    return RunRecords(run, tasks, machines, dependencies, dependents, subtasks)
+    return RunRecords(run, tasks, machines, dependencies, dependents, subtasks, attempts)
 
 
 async def load_machines(engine: TenantEngine, entities: Iterable[Entity]) -> dict[int, Machine]:
@@ -104,8 +130,10 @@ async def load_machines(engine: TenantEngine, entities: Iterable[Entity]) -> dic
     }
 
 
-async def load_fleet(engine: TenantEngine, now: datetime, dead: Collection[str] = ()) -> Fleet:
-    """`dead` workers are known to have died, although their leases may last."""
+async def load_fleet(
+    engine: TenantEngine, now: datetime, dead: Collection[str] = (), bound: Mapping[str, str] = NOT_BOUND
+) -> Fleet:
+    """`dead` workers are known to have died, although their leases may last; `bound` ones serve only one run."""
     workers = await engine.list_workers()
     held = await engine.list_held_tasks()
     lanes = {lane.id: lane for lane in await engine.list_lanes()}
@@ -114,6 +142,8 @@ async def load_fleet(engine: TenantEngine, now: datetime, dead: Collection[str] 
     at_work = [task for task in held if not task.lease_expired]
     return Fleet(
         workers={worker.id: worker for worker in workers},
+        dead=dead,
+        bound=bound,
         alive=alive,
         abilities={worker.id: frozenset(capabilities(worker)) for worker in alive},
         held=held,

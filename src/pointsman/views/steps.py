@@ -6,11 +6,14 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 
 from pointsman.engine import budgets
+from pointsman.engine.gates import GATE_SIGNALS, PASSING, find_excluded, read_approvals
 from pointsman.engine.people import PEOPLE
 from pointsman.engine.policy import read_policy
+from pointsman.engine.work import ENGINE
 from pointsman.kernel.grammar import format_duration
 from pointsman.kernel.machine import Kind, Outcome, Phase, State
-from pointsman.store.rows import Run, Task
+from pointsman.store.rows import ZERO_USD, Run, Task
+from pointsman.views.find import short
 from pointsman.views.forecast import Forecast
 from pointsman.views.sources import Fleet, RunRecords
 from pointsman.views.values import NextStep, Waiting
@@ -48,9 +51,10 @@ def steps_of_run(records: RunRecords, now: datetime) -> Iterator[NextStep]:
     run = records.run
     for signal in PEOPLE[Kind.RUN]:
         forecast = Forecast(records, now)
-        if not records.takes(run, signal) or not forecast.signal_run(signal):
+        may_be_taken = records.takes(run, signal) or signal == "cancel"
+        if not may_be_taken or not forecast.signal_run(signal):
             continue
-        if signal != "retry" or (_leads_on(forecast.run) and not any(map(_is_broke, forecast.reopened()))):
+        if signal != "retry" or (_leads_on(forecast.run) and not any(_is_broke(task, run) for task in forecast.reopened())):
             effect = _describe_run_step(signal, forecast, run)
             yield NextStep(operation=signal, target=run.id, effect=effect, run_state=forecast.run.name)
 
@@ -61,8 +65,10 @@ def steps_of_task(task: Task, records: RunRecords, now: datetime) -> Iterator[Ne
         forecast = Forecast(records, now)
         if not records.takes(task, signal) or not forecast.signal_task(task, signal):
             continue
-        if signal in MENDING and signal != "skip" and _is_broke(task):
+        if signal in MENDING and signal != "skip" and _is_broke(task, records.run):
             continue
+        if signal == "resume" and task.session_id is None and records.takes(task, "retry"):
+            continue  # without a session to continue, it is a retry
         if signal in ("cancel", "reject") or _leads_on(forecast.run):
             yield NextStep(
                 operation=signal,
@@ -70,7 +76,17 @@ def steps_of_task(task: Task, records: RunRecords, now: datetime) -> Iterator[Ne
                 effect=_describe_task_step(signal, task, forecast, records.run),
                 run_state=forecast.run.name,
                 task_state=forecast.state(task).name,
+                by=read_policy(task.policy).approvers if signal in GATE_SIGNALS else (),
+                not_by=tuple(_find_excluded(task, records.run, signal)),
             )
+
+
+def _find_excluded(task: Task, run: Run, signal: str) -> Iterator[str]:
+    """Who may not send a signal to a gate, of those whom it does not leave out by name."""
+    if signal == "approve":
+        yield from read_approvals(task).approved_by
+    if signal in PASSING and (submitter := find_excluded(task, run)):
+        yield submitter
 
 
 def find_obstacle(records: RunRecords, now: datetime) -> str | None:
@@ -88,25 +104,68 @@ def find_obstacle(records: RunRecords, now: datetime) -> str | None:
             return f"{lost.name} has no money left. Raise `budget_usd` in the flow, and run it again."
         return f"{run.name} cannot succeed without {lost.name}, and {lost.state} is final. Run the flow again."
     if budgets.is_spent(run):
-        return f"{run.name} has no money left. Raise `budget_usd` in the flow, and run it again."
+        return _explain_poverty(records)
     if run.outcome == Outcome.FAILURE and not any(_mending_steps(records, now)):
         return f"{run.state} is final. Run the flow again."
     return None
 
 
+def _explain_poverty(records: RunRecords) -> str:
+    run = records.run
+    command = f"`pointsman budget set {short(run.id)} {_find_sufficient_budget(records)}`"
+    if run.phase != Phase.DONE:
+        way = f"Raise its budget, for example: {command}."
+    elif records.takes(run, "retry"):
+        way = f"Raise its budget, for example: {command}, and retry it."
+    else:
+        way = "Raise `budget_usd` in the flow, and run it again."
+    return f"{run.name} has no money left. {way}"
+
+
+def _find_sufficient_budget(records: RunRecords) -> int:
+    """The smallest whole amount that leaves something, and that covers any one of the tasks that have not succeeded."""
+    run = records.run
+    open_tasks = [task for task in records.tasks if task.outcome != Outcome.SUCCESS]
+    wanted = max((task.budget_usd - task.cost_usd for task in open_tasks if task.budget_usd is not None), default=ZERO_USD)
+    return int(run.spent_usd + run.promised_usd + max(wanted, ZERO_USD)) + 1
+
+
+def foresee_failure(records: RunRecords, signal: str, task: Task | None, now: datetime) -> str | None:
+    """Why a run that has ended would fail again, although its machine takes this signal; None where it may succeed.
+
+    One task may be skipped after the other, so only the last skip has to lead on.
+    """
+    if signal not in MENDING or records.run.phase != Phase.DONE or not records.takes(task or records.run, signal):
+        return None
+    if obstacle := find_obstacle(records, now):
+        return obstacle
+    steps = steps_of_task(task, records, now) if task else steps_of_run(records, now)
+    if signal == "skip" or any(step.operation == signal for step in steps):
+        return None
+    broke = next((each for each in ((task,) if task else records.tasks) if _is_broke(each, records.run)), None)
+    return f"{broke.name} has no money left, so it would fail again." if broke else "The run would fail again."
+
+
 def find_lost(records: RunRecords) -> Task | None:
-    """A task that the run cannot succeed without, and that nothing can bring to success."""
-    failed = (task for task in records.tasks if task.critical and task.outcome in (Outcome.FAILURE, Outcome.CANCELED))
-    return next((task for task in failed if not _can_be_mended(task, records)), None)
+    """A task that the run cannot succeed without, and that nothing can bring to success.
+
+    One that failed comes before those that were canceled, perhaps because of it.
+    """
+    for outcome in (Outcome.FAILURE, Outcome.CANCELED):
+        for task in records.tasks:
+            counts = task.critical or outcome is Outcome.FAILURE  # one that is not critical would have been skipped
+            if counts and task.outcome == outcome and not _can_be_mended(task, records):
+                return task
+    return None
 
 
 def _can_be_mended(task: Task, records: RunRecords) -> bool:
-    return any(records.takes(task, signal) for signal in (("skip",) if _is_broke(task) else MENDING))
+    return any(records.takes(task, signal) for signal in (("skip",) if _is_broke(task, records.run) else MENDING))
 
 
-def _is_broke(task: Task) -> bool:
-    """A task that has spent its budget would start without money, so it can only be skipped."""
-    return task.trigger == OVERSPEND
+def _is_broke(task: Task, run: Run) -> bool:
+    """A task that would start without money can only be skipped, unless its run gets more. A worker knows limits of its own."""
+    return task.trigger == OVERSPEND and (task.actor != ENGINE or budgets.can_never_fit(run, task))
 
 
 def _mending_steps(records: RunRecords, now: datetime) -> Iterator[NextStep]:
@@ -128,15 +187,18 @@ def worker_steps(records: RunRecords, fleet: Fleet, waiting: Sequence[Waiting | 
     if run.phase == Phase.DONE:
         return
     lacking = [task for task, why in zip(records.tasks, waiting, strict=True) if why and why.kind == "capability"]
-    missing = tuple(sorted({word for task in lacking for word in fleet.needs_of(task)}))
+    allocating = run.allocates and run.phase == Phase.QUEUED
+    of_run = read_policy(run.policy).capabilities if allocating else ()
+    missing = tuple(sorted({*of_run, *(word for task in lacking for word in fleet.needs_of(task))}))
     attended = bool(fleet.living(run.id))
     resumed = Forecast(records, fleet.now)
     if resumed.signal_run("resume"):
         effect = f"{_describe_run(resumed.run, run)}, and its tasks run here"
         yield _work_step("resume", run.id, effect, resumed.run.name, missing)
-    elif run.allocates and run.phase == Phase.QUEUED and run.worker_count > 1:
+    elif allocating and run.worker_count > 1:
         effect = f"starts one of the {run.worker_count} workers that the run waits for"
-        yield _work_step("serve", "", effect, run.state, tuple(read_policy(run.policy).capabilities))
+        yield _work_step("serve", "", effect, run.state, missing)
+        return
     elif not attended and _has_work(records):
         yield _work_step("work", run.id, "runs its tasks here", run.state, missing)
     if missing and attended:
@@ -171,6 +233,8 @@ def _describe_run_step(signal: str, forecast: Forecast, run: Run) -> str:
             return f"queues {', '.join(names[:MOST_NAMES])}{more} again; {_describe_run(forecast.run, run)}"
         case "pause":
             return f"starts no further task; {_describe_run(forecast.run, run)}"
+        case "cancel" if run.phase == Phase.DONE:
+            return "ends the tasks that still run"
         case "cancel":
             return f"ends the run as {forecast.run.name}"
         case _:
@@ -181,6 +245,9 @@ def _describe_task_step(signal: str, task: Task, forecast: Forecast, run: Run) -
     if forecast.is_requested:
         return f"asks the worker of {task.name} to stop it"
     state = forecast.state(task)
+    if state.name == task.state:
+        missing = read_policy(task.policy).quorum - len(read_approvals(task).approved_by) - 1
+        return f"counts as one approval of {task.name}; {missing} more needed"
     if state.outcome is Outcome.SUCCESS:
         what = f"skips {task.name}" if signal == "skip" else f"completes {task.name}"
     elif state.outcome is Outcome.CANCELED:
@@ -188,7 +255,8 @@ def _describe_task_step(signal: str, task: Task, forecast: Forecast, run: Run) -
     elif state.outcome is Outcome.FAILURE:
         what = f"fails {task.name}"
     else:
-        what = f"queues {task.name} again" if state.phase is Phase.QUEUED else f"puts {task.name} back to {state.name}"
+        again = " again" if task.epoch else ""
+        what = f"queues {task.name}{again}" if state.phase is Phase.QUEUED else f"puts {task.name} back to {state.name}"
     return f"{what}; {_describe_run(forecast.run, run)}"
 
 

@@ -13,14 +13,17 @@ from msgspec import Struct
 from pointsman.store.rows import ZERO_USD, Entity, Task
 
 WaitingKind = Literal[
+    "allocation",
     "answer",
     "approval",
     "budget",
     "cancel",
     "capability",
     "circuit_open",
+    "claim",
     "dependency",
     "final_checks",
+    "interrupted",
     "lost_worker",
     "missing_tasks",
     "no_worker",
@@ -33,6 +36,7 @@ WaitingKind = Literal[
     "slots_busy",
     "start",
     "subtasks",
+    "suspended",
     "tool_limit",
 ]
 
@@ -60,6 +64,10 @@ class NextStep(Struct, frozen=True, kw_only=True):
     """The state of the task right afterwards, for a step about a task."""
     capabilities: tuple[str, ...] = ()
     """For `work` and `serve`: what the worker must be able to do."""
+    by: tuple[str, ...] = ()
+    """Who may take it; anybody, if empty."""
+    not_by: tuple[str, ...] = ()
+    """Who may not take it: they have approved already, or submitted the run."""
 
 
 class EntityView(Struct, frozen=True, kw_only=True):
@@ -73,12 +81,6 @@ class EntityView(Struct, frozen=True, kw_only=True):
     started_at: datetime | None
     completed_at: datetime | None
 
-    def elapsed_seconds(self, now: datetime) -> float | None:
-        """How long it has taken so far, or took; None before its start."""
-        if self.started_at is None:
-            return None
-        return ((self.completed_at or now) - self.started_at).total_seconds()
-
 
 class TaskView(EntityView, frozen=True, kw_only=True):
     run_id: str
@@ -89,7 +91,12 @@ class TaskView(EntityView, frozen=True, kw_only=True):
     skipped: bool
     given_up: bool
     """It failed and is not critical, so the engine skipped it."""
+    failed_with_subtask: bool
+    """It failed because a subtask did, so the failure counts there."""
     attempts: int
+    """How often its work was started; 0 where its worker only found that it need not run."""
+    took_seconds: float | None
+    """How long its attempts ran, all together, with their checks; not how long it waited before, between or after them."""
     retry_count: int
     max_retries: int
     worker_id: str | None
@@ -97,6 +104,10 @@ class TaskView(EntityView, frozen=True, kw_only=True):
     log_path: str | None
     error: str | None
     outputs: Any
+    tail: str | None
+    """While it waits for a review: the end of what it wrote."""
+    diff: str | None
+    """While it waits for a review: what it changed in its git work tree, shortened."""
     cost_usd: Decimal
     waiting: Waiting | None
 
@@ -106,33 +117,80 @@ class RunSummary(EntityView, frozen=True, kw_only=True):
 
     lifecycle: str
     error: str | None
+    output: Any
+    """The result of a run whose lifecycle stores one: the outputs of its tasks, by name."""
     retry_count: int
     budget_usd: Decimal | None
     spent_usd: Decimal
 
+    def elapsed_seconds(self, now: datetime) -> float | None:
+        """From its first start to its end, or until now, with all that it waited; None before its start."""
+        if self.started_at is None:
+            return None
+        return ((self.completed_at or now) - self.started_at).total_seconds()
 
-class RunListing(RunSummary, frozen=True, kw_only=True):
+
+class CurrentRun(RunSummary, frozen=True, kw_only=True):
+    """A run, and why it does not move."""
+
+    waiting: Waiting | None
+
+    @property
+    def interrupted_at(self) -> datetime | None:
+        """When its last worker was last heard of, where no worker runs it any more."""
+        return self.waiting.since if self.waiting and self.waiting.kind == "interrupted" else None
+
+    def elapsed_seconds(self, now: datetime) -> float | None:
+        """No time passes for a run that is interrupted."""
+        return RunSummary.elapsed_seconds(self, self.interrupted_at or now)
+
+
+class RunListing(CurrentRun, frozen=True, kw_only=True):
     tasks: Mapping[str, int]
     """How many tasks there are: in `total`, by phase and by outcome."""
 
 
-class RunView(RunSummary, frozen=True, kw_only=True):
+class TaskCounts(Struct, frozen=True, kw_only=True):
+    """The tasks of a run, each counted once; those that are in none of these numbers but `total` have not ended."""
+
+    total: int
+    done: int
+    """Succeeded or skipped."""
+    skipped: int
+    """Of those that are done, the ones that a person or a condition skipped."""
+    given_up: int
+    """Of those that are done, the ones that failed and are not critical."""
+    failed: int
+    """Without those that failed because a subtask did."""
+    canceled: int
+
+
+class RunView(CurrentRun, frozen=True, kw_only=True):
     tasks: tuple[TaskView, ...]
+    task_description: str | None
+    """Of a job: what it is to do."""
     attended: bool
     """A worker is alive that may run its tasks."""
-    waiting: Waiting | None
     obstacle: str | None
     """Why the run cannot succeed any more, and what to do instead."""
     next_steps: tuple[NextStep, ...]
     as_of: datetime
 
     @property
-    def ended_tasks(self) -> int:
-        return sum(task.phase == "done" for task in self.tasks)
+    def failed_tasks(self) -> list[TaskView]:
+        """Without those that failed because a subtask did."""
+        return [task for task in self.tasks if task.outcome == "failure" and not task.failed_with_subtask]
 
     @property
-    def failed_tasks(self) -> list[TaskView]:
-        return [task for task in self.tasks if task.outcome == "failure"]
+    def counts(self) -> TaskCounts:
+        return TaskCounts(
+            total=len(self.tasks),
+            done=sum(task.outcome == "success" for task in self.tasks),
+            skipped=sum(task.skipped and not task.given_up for task in self.tasks),
+            given_up=sum(task.given_up for task in self.tasks),
+            failed=len(self.failed_tasks),
+            canceled=sum(task.outcome == "canceled" for task in self.tasks),
+        )
 
     def find_step(self, operation: str, target: str | None = None) -> NextStep | None:
         wanted = target or self.id
@@ -166,6 +224,8 @@ class HeldTask(Struct, frozen=True):
 
 class WorkerView(EntityView, frozen=True, kw_only=True):
     alive: bool
+    wish: Literal["suspended", "draining", "terminating"] | None
+    """What a person wants of it, where its state does not say so."""
     slots: int
     capabilities: tuple[str, ...]
     run_id: str | None
@@ -173,6 +233,58 @@ class WorkerView(EntityView, frozen=True, kw_only=True):
     heartbeat_at: datetime
     protection: str | None
     """What ends its processes if it is killed: `cgroup`, `mark` or `none`; None for workers of other machines and projects."""
+
+
+class BreakerView(EntityView, frozen=True, kw_only=True):
+    """A tool: its circuit and its limits. The name is the one of the tool."""
+
+    failure_count: int
+    failure_threshold: int
+    cooldown_seconds: float
+    retry_at: datetime | None
+    """When an open circuit lets a probe through."""
+    probe_task_id: str | None
+    max_concurrent: int | None
+    rate_count: int | None
+    rate_seconds: float | None
+
+
+class NoticeView(Struct, frozen=True, kw_only=True):
+    """An event that moved nothing."""
+
+    at: datetime
+    kind: str
+    """run, task, worker or breaker"""
+    id: str
+    name: str
+    run_id: str | None
+    subject: str
+    """overstayed, budget, repaired; or cancel, drain or terminate, where a worker has to end something first"""
+    message: str
+
+
+class TaskBudget(Struct, frozen=True, kw_only=True):
+    task_id: str
+    name: str
+    budget_usd: Decimal | None
+    spent_usd: Decimal
+    reserved_usd: Decimal
+
+
+class BudgetView(Struct, frozen=True, kw_only=True):
+    """What a run may spend, and what has become of it."""
+
+    run_id: str
+    name: str
+    state: str
+    budget_usd: Decimal | None
+    """None: as much as it likes."""
+    spent_usd: Decimal
+    reserved_usd: Decimal
+    left_usd: Decimal | None
+    """Neither spent nor reserved."""
+    tasks: tuple[TaskBudget, ...]
+    """Those that have a budget, or have spent anything."""
 
 
 def entity_fields(entity: Entity, name: str) -> dict[str, Any]:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from datetime import datetime
+from typing import Literal
 
 from pointsman.engine.engine import TenantEngine
-from pointsman.engine.workers import capabilities
+from pointsman.engine.workers import AVAILABLE, capabilities, is_suspended
+from pointsman.kernel.machine import Phase
 from pointsman.store.rows import Task, Worker
 from pointsman.views.sources import Fleet, load_fleet
 from pointsman.views.values import HeldTask, WorkerView, entity_fields
@@ -29,6 +31,7 @@ def _make_worker_view(worker: Worker, holds: list[Task], fleet: Fleet, protectio
     return WorkerView(
         **entity_fields(worker, worker.name),
         alive=fleet.is_alive(worker.id),
+        wish=_find_wish(worker),
         slots=worker.max_concurrent_tasks,
         capabilities=tuple(sorted(capabilities(worker))),
         run_id=worker.run_id,
@@ -36,3 +39,13 @@ def _make_worker_view(worker: Worker, holds: list[Task], fleet: Fleet, protectio
         heartbeat_at=worker.heartbeat_at,
         protection=protection,
     )
+
+
+def _find_wish(worker: Worker) -> Literal["suspended", "draining", "terminating"] | None:
+    if worker.phase == Phase.DONE:
+        return None
+    if worker.terminate_wanted:
+        return "terminating"
+    if worker.drain_wanted and worker.phase in AVAILABLE:
+        return "draining"
+    return "suspended" if is_suspended(worker) else None

@@ -12,7 +12,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from itertools import chain, repeat
 from typing import Any, TypeVar
@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 from pointsman.engine.claims import Claim
 from pointsman.engine.engine import Engine
 from pointsman.engine.operations.attempts import AttemptReport, ReportAttempt
+from pointsman.engine.questions import write_question
 from pointsman.engine.submit import NewTask
 from pointsman.errors import (
     LeaseLost,
@@ -38,15 +39,17 @@ from pointsman.worker.pace import Pace
 from pointsman.worker.prepare import Preparation
 from pointsman.worker.records import Record
 from pointsman.worker.reports import Reports
-from pointsman.worker.runner import Ending, Job, Runners, Running
+from pointsman.worker.runner import Ending, Job, Runners, Running, find_session
 from pointsman.worker.shortage import PAUSE_SECONDS, Shortage, is_shortage
 from pointsman.worker.verdict import (
+    Asked,
     Canceled,
     Checked,
     Completed,
     Expired,
     Failed,
     FanOut,
+    Interrupted,
     Nothing,
     Skipped,
     Stop,
@@ -55,6 +58,7 @@ from pointsman.worker.verdict import (
     is_retried,
     judge,
 )
+from pointsman.worker.work_tree import WorkTree
 from pointsman.world import World
 
 PAUSES_SECONDS = (0.2, 0.5, 1.0, 2.0, 5.0)
@@ -62,6 +66,7 @@ PAUSES_SECONDS = (0.2, 0.5, 1.0, 2.0, 5.0)
 
 LOOK_SECONDS = 1.0
 """The longest wait between two reads of the cost file, and for work that has no limit for now: it is suspended or stopping."""
+NO_WORK = Ending("exited", exit_code=0)
 UNREPORTABLE = Failed("It failed, and the reason cannot be recorded.", retryable=False)
 Answer = TypeVar("Answer")
 Note = Callable[[Claim, Verdict | None], None]
@@ -113,6 +118,8 @@ class Attempt:
         self._suspended_at = 0.0
         self._suspended_seconds = 0.0
         """Does not count towards the timeout."""
+        self._work_tree: WorkTree | None = None
+        """What the reviewer of the result gets to see of the changes."""
 
     async def execute(self) -> None:
         verdict: Verdict = Nothing()
@@ -130,6 +137,8 @@ class Attempt:
                 raise
             verdict = Nothing("killed")
         finally:
+            if self._work_tree:
+                self._work_tree.forget()
             self._free()
             self._context.note(self.claim, verdict)
             log.info("attempt of %s ends: %s", self.claim.name, type(verdict).__name__.lower(), extra=where)
@@ -182,12 +191,15 @@ class Attempt:
             self._job = job
             if self.claim.epoch > 1:
                 await self._insist(lambda: self._context.clear(self.claim))
-            running = await self._start(job)
-            if running is None:
-                return Canceled() if self._stop == "canceled" else Nothing()
-            ending = await self._run(job, running)
+            ending = await self._do(job)
+            if ending is None:
+                return self._judge_stopped()
             verdict = judge(job, ending, self._stop)
-            if isinstance(verdict, Completed) and self.claim.has_checks:
+            if isinstance(verdict, Completed):
+                verdict = self._context.preparation.take_subtasks(job, verdict)
+            if isinstance(verdict, Completed) and self._work_tree:
+                verdict = await self._add_changes(self._work_tree, verdict)
+            if isinstance(verdict, Completed) and (self.claim.has_checks or job.task.checks):
                 return await self._check(job, ending, verdict)
         except LeaseLost:
             raise
@@ -198,6 +210,33 @@ class Attempt:
         except Exception as error:  # noqa: BLE001 - without a verdict it would be claimed and fail again forever
             return Failed(f"The worker could not run it. {_defect(error)}", retryable=False)
         return verdict
+
+    async def _do(self, job: Job) -> Ending | None:
+        """Do the work; None if the attempt was stopped before. The final task of a run has nothing but its checks."""
+        if job.task.kind is None and job.task.checks:
+            return NO_WORK
+        if self.claim.is_reviewed:
+            self._work_tree = WorkTree(job, self._context.world, self._start_check)
+            await self._begin(self._work_tree.remember)
+            self._running = None
+        running = await self._start(job)
+        return await self._run(job, running) if running else None
+
+    async def _add_changes(self, work_tree: WorkTree, completed: Completed) -> Completed:
+        """The verdict with what a reviewer has to see: the changes of the work tree, where there is one."""
+        changes = await self._begin(work_tree.describe_changes)
+        self._running = None
+        return replace(completed, output={**completed.output, "diff": changes}) if changes else completed
+
+    def _judge_stopped(self) -> Verdict:
+        """The attempt was stopped before its work began."""
+        match self._stop:
+            case "canceled":
+                return Canceled()
+            case "killed" | "interrupted" | "out of memory" | "out of disk space" | "out of processes" as why:
+                return Interrupted(why)
+            case _:
+                return Nothing()
 
     async def _start(self, job: Job) -> Running | None:
         """Start the work while the lease is certain; None if the attempt was stopped before.
@@ -216,10 +255,11 @@ class Attempt:
     async def _begin(self, start: Callable[[], Awaitable[Answer]]) -> Answer | None:
         """Start something as soon as the lease is certain and the machine can; None if the attempt was stopped before."""
         key = (self.claim.task_id, self.claim.epoch)
+        answer: Answer | None = None
         try:
-            while await self._may_begin():
+            while answer is None and await self._may_begin():
                 try:
-                    return await start()
+                    answer = await start()
                 except LeaseUncertain:
                     pass  # the worker was frozen: ask
                 except OSError as error:
@@ -227,9 +267,9 @@ class Attempt:
                         raise
                     self._context.shortage.add(key, error)
                     await self._context.world.sleep(PAUSE_SECONDS)
-            return None
+            return answer
         finally:
-            self._context.shortage.discard(key)
+            self._context.shortage.discard(key, has_started=answer is not None)
 
     async def _may_begin(self) -> bool:
         """Whether work may begin: nothing has stopped the attempt, and its lease is certain, if need be after a heartbeat."""
@@ -315,26 +355,41 @@ class Attempt:
                 self.stop("overspent")
 
     async def _check(self, job: Job, ending: Ending, completed: Completed) -> Verdict:
-        """Report that the work is done, then run the checks."""
-        task_id, epoch, cost = self.claim.task_id, self.claim.epoch, self._cost
-        report = AttemptReport(output=completed.output, cost_usd=cost, exit_code=completed.exit_code, log_path=self._log_path)
-        task = await self._insist(
-            # The key lets it be sent again when the answer is lost.
-            lambda: self._context.engine.complete_task(task_id, epoch, report, request_id=f"{task_id} {epoch}")
-        )
-        job.cost_file.mark_reported(cost)
-        if task.phase != Phase.ACTIVE:
+        """Run the checks; if the machine has a state for that, report first that the work is done."""
+        if self.claim.has_checks and not await self._report_work(job, completed):
             return Nothing()
         try:
             failures = await run_checks(job, ending, self._context.world, begin=self._begin, started=self._start_check)
         except Exception as error:  # noqa: BLE001 - as above; by now the machine expects a result of the checks
-            return Checked((f"The checks could not be run. {_defect(error)}",), retryable=False)
+            failures, retryable = [f"The checks could not be run. {_defect(error)}"], False
+        else:
+            retryable = is_retried(job, "checks")
         finally:
             self._running = None
             job.cost_file.read(final=True)
         if self._stop:
             return judge(job, ending, self._stop)
-        return Checked(tuple(failures), retryable=is_retried(job, "checks"))
+        if self.claim.has_checks:
+            return Checked(tuple(failures), retryable)
+        return Failed("\n".join(failures), retryable, completed.exit_code) if failures else completed
+
+    async def _report_work(self, job: Job, completed: Completed) -> bool:
+        """Report that the work is done; whether the attempt goes on."""
+        task_id, epoch, cost = self.claim.task_id, self.claim.epoch, self._cost
+        report = AttemptReport(
+            output=completed.output,
+            cost_usd=cost,
+            exit_code=completed.exit_code,
+            log_path=self._log_path,
+            subtasks=completed.subtasks,
+            session_id=find_session(self.claim) if completed.subtasks else None,
+        )
+        task = await self._insist(
+            # The key lets it be sent again when the answer is lost.
+            lambda: self._context.engine.complete_task(task_id, epoch, report, request_id=f"{task_id} {epoch}")
+        )
+        job.cost_file.mark_reported(cost)
+        return task.phase == Phase.ACTIVE
 
     def _start_check(self, running: Running) -> bool:
         """The process of a check is stopped like the work itself; whether it may continue."""
@@ -382,8 +437,13 @@ class Attempt:
     async def _report(self, verdict: Verdict) -> None:
         """Report a verdict to the engine."""
         match verdict:
-            case Completed(output, exit_code):
+            case Completed(output, exit_code, ()):
                 await self._send("complete", output=output, exit_code=exit_code)
+            case Completed(output, exit_code, subtasks):
+                await self._add_subtasks(subtasks, output, exit_code)
+            case Asked(question, exit_code):
+                session_id = find_session(self.claim)
+                await self._send("ask", question=write_question(question), exit_code=exit_code, session_id=session_id)
             case Checked(failures=()):
                 await self._send("checks_passed")
             case Checked(failures, retryable):
@@ -391,13 +451,16 @@ class Attempt:
             case Failed(message, retryable, exit_code):
                 await self._send("fail", error=clean(message), retryable=retryable, exit_code=exit_code, tail=self._tail)
             case Expired(message, retryable):
-                await self._send("expire", error=message, retryable=retryable, tail=self._tail)
+                session_id = find_session(self.claim)
+                await self._send("expire", error=message, retryable=retryable, tail=self._tail, session_id=session_id)
             case Canceled():
                 await self._send("cancel", error="canceled")
             case Skipped(reason):
                 await self._skip(clean(reason))
             case FanOut(subtasks):
-                await self._add_subtasks(subtasks)
+                await self._add_subtasks(subtasks, {"outputs": None, "items": len(subtasks)})
+            case Interrupted(why, counts):
+                await self._send("give_back" if counts else "interrupt", error=why)
             case Nothing():
                 self._free()
 
@@ -411,12 +474,13 @@ class Attempt:
         try:
             await self._send("skip", error=reason)
         except TransitionRefused:
-            await self._send("complete", output={"outputs": None, "skipped": True})
+            await self._send("complete", output={"outputs": None, "skipped": True}, error=reason)
 
-    async def _add_subtasks(self, subtasks: Sequence[NewTask]) -> None:
-        """Add one subtask for each item and complete, in one commit; or cancel, when the run has ended meanwhile."""
+    async def _add_subtasks(self, subtasks: Sequence[NewTask], output: dict[str, Any], exit_code: int | None = None) -> None:
+        """Add subtasks and complete, in one commit; or cancel, when the run has ended meanwhile."""
+        session_id = find_session(self.claim)
         try:
-            await self._send("complete", output={"outputs": None, "items": len(subtasks)}, subtasks=subtasks)
+            await self._send("complete", output=output, exit_code=exit_code, subtasks=subtasks, session_id=session_id)
         except RequestInvalid:
             if (await self._context.engine.get_run(self.claim.run_id)).phase != Phase.DONE:
                 raise

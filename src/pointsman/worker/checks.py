@@ -14,11 +14,12 @@ from typing import Any
 
 from msgspec import structs
 
+from pointsman.engine.json_schema import explain_invalid, explain_misfit
 from pointsman.flows.model import Check, FlowTask
 from pointsman.worker.ending import Ending
 from pointsman.worker.log import TAIL_BYTES, AttemptLog
-from pointsman.worker.runner import Job, Running
-from pointsman.worker.runners.command import SHELL, CommandTask, ShellTask, start_command
+from pointsman.worker.runner import Job, Running, wait_for
+from pointsman.worker.runners.command import SHELLS, CommandTask, ShellTask, start_command
 from pointsman.worker.runners.python import CallTask, start_call
 from pointsman.world import World
 
@@ -32,7 +33,6 @@ MAY_TAKE_LONG = re.compile(r"[*+{].*[*+{]")
 OWN_PATH = str(Path(__file__).parents[2])
 SHOWN_LINES = 5
 SHOWN_NAMES = 5
-SHOWN_PROBLEMS = 3
 
 
 Begin = Callable[[Callable[[], Awaitable[str]]], Awaitable[str | None]]
@@ -107,7 +107,7 @@ async def _run_check(checking: _Checking, check: Check) -> str:
     if check.command is not None:
         return await _check_program(checking, CommandTask(command=check.command), check.command)
     if check.run is not None:
-        return await _check_program(checking, ShellTask(run=check.run), (*SHELL, check.run))
+        return await _check_program(checking, ShellTask(run=check.run), (*SHELLS["sh"], check.run))
     assert check.call is not None, "a check has exactly one kind"
     return await _check_call(checking, CallTask(call=check.call))
 
@@ -152,29 +152,15 @@ def _shorten(names: Sequence[str]) -> str:
 
 
 def _check_json_schema(cwd: Path, file: str, schema: Any) -> str:
-    from jsonschema import Draft202012Validator, SchemaError
-    from jsonschema.validators import validator_for
-    from referencing.exceptions import Unresolvable
-    from referencing.jsonschema import EMPTY_REGISTRY  # so that nothing is fetched from the network
-
     document, problem = _read_json(cwd / file)
     if isinstance(schema, str):
         schema, schema_problem = _read_json(cwd / schema)
         problem = schema_problem or problem
     if problem:
         return problem
-    validator = validator_for(schema, default=Draft202012Validator)
-    try:
-        validator.check_schema(schema)
-        errors = sorted(
-            validator(schema, registry=EMPTY_REGISTRY).iter_errors(document), key=lambda error: list(map(str, error.path))
-        )
-    except SchemaError as error:
-        return f"the schema itself is invalid at {error.json_path}: {error.message}"
-    except (Unresolvable, RecursionError) as error:
-        return f"a reference in the schema cannot be resolved: {error}"
-    more = f"; and {len(errors) - SHOWN_PROBLEMS} more" if len(errors) > SHOWN_PROBLEMS else ""
-    return "; ".join(f"{error.json_path}: {error.message[:300]}" for error in errors[:SHOWN_PROBLEMS]) + more
+    if invalid := explain_invalid(schema):
+        return f"the schema itself is invalid at {invalid}"
+    return explain_misfit(schema, document) or ""
 
 
 def _read_json(path: Path) -> tuple[Any, str]:
@@ -241,19 +227,7 @@ def _job_of_check(checking: _Checking, task: FlowTask) -> Job:
 
 
 async def _run_to_end(running: Running, job: Job, checking: _Checking) -> Ending:
-    if not checking.started(running):
-        running.kill()
-    try:
-        async with asyncio.timeout(checking.seconds):
-            return await running.wait()
-    except TimeoutError:
-        await running.stop(job.grace_seconds)
-        return Ending("stopped", message=f"did not finish within {checking.seconds:g} seconds")
-    except asyncio.CancelledError:
-        running.kill()
-        raise
-    finally:
-        job.log.close()
+    return await wait_for(running, job, checking.seconds, checking.started)
 
 
 def _last_lines(log: AttemptLog) -> str:

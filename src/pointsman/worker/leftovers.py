@@ -44,7 +44,9 @@ async def end_dead_workers(engine: Engine, directory: Path, sleep: Sleep) -> int
     dead = await records.end_predecessors(directory, sleep)
     for worker_id in dead:
         with suppress(RequestError, TransitionRefused):
-            await engine.for_tenant(actor="worker").signal_worker(worker_id, "terminate", reason="the worker was killed")
+            await engine.for_tenant(actor="worker").signal_worker(
+                worker_id, "terminate", ended=True, reason="the worker was killed"
+            )
     records.forget(directory, dead)
     return len(dead)
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from msgspec import structs
 from pydantic import ValidationError
 
 from pointsman.engine.claims import Claim
@@ -15,14 +16,16 @@ from pointsman.flows.build import build_subtasks
 from pointsman.flows.expressions import evaluate
 from pointsman.flows.items import list_items
 from pointsman.flows.model import FlowTask, read_task
+from pointsman.flows.results import describe_run
 from pointsman.flows.templates import refers_to, render_task, render_text
 from pointsman.settings import Settings
 from pointsman.worker.cost_file import CostFile
 from pointsman.worker.lease import Lease
+from pointsman.worker.left_files import read_subtasks
 from pointsman.worker.log import AttemptLog, log_path
-from pointsman.worker.runner import Job, build_environment
+from pointsman.worker.runner import OUTPUT_SUFFIX, SUBTASKS_SUFFIX, Job, build_environment
 from pointsman.worker.scope import RunScope, Scopes
-from pointsman.worker.verdict import Failed, FanOut, Skipped
+from pointsman.worker.verdict import Completed, Failed, FanOut, Skipped
 from pointsman.world import Clock
 
 
@@ -58,15 +61,23 @@ class Preparation:
             if task.foreach is not None:
                 items = list_items(task.foreach, scope)
                 return FanOut(tuple(build_subtasks(claim.name, claim.task_id, task, items, tools=self.settings.tools)))
-            return self._build_job(claim, lease, render_task(task, scope), run, scope)
+            answers = await self.scopes.find_answers(claim.task_id) if claim.answer is not None else {}
+            return structs.replace(self._build_job(claim, lease, render_task(task, scope), run, scope), answers=answers)
         except ExpressionFailed as error:
             return Failed(f"An expression cannot be evaluated: {error}", retryable=False)
+
+    def take_subtasks(self, job: Job, completed: Completed) -> Completed | Failed:
+        """The verdict with the subtasks that the attempt has added."""
+        subtasks, problem = read_subtasks(job.stem + SUBTASKS_SUFFIX, job.claim.name, self.settings.tools)
+        if problem:
+            return Failed(f"It succeeded, but {problem}", retryable=False, exit_code=completed.exit_code)
+        return replace(completed, subtasks=subtasks) if subtasks else completed
 
     async def _build_scope(self, run: RunScope, task: FlowTask) -> dict[str, Any]:
         names = {*task.needs, *refers_to(task)}
         scope: dict[str, Any] = {
             "inputs": run.payload.get("inputs", {}),
-            "run": {"id": run.run_id, "name": run.name},
+            "run": describe_run(run.run_id, run.name, run.payload),
             "tasks": await self.scopes.look_up(run, names) if names else {},
         }
         if task.index is not None:
@@ -78,7 +89,7 @@ class Preparation:
         project = run.directory or settings.directory
         path = log_path(settings.directory, claim.run_id, claim.name, claim.epoch)
         stem = path.removesuffix(".log")
-        output_path = f"{stem}.output.json"
+        output_path = stem + OUTPUT_SUFFIX
         cost_file = CostFile(f"{stem}.cost")
         tool = settings.tools.get(claim.tool) if claim.tool else None
         flow_env = {name: render_text(value, scope) for name, value in run.payload.get("env", {}).items()}

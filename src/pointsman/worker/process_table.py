@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 ENDED = frozenset("ZX")
 """States of a process that has ended and waits to be reaped."""
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 class Process(NamedTuple):
@@ -62,6 +63,12 @@ def read_limit(pid: int, name: str) -> str | None:
         if line.startswith(name):
             return line.removeprefix(name).split()[0]
     return None
+
+
+def read_memory(pid: int) -> int:
+    """How many bytes of memory a process uses, without its share of files and of shared memory; 0 if it has gone."""
+    pages = _read(f"/proc/{pid}/statm").split()
+    return (int(pages[1]) - int(pages[2])) * PAGE_BYTES if pages else 0
 
 
 def leads_with_pipe(pid: int) -> bool:

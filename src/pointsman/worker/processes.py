@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from pointsman.worker.process_table import Process, carries, list_own_children, list_processes, read_process
+from pointsman.worker.process_table import Process, carries, list_own_children, list_processes, read_memory, read_process
 from pointsman.world import Sleep
 
 RESERVED_DESCRIPTORS = 64
@@ -62,8 +62,10 @@ def marker_of(task_id: str, epoch: int) -> str:
     return f"POINTSMAN_TASK_ID={task_id}\0POINTSMAN_EPOCH={epoch}"
 
 
-def spawn(argv: Sequence[str], *, cwd: str | Path, env: Mapping[str, str], separate_stderr: bool) -> Spawned:
-    """Start a program in its own session, without input; raises OSError.
+def spawn(
+    argv: Sequence[str], *, cwd: str | Path, env: Mapping[str, str], separate_stderr: bool, stdin: int = subprocess.DEVNULL
+) -> Spawned:
+    """Start a program in its own session, without input unless a descriptor is given; raises OSError.
 
     No Python code runs between fork and exec, so that Popen can use vfork, whose cost does not depend on our size.
     """
@@ -77,7 +79,7 @@ def spawn(argv: Sequence[str], *, cwd: str | Path, env: Mapping[str, str], separ
             argv,
             cwd=cwd,
             env=env,
-            stdin=subprocess.DEVNULL,
+            stdin=stdin,
             stdout=stdout_of_child,
             stderr=stderr_of_child,
             close_fds=True,
@@ -93,6 +95,23 @@ def spawn(argv: Sequence[str], *, cwd: str | Path, env: Mapping[str, str], separ
     spawned = Spawned(handle.pid, process.started_ticks if process else 0, stdout, stderr, _open_pidfd(handle.pid), handle)
     _children.running[handle.pid] = spawned
     return spawned
+
+
+def start_detached(argv: Sequence[str], output: Path) -> int:
+    """Start a program that outlives this one, in its own session, without input; its output is appended to a file. Its pid."""
+    append = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+    streams = [
+        (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+        (os.POSIX_SPAWN_OPEN, 1, str(output), append, 0o600),
+        (os.POSIX_SPAWN_DUP2, 1, 2),
+    ]
+    return os.posix_spawn(argv[0], [*argv], os.environ, file_actions=streams, setsid=True)
+
+
+def find_exit_code(pid: int) -> int | None:
+    """Of a child of this process that was started detached; None while it runs."""
+    ended, status = os.waitpid(pid, os.WNOHANG)
+    return os.waitstatus_to_exitcode(status) if ended else None
 
 
 def _keep_reserve(newest: int) -> None:
@@ -145,6 +164,31 @@ def reap(spawned: Spawned) -> int | None:
         os.close(spawned.pidfd)
         spawned.pidfd = None
     return code
+
+
+async def can_start() -> bool:
+    """Whether this process can start another one, which does nothing."""
+    try:
+        spawned = spawn(("true",), cwd="/", env={}, separate_stderr=False)
+    except OSError:
+        return False
+    await wait_for_end(spawned)
+    _close(spawned.stdout, spawned.stderr)
+    reap(spawned)
+    return True
+
+
+def measure_memory() -> int:
+    """How many bytes of memory this process and its descendants use."""
+    children: dict[int, list[int]] = {}
+    for process in list_processes():
+        children.setdefault(process.parent, []).append(process.pid)
+    waiting, used = [os.getpid()], 0
+    while waiting:
+        pid = waiting.pop()
+        used += read_memory(pid)
+        waiting += children.get(pid, ())
+    return used
 
 
 def become_subreaper() -> None:
@@ -297,6 +341,13 @@ def kill_once(find: Callable[[], list[Process]]) -> list[Process]:
     tree = _halt(find)
     send(tree, signal.SIGKILL)
     return tree
+
+
+def send_to_leader(spawned: Spawned, number: signal.Signals) -> None:
+    """Signal the process itself, unless it was reaped."""
+    if spawned.pid in _children.running:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(spawned.pid, number)
 
 
 def kill_tree(spawned: Spawned, marker: str) -> None:

@@ -1,7 +1,7 @@
 """Records of the workers of a project: one file each, so that the next worker can end the processes of a dead one.
 
     .pointsman/workers/<worker_id>.jsonl
-    {"worker_id": …, "host": …, "boot": …, "pid": …, "started_ticks": …}      the worker itself
+    {"worker_id": …, "host": …, "boot": …, "pid": …, "started_ticks": …, "run_id": …}   the worker itself
     {"pid": …, "started_ticks": …, "task_id": …, "epoch": …}                  each process that it started
 
 Lines are appended, since replacing a file takes much longer than starting a process; now and then the file is rewritten.
@@ -42,6 +42,8 @@ class WorkerRecord(Struct, frozen=True):
     pid: int
     started_ticks: int
     containment: Containment = NOTHING
+    run_id: str | None = None
+    """The only run that it serves."""
 
 
 MAX_LINES = 1000
@@ -51,7 +53,7 @@ MAX_LINES = 1000
 class Record:
     """The record of this worker."""
 
-    def __init__(self, directory: Path, worker_id: str, containment: Containment = NOTHING) -> None:
+    def __init__(self, directory: Path, worker_id: str, containment: Containment = NOTHING, run_id: str | None = None) -> None:
         own = read_process(os.getpid())
         self._path = _path(directory, worker_id)
         self._children: dict[tuple[str, int], Child] = {}
@@ -62,6 +64,7 @@ class Record:
             pid=os.getpid(),
             started_ticks=own.started_ticks if own else 0,
             containment=containment,
+            run_id=run_id,
         )
         for folder in reversed(self._path.parents[:2]):
             folder.mkdir(mode=0o700, exist_ok=True)
@@ -126,6 +129,11 @@ def find_dead(directory: Path) -> set[str]:
     if not processes.HAS_TABLE:
         return set()
     return {record.worker_id for record, _ in _read_records(directory) if _judge(record) in ("dead", "gone")}
+
+
+def find_bound(directory: Path) -> dict[str, str]:
+    """By worker of this project that serves only one run: that run."""
+    return {record.worker_id: record.run_id for record, _ in _read_records(directory) if record.run_id}
 
 
 def list_protections(directory: Path) -> dict[str, str]:

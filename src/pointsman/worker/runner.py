@@ -6,11 +6,12 @@ it is registered.
 
 from __future__ import annotations
 
+import asyncio
 import fnmatch
 import json
 import os
 import stat
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, cast
 
@@ -37,9 +38,15 @@ __all__ = [
     "build_environment",
     "inherit_environment",
     "parse_output",
+    "read_file",
     "read_output",
+    "wait_for",
 ]
 
+OUTPUT_SUFFIX = ".output.json"
+QUESTION_SUFFIX = ".question.json"
+SUBTASKS_SUFFIX = ".subtasks.jsonl"
+ANSWERS_SUFFIX = ".answers.json"
 OUTPUT_BYTES = 1_000_000
 """The largest output; outputs are stored in the database."""
 INHERITED = (
@@ -58,6 +65,8 @@ class Job(Struct, frozen=True, kw_only=True):
     output_path: str
     log: AttemptLog
     cost_file: CostFile
+    answers: Mapping[str, str] = {}
+    """By question: what people have answered to earlier attempts."""
     lease: Lease = ENDLESS
     tool: ToolProfile | None = None
     has_budget: bool = False
@@ -69,6 +78,17 @@ class Job(Struct, frozen=True, kw_only=True):
     """Seconds since 1970: this attempt did not write older files."""
     stdout_wanted: bool = False
     grace_seconds: float = 10.0
+
+    @property
+    def stem(self) -> str:
+        """What the names of all files of the attempt begin with."""
+        return self.output_path.removesuffix(OUTPUT_SUFFIX)
+
+    @property
+    def offered(self) -> dict[str, str]:
+        """Arguments for functions that have parameters of these names."""
+        given = {"answer": self.claim.answer, "comment": self.claim.comment}
+        return {name: value for name, value in given.items() if value is not None}
 
     @property
     def expected_exit_codes(self) -> frozenset[int]:
@@ -104,6 +124,23 @@ class Running(Protocol):
     def suspend(self) -> None: ...
 
     def resume(self) -> None: ...
+
+
+async def wait_for(running: Running, job: Job, seconds: float, started: Callable[[Running], bool]) -> Ending:
+    """The end of a job that may take so long; `started` is called with its process, and returns whether that may continue."""
+    if not started(running):
+        running.kill()
+    try:
+        async with asyncio.timeout(seconds):
+            return await running.wait()
+    except TimeoutError:
+        await running.stop(job.grace_seconds)
+        return Ending("stopped", message=f"did not finish within {seconds:g} seconds")
+    except asyncio.CancelledError:
+        running.kill()
+        raise
+    finally:
+        job.log.close()
 
 
 class Runner(Protocol):
@@ -169,6 +206,10 @@ def build_environment(
     worker_id: str,
 ) -> dict[str, str]:
     """The environment of an attempt: inherited variables, those of flow and task, and those that identify it."""
+    stem = output_path.removesuffix(OUTPUT_SUFFIX)
+    said = {"POINTSMAN_ANSWER": claim.answer, "POINTSMAN_COMMENT": claim.comment}
+    if claim.answer is not None:
+        said["POINTSMAN_ANSWERS"] = stem + ANSWERS_SUFFIX
     return {
         **inherited,
         **named,
@@ -181,11 +222,26 @@ def build_environment(
         "POINTSMAN_COST": cost_path,
         "POINTSMAN_LOG_DIR": log_dir,
         "POINTSMAN_WORKER_ID": worker_id,
+        "POINTSMAN_SESSION": find_session(claim),
+        "POINTSMAN_QUESTION": stem + QUESTION_SUFFIX,
+        "POINTSMAN_SUBTASKS": stem + SUBTASKS_SUFFIX,
+        **{name: value for name, value in said.items() if value is not None},
     }
+
+
+def find_session(claim: Claim) -> str:
+    """The session that an attempt continues, or a new one."""
+    return claim.session_id or f"{claim.task_id}.{claim.epoch}"
 
 
 def read_output(path: str | Path) -> tuple[Any, str | None]:
     """The JSON in an output file (None if there is none), and what is wrong with it."""
+    content, problem = read_file(path)
+    return (None, problem) if content is None else parse_output(content, str(path))
+
+
+def read_file(path: str | Path) -> tuple[bytes | None, str | None]:
+    """What an attempt has left in a file (None if nothing), up to one byte more than is allowed; or why it cannot be read."""
     try:
         # Neither a named pipe in the place of the file may block the worker, nor a link lead it to another file.
         with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK | os.O_NOFOLLOW)) as file:
@@ -196,9 +252,7 @@ def read_output(path: str | Path) -> tuple[Any, str | None]:
         return None, None
     except OSError as error:
         return None, f"its output {path} cannot be read: {error.strerror}"
-    if not content.strip():
-        return None, None
-    return parse_output(content, str(path))
+    return (content, None) if content.strip() else (None, None)
 
 
 def parse_output(content: bytes, origin: str) -> tuple[Any, str | None]:

@@ -14,7 +14,7 @@ import msgspec
 from pointsman.engine.engine import Engine
 from pointsman.engine.policy import read_policy
 from pointsman.flows import build
-from pointsman.store.rows import Result
+from pointsman.flows.results import describe_result
 from pointsman.world import Clock
 
 MAX_RUNS = 100
@@ -86,29 +86,16 @@ class Scopes:
             scope.parents[parent_id] = msgspec.json.decode(parent.payload)
         return build.complete_payload(payload, scope.parents[parent_id])
 
+    async def find_answers(self, task_id: str) -> dict[str, str]:
+        """By question: what people have answered to a task. The audit trail has them all, the task only the last one."""
+        moves = (move.details for move in await self._engine.list_history(task_id))
+        return {str(each["question"]): str(each["answer"]) for each in moves if {"question", "answer"} <= each.keys()}
+
     async def look_up(self, scope: RunScope, names: Collection[str]) -> dict[str, dict[str, Any]]:
         """`outputs` and `skipped` of these tasks; the outputs of a task with subtasks are a list."""
         unknown = [name for name in names if name not in scope.results]
         if unknown:
             results = await self._engine.list_results(scope.run_id, unknown)
             for name in unknown:
-                scope.results[name] = _describe(name, results)
+                scope.results[name] = describe_result(name, results)
         return {name: scope.results[name] for name in names}
-
-
-def _describe(name: str, results: list[Result]) -> dict[str, Any]:
-    own = next((result for result in results if result.name == name and result.parent is None), None)
-    own = own or next((result for result in results if result.name == name), None)
-    subtasks = [_read(result) for result in results if result.parent == name]
-    if own is None:
-        return {"outputs": None, "skipped": False}
-    output = _read(own)
-    # When a person skips a task, the tasks that need it still run.
-    skipped = output.get("skipped", False) or (own.trigger == "skip" and own.by_worker)
-    outputs = [subtask.get("outputs") for subtask in subtasks] if "items" in output else output.get("outputs")
-    return {"outputs": outputs, "skipped": bool(skipped)}
-
-
-def _read(result: Result) -> dict[str, Any]:
-    output = msgspec.json.decode(result.output) if result.output else None
-    return output if isinstance(output, dict) else {"outputs": output}

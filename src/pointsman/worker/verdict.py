@@ -6,16 +6,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from pointsman.engine.questions import Question
 from pointsman.engine.submit import NewTask
 from pointsman.kernel.grammar import format_duration
-from pointsman.worker.runner import Ending, Job, parse_output, read_output
+from pointsman.worker.left_files import read_question
+from pointsman.worker.resources import LackKind
+from pointsman.worker.runner import QUESTION_SUFFIX, Ending, Job, parse_output, read_output
 
 LONGEST_MESSAGE = 20_000
 CLOCK_SECONDS = 1.0
 """How much the modification time of a file may lag behind the clock."""
-Stop = Literal["lost", "killed", "overspent", "canceled", "timeout", "stall", "run timeout"]
-"""Why the worker stopped the work: the lease was lost, the worker was killed, the budget is exceeded (the engine knows), the
-task was canceled, the attempt took too long, it wrote nothing for too long, or its run took too long.
+Stop = Literal["lost", "killed", "interrupted", "overspent", "canceled", "timeout", "stall", "run timeout"] | LackKind
+"""Why the worker stopped the work: the lease was lost, a person killed or stopped the worker, the budget is exceeded (the
+engine knows), the task was canceled, the attempt took too long, it wrote nothing for too long, its run took too long, or the
+worker has run out of something.
 """
 
 
@@ -24,6 +28,16 @@ class Completed:
     """The work succeeded."""
 
     output: dict[str, Any]
+    exit_code: int | None = None
+    subtasks: tuple[NewTask, ...] = ()
+    """Added by the work."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The work needs an answer of a person before it can continue."""
+
+    question: Question
     exit_code: int | None = None
 
 
@@ -70,13 +84,22 @@ class FanOut:
 
 
 @dataclass(frozen=True, slots=True)
+class Interrupted:
+    """The process has ended, or could not be started: the task waits for another attempt."""
+
+    why: str
+    counts: bool = False
+    """It counts as a reclaim: the task may be what its worker has run out of something for."""
+
+
+@dataclass(frozen=True, slots=True)
 class Nothing:
     """Nothing to report: the attempt no longer holds its task, or the engine knows already."""
 
     why: str = "lost its lease"
 
 
-Verdict = Completed | Checked | Failed | Expired | Canceled | Skipped | FanOut | Nothing
+Verdict = Completed | Asked | Checked | Failed | Expired | Canceled | Skipped | FanOut | Interrupted | Nothing
 
 
 def judge(job: Job, ending: Ending, stop: Stop | None) -> Verdict:
@@ -85,8 +108,12 @@ def judge(job: Job, ending: Ending, stop: Stop | None) -> Verdict:
     match stop:
         case "lost":
             return Nothing()
-        case "killed" | "overspent":
+        case "overspent":
             return Nothing(stop)
+        case "killed" | "interrupted" | "out of processes":
+            return Interrupted(stop)
+        case "out of memory" | "out of disk space":
+            return Interrupted(stop, counts=True)
         case "canceled":
             return Canceled()
         case "timeout":
@@ -118,11 +145,16 @@ def is_retried(job: Job, reason: str | int) -> bool:
     return job.task.retry_on is None or reason in job.task.retry_on
 
 
-def _judge_end(job: Job, ending: Ending) -> Completed | Failed:
+def _judge_end(job: Job, ending: Ending) -> Completed | Asked | Failed:
     if not ending.as_expected:
         reasons: tuple[str | int | None, ...] = ("signal",) if ending.kind == "signaled" else ("failure", ending.exit_code)
         retryable = ending.retryable and any(is_retried(job, reason) for reason in reasons if reason is not None)
         return Failed(_with_last_line(job, ending.message), retryable, ending.exit_code)
+    question, problem = read_question(job.stem + QUESTION_SUFFIX, job.task.expects)
+    if problem:
+        return Failed(f"It ended, but {problem}", retryable=False, exit_code=ending.exit_code)
+    if question is not None:
+        return Asked(question, ending.exit_code)
     outputs, problem = _read_outputs(job, ending)
     if problem:
         return Failed(f"It succeeded, but {problem}", is_retried(job, "failure"), ending.exit_code)

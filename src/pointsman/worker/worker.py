@@ -1,7 +1,7 @@
 """The worker: claims as many tasks as it has slots, runs each, and reports the results.
 
-A separate thread sends its heartbeats. It ends when it has been drained (it finishes its tasks and claims no more) or killed
-(it stops its tasks at once, and other workers take them over).
+A separate thread sends its heartbeats. It ends when it has been drained (it finishes its tasks and claims no more), stopped (it
+ends their processes with SIGTERM) or killed (with SIGKILL). Tasks that were stopped or killed wait for another attempt.
 """
 
 from __future__ import annotations
@@ -14,8 +14,10 @@ from typing import Literal, TypeVar
 
 from pointsman.engine.claims import Claim
 from pointsman.engine.engine import Engine
-from pointsman.errors import PointsmanError, StoreError, StoreUnavailable, WorkerUnavailable
+from pointsman.engine.operations.workers import HeartbeatReply
+from pointsman.errors import PointsmanError, StoreError, StoreGone, StoreUnavailable, TransitionRefused, WorkerUnavailable
 from pointsman.kernel.machine import Phase
+from pointsman.lifecycles import DEFAULT
 from pointsman.settings import Settings
 from pointsman.store.contract import Wakeup
 from pointsman.worker import processes, records
@@ -27,6 +29,7 @@ from pointsman.worker.leftovers import end_dead_workers, end_former_attempts, le
 from pointsman.worker.pace import Pace
 from pointsman.worker.prepare import Preparation
 from pointsman.worker.reports import Reports
+from pointsman.worker.resources import LackKind, ResourceWatch
 from pointsman.worker.runner import Runners, inherit_environment
 from pointsman.worker.scope import Scopes
 from pointsman.worker.shortage import Shortage
@@ -50,6 +53,7 @@ class Worker:
         *,
         name: str,
         run_id: str | None = None,
+        lifecycle: str = DEFAULT,
         owns_process: bool = False,
         notify: Callable[[str], None] = lambda _: None,
         note: Note = lambda *_: None,
@@ -63,6 +67,7 @@ class Worker:
         self._world = world
         self._name = name
         self._run_id = run_id
+        self._lifecycle = lifecycle
         self._owns_process = owns_process
         self._notify = notify
         self._note = note
@@ -71,13 +76,16 @@ class Worker:
         self._attempts: dict[tuple[str, int], Attempt] = {}
         self._tasks: dict[tuple[str, int], asyncio.Task[None]] = {}
         self._used_slots = 0
-        self._mode: Literal["work", "drain", "kill"] = "work"
+        self._mode: Literal["work", "drain", "stop", "kill"] = "work"
         self._changed = asyncio.Event()
         self._may_claim = True
         """Whether there may be tasks to claim."""
         self._pace = Pace(world.clock)
-        self._shortage = Shortage(notify, self._wake_up)
+        self._shortage = Shortage(notify, self._wake_up, world.clock)
+        self._resources: ResourceWatch | None = None
         self._heartbeat: Heartbeat | None = None
+        self.was_lost = False
+        """It was silent for so long that the engine has given it up."""
 
     async def work(self) -> None:
         """Work until drained or killed. First end the processes that a dead worker has left here."""
@@ -87,11 +95,14 @@ class Worker:
         row = await self._engine.register_worker(
             self._name,
             capabilities=self._settings.capabilities,
+            workspace_id=self._settings.workspace,
             max_concurrent_tasks=self._settings.slots,
             lease_seconds=lease_seconds,
+            lifecycle=self._lifecycle,
+            only_run_id=self._run_id,
         )
         containment = contain(row.id) if self._owns_process else NOTHING
-        record = records.Record(directory, row.id, containment)
+        record = records.Record(directory, row.id, containment, self._run_id)
         self._engine.start_duty(leftovers_duty(self._engine, directory, lease_seconds, sleep))
         environ = inherit_environment(os.environ, self._settings.pass_env)
         runners = Runners(self._world, directory)
@@ -112,36 +123,56 @@ class Worker:
             shortage=self._shortage,
         )
         self._heartbeat = self._start_heartbeat(row.id)
+        self._resources = self._make_resource_watch(row.id)
+        watching = asyncio.create_task(self._resources.keep_watching(), name="resources")
         stop_listening = [
             self._engine.listen(Wakeup.TASKS, self._wake_up),
             self._engine.listen(Wakeup.WORKERS, self._heartbeat.beat_now),
         ]
+        failure: Exception | None = None
         try:
             await self._loop(row.id, context)
+        except Exception as error:
+            failure = error
+            raise
         finally:
             if self._tasks:  # the loop failed: no task may run without a worker to report it
                 self.kill()
                 await asyncio.wait(self._tasks.values())
             for stop in stop_listening:
                 stop()
+            watching.cancel()
+            await asyncio.wait({watching})
             self._heartbeat.stop()
             if not self._is_given_up:
                 await asyncio.to_thread(self._heartbeat.join)
             runners.close()
             if self._owns_process:
                 processes.end_strays()
-            if await self._leave(row.id):
+            if await self._leave(row.id, failure):
                 record.close()
             release(containment)
+        if isinstance(self._store_error, StoreGone):
+            raise self._store_error
 
     def drain(self) -> None:
-        """Finish the running tasks and claim no more."""
+        """Finish the running tasks and claim no more. Those that are suspended continue, or it would wait for them for ever."""
         if self._mode == "work":
             self._mode = "drain"
+            for attempt in self._attempts.values():
+                attempt.suspend(wanted=False)
+            self._changed.set()
+
+    def stop(self) -> None:
+        """End the processes of the running tasks, which wait for another attempt, and claim no more."""
+        if self._mode in ("work", "drain"):
+            self._mode = "stop"
+            for attempt in self._attempts.values():
+                attempt.stop("interrupted")
             self._changed.set()
 
     def kill(self) -> None:
-        """Stop the running tasks at once; other workers take them over."""
+        """Kill the running tasks at once; they wait for another attempt."""
         self._mode = "kill"
         for key, attempt in list(self._attempts.items()):
             attempt.stop("killed")
@@ -151,9 +182,25 @@ class Worker:
             self._claiming.cancel()
         self._changed.set()
 
+    def give_up(self, error: StoreGone) -> None:
+        """There is no database any more to report to: kill the running tasks, and let `work` raise the error."""
+        if self._attempts and self._mode != "kill":
+            self._notify("The database is gone. Killing running tasks.")
+        self._store_error = error
+        self.kill()
+
+    @property
+    def is_idle(self) -> bool:
+        """It runs no task, and has not asked for any."""
+        return not self._tasks and self._claiming is None
+
     def last_line(self, task_id: str) -> str:
         """The last line of output of a task, if it runs here."""
         return next((attempt.last_line for (each, _), attempt in self._attempts.items() if each == task_id), "")
+
+    def has_begun(self, task_id: str) -> bool:
+        """Whether the work of a task is running here."""
+        return any(attempt.is_running for (each, _), attempt in self._attempts.items() if each == task_id)
 
     async def _loop(self, worker_id: str, context: AttemptContext) -> None:
         """Send the reports, claim for the free slots, start what was claimed, and repeat.
@@ -166,7 +213,7 @@ class Worker:
             self._changed.clear()
             handed_over = self._pace.hand_over()
             has_reported = context.reports.hand_over()
-            may_claim = self._mode == "work" and not self._shortage.is_on
+            may_claim = self._mode == "work" and not self._shortage.is_on and not self._lacks_resources
             room = self._settings.slots - self._used_slots if may_claim else 0
             if room and (has_reported or self._may_claim):
                 self._may_claim = False
@@ -179,6 +226,7 @@ class Worker:
                     self._pace.committed(handed_over)
                 for claim in claims or ():
                     self._start(claim, asked_at, context)
+                self._claiming = None
                 self._may_claim |= len(claims or ()) == room
                 pause = RETRY_SECONDS if claims is None else self._settings.lease_seconds / POLLS_PER_LEASE
             else:
@@ -214,14 +262,42 @@ class Worker:
 
     def _on_store(self, error: StoreError | None) -> None:
         """Tell the user once when the database fails, and once when it answers again."""
-        if str(error) != str(self._store_error):
+        if isinstance(error, StoreGone):
+            self.give_up(error)
+        elif isinstance(self._store_error, StoreGone):
+            return
+        elif str(error) != str(self._store_error):
             self._notify(str(error) if error else "The database answers again.")
         self._store_error = error
 
     @property
     def _is_given_up(self) -> bool:
-        """Whether it was killed while the database is unavailable: it ends without reporting."""
-        return self._mode == "kill" and isinstance(self._store_error, StoreUnavailable)
+        """Whether it was killed while the database is unavailable or gone: it ends without reporting."""
+        return self._mode == "kill" and isinstance(self._store_error, StoreUnavailable | StoreGone)
+
+    @property
+    def _lacks_resources(self) -> bool:
+        return self._resources is not None and self._resources.lack is not None
+
+    def _make_resource_watch(self, worker_id: str) -> ResourceWatch:
+        return ResourceWatch(
+            self._engine,
+            worker_id,
+            self._settings,
+            self._shortage,
+            self._world.sleep,
+            self._notify,
+            runs_work=lambda: any(attempt.is_running for attempt in self._attempts.values()),
+            give_back=self._give_back,
+            holds_tasks=lambda: bool(self._tasks),
+            on_end=self._wake_up,
+        )
+
+    def _give_back(self, why: LackKind) -> None:
+        """Stop the running tasks. Without processes, those that run have what they need, and the others never start."""
+        for attempt in self._attempts.values():
+            if why != "out of processes" or not attempt.is_running:
+                attempt.stop(why)
 
     def _wake_up(self) -> None:
         self._may_claim = True
@@ -252,8 +328,10 @@ class Worker:
         attempt = self._attempts[key] = Attempt(claim, lease, context, free)
         task = self._tasks[key] = asyncio.create_task(_execute_after(former, attempt), name=claim.name)
         task.add_done_callback(ended)
-        if self._mode == "kill":
-            attempt.stop("killed")
+        if self._mode in ("stop", "kill"):
+            attempt.stop("killed" if self._mode == "kill" else "interrupted")
+        elif self._resources and self._resources.lack:
+            attempt.stop(self._resources.lack.kind)
 
     def _stop_former(self, claim: Claim) -> list[asyncio.Task[None]]:
         """Stop attempts of the same task that still run here: they have lost their lease, and no heartbeat has told yet."""
@@ -290,27 +368,40 @@ class Worker:
         for key in reply.cancelled:
             if attempt := self._attempts.get(key):
                 attempt.stop("canceled")
-        if reply.worker.phase == Phase.DONE:
+        if reply.worker.phase == Phase.DONE or reply.worker.terminate_wanted:
+            self.was_lost = reply.worker.phase == Phase.DONE and reply.worker.missing
             self.kill()
         elif reply.worker.drain_wanted:
             self.drain()
-        if self._settings.on_pause == "suspend":
-            for key, attempt in self._attempts.items():
-                attempt.suspend(wanted=reply.worker.pause_wanted or key in reply.paused)
+        for key, attempt in self._attempts.items():
+            attempt.suspend(wanted=self._is_suspended(key, reply))
 
-    async def _leave(self, worker_id: str) -> bool:
+    def _is_suspended(self, key: tuple[str, int], reply: HeartbeatReply) -> bool:
+        """In a pause, if a person or the settings say so; not when it drains."""
+        if self._mode != "work":
+            return False
+        is_paused = reply.worker.pause_wanted and not self._lacks_resources
+        by_settings = self._settings.on_pause == "suspend" and (is_paused or key in reply.paused)
+        return reply.suspended or by_settings
+
+    async def _leave(self, worker_id: str, failure: Exception | None) -> bool:
         """Deregister, which releases the tasks that it still holds (a late claim); whether the database was told.
 
         If not, the next worker here that finds the record does it.
         """
         if self._is_given_up:
             return False
+        engine = self._engine.for_tenant(actor="worker")
         try:
-            row = await self._engine.get_worker(worker_id)
+            row = await engine.get_worker(worker_id)
+            if row.phase != Phase.DONE and failure:
+                with suppress(TransitionRefused):  # not every machine has a state for it
+                    row = await engine.signal_worker(worker_id, "fail", reason=f"{type(failure).__name__}: {failure}")
             if row.phase != Phase.DONE and self._mode != "kill":
-                row = await self._engine.for_tenant(actor="worker").signal_worker(worker_id, "drain", reason="the worker ended")
+                with suppress(TransitionRefused):  # in some machines, only a worker that has begun to work can end it
+                    row = await engine.signal_worker(worker_id, "drain", reason="the worker ended")
             if row.phase != Phase.DONE:
-                await self._engine.for_tenant(actor="worker").signal_worker(worker_id, "terminate", reason="the worker ended")
+                await engine.signal_worker(worker_id, "terminate", ended=True, reason="the worker ended")
         except StoreError:
             return False
         except PointsmanError:

@@ -33,6 +33,8 @@ EXIT_CODE_2 = "exited with code 2 (expected 0)\nThe end of its log: boom"
 
 Answer = TypeVar("Answer")
 
+RUNS_TASKS = ("run", "resume", "worker")
+
 
 @dataclass(frozen=True)
 class Said:
@@ -67,8 +69,16 @@ class Scene:
         return Said(said.code, said.out.replace(self.options, ""), said.err.replace(self.options, ""))
 
     def call_as_it_is(self, command: str, *arguments: str) -> Said:
+        return self.call_anywhere(command, *arguments, *self._store, "-C", str(self.folder))
+
+    def call_anywhere(self, command: str, *arguments: str) -> Said:
+        """A command that is not about a project. One that runs tasks ends all processes below its own, so it gets one."""
+        words = [*command.split(), *arguments]
+        if words[0] in RUNS_TASKS:
+            ended = subprocess.run([sys.executable, "-m", "pointsman", *words], capture_output=True, text=True, check=False)
+            return Said(ended.returncode, ended.stdout, ended.stderr)
         self._capture.readouterr()
-        code = main([*command.split(), *arguments, *self._store, "-C", str(self.folder)])
+        code = main(words)
         said = self._capture.readouterr()
         return Said(code, said.out, said.err)
 

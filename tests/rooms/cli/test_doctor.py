@@ -8,6 +8,7 @@ from tests.rooms.cli.scene import Scene
 from tests.rooms.store.outsider import outsider
 
 from pointsman.cli import main
+from pointsman.engine.submit import NewTask
 
 
 def test_a_healthy_project_has_nothing_to_show(scene: Scene) -> None:
@@ -66,7 +67,8 @@ def test_an_audit_tells_what_was_tampered_with(scene: Scene) -> None:
 def test_options_that_mean_nothing_together_are_refused(scene: Scene) -> None:
     scene.submit()
     assert "--seal needs --audit" in scene.call("doctor --seal 1:2").err
-    assert "leave out --repair" in scene.call("doctor --audit --repair").err
+    assert "add --fix" in scene.call("doctor --reason why").err
+    assert "leave out --fix" in scene.call("doctor --audit --fix").err
     assert "is not a seal" in scene.call("doctor --audit --seal yesterday").err
 
 
@@ -74,3 +76,30 @@ def test_the_doctor_sees_postgres_too(scene_on_postgres: Scene) -> None:
     scene_on_postgres.complete(scene_on_postgres.submit())
     assert scene_on_postgres.call("doctor").code == 0
     assert scene_on_postgres.call("doctor --audit").code == 0
+
+
+def test_a_success_with_an_open_step_is_recognised_and_the_hint_repairs_it(scene: Scene) -> None:
+    """Document 001, recovery 4, as its reader meets it."""
+    run = scene.submit(lifecycle="pipeline")
+    scene.complete(run)
+    with outsider(scene.url) as prompt, prompt.lawless("run"):
+        prompt.ask("UPDATE run SET state = 'S_SUCCESS', phase = 'done', outcome = 'success', completed_at = entered_at")
+    said = scene.call_as_it_is("doctor")
+    assert said.code == 1
+    assert "The run is S_SUCCESS, but its task transform is S_PENDING. [repairable]" in said.out
+    assert "audit trail ends, S_RUNNING, and lets it follow its tasks." in said.out
+    _, _, hint = said.out.rstrip().rpartition("to repair what needs no person: ")
+    assert main(shlex.split(hint)[1:]) == 0
+    assert scene.state(run) == "S_RUNNING"
+
+
+def test_a_stalled_workstream_is_left_to_a_person_who_can_cancel_it(scene: Scene) -> None:
+    run = scene.submit(NewTask(name="a", critical=False), lifecycle="orchestrated")
+    scene.fail(run)
+    said = scene.call("doctor --fix")
+    assert (said.code, said.err) == (1, "")
+    assert "none of its tasks can move" in said.out
+    assert "[repairable]" not in said.out
+    assert "now that a is failed. A person can cancel the run." in said.out
+    assert scene.call("cancel latest").code == 0
+    assert scene.call("doctor").code == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import re
 import shlex
 import signal
@@ -13,6 +14,7 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import apsw
 import pytest
@@ -28,7 +30,7 @@ from pointsman.lifecycles import SHIPPED
 from pointsman.store.rows import Run, Task
 
 PATIENCE_SECONDS = 60
-AT_ONCE = ("logs", "retry", "skip", "pause", "cancel")
+AT_ONCE = ("logs", "retry", "skip", "pause", "cancel", "reset", "approve", "reject", "accept", "answer", "start")
 ON_POSTGRES = (
     "claim, break, a skip, claim, complete",
     "run pause, run resume, claim, run pause, complete, run resume, run cancel",
@@ -125,7 +127,8 @@ def execute(stage: Stage, scene: Scene, run: Run, command: str, effect: str) -> 
     words = shlex.split(command)[1:]
     before = look(scene, run)
     if words[0] in AT_ONCE:
-        said = scene.call_as_it_is(shlex.join(words[:1]), *words[1:])
+        with mock.patch.object(sys, "stdin", io.StringIO("yes\n")):  # for the question of `answer`
+            said = scene.call_as_it_is(shlex.join(words[:1]), *words[1:])
         assert said.code == 0, (command, effect, said)
         check_effect(effect, before, look(scene, run))
     elif (key := f"{words[0]} {run.lifecycle} {before[0].phase}") not in stage.tried:
@@ -146,26 +149,39 @@ def check_effect(effect: str, before: tuple[Run, dict[str, Task]], after: tuple[
     (run, _), (run_after, tasks) = before, after
     for clause in effect.split("; "):
         match clause.split():
-            case ["queues", *names, "again"]:
+            case ["queues", *names, "again"] | ["queues", *names]:
                 for name in " ".join(names).split(", "):
                     assert tasks[name].phase == Phase.QUEUED, (effect, tasks[name])
             case ["skips", name]:
                 assert (tasks[name].outcome, tasks[name].trigger) == ("success", "skip"), effect
-            case ["ends", "the", "run", "as", state]:
-                assert (run_after.state, run_after.phase) == (state, Phase.DONE), effect
-            case ["the", "run", "stays" | "becomes" as verb, state]:
-                assert run_after.state == state, effect
-                assert (run.state == state) is (verb == "stays"), effect
-            case ["the", "run", "continues"]:
-                assert run_after.phase in (Phase.QUEUED, Phase.ACTIVE), (effect, run_after)
-            case ["the", "run", "succeeds"]:
-                assert run_after.outcome == "success", effect
+            case ["ends", "the", "tasks", "that", "still", "run"]:
+                running = [task for task in tasks.values() if task.phase == Phase.ACTIVE]
+                assert all(task.cancel_requested_at for task in running), effect
+            case ["completes" | "fails" as verb, name]:
+                assert tasks[name].outcome == {"completes": "success", "fails": "failure"}[verb], effect
+            case ["puts", name, "back", "to", state]:
+                assert tasks[name].state == state, effect
             case ["starts", "no", "further", "task"]:
                 assert not any(task.run_open for task in tasks.values() if task.outcome is None), effect
             case ["shows", *_]:
                 assert run_after.revision == run.revision
-            case _:
-                raise AssertionError(f"nobody knows what to expect of: {effect}")
+            case words:
+                check_run(words, effect, run, run_after)
+
+
+def check_run(words: list[str], effect: str, run: Run, after: Run) -> None:
+    match words:
+        case ["ends", "the", "run", "as", state]:
+            assert (after.state, after.phase) == (state, Phase.DONE), effect
+        case ["the", "run", "stays" | "becomes" as verb, state]:
+            assert after.state == state, effect
+            assert (run.state == state) is (verb == "stays"), effect
+        case ["the", "run", "continues"]:
+            assert after.phase in (Phase.QUEUED, Phase.ACTIVE), (effect, after)
+        case ["the", "run", "succeeds" | "fails" as verb]:
+            assert after.outcome == {"succeeds": "success", "fails": "failure"}[verb], effect
+        case _:
+            raise AssertionError(f"nobody knows what to expect of: {effect}")
 
 
 def execute_until_it_works(scene: Scene, run: Run, words: list[str], before: tuple[Run, dict[str, Task]]) -> None:
@@ -237,6 +253,14 @@ async def test_every_hint_at_the_end_of_a_run_works(tmp_path: Path, flow: str) -
                 (run,) = await engine.list_runs()
                 assert run.outcome == "success"
             break
+
+
+async def test_output_is_only_offered_where_a_task_has_started(tmp_path: Path) -> None:
+    project = Project(tmp_path)
+    project.write_flow("{name: f, timeout: 0.5s, tasks: {a: {run: 'true', needs_capabilities: [gpu]}}}")
+    code, said = await project.call("run", "flow.yaml")
+    assert code == 1
+    assert "pointsman logs" not in said
 
 
 async def test_the_hint_at_the_end_of_watch_works(tmp_path: Path) -> None:

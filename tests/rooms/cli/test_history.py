@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.rooms.cli.scene import EXIT_CODE_2, Scene
 
 from pointsman.cli import main
+from pointsman.engine.submit import NewTask
 
 
 def test_every_move_of_a_run_is_shown_with_who_and_why(scene: Scene) -> None:
@@ -23,6 +24,7 @@ def test_every_move_of_a_run_is_shown_with_who_and_why(scene: Scene) -> None:
         ("RUNNING", "FAILED", "fail"),
         ("FAILED", "RUNNING", "retry"),
     ]
+    assert moves[2]["metadata"] == {"task_id": scene.tasks(run)["transform"].id}
 
 
 def test_a_task_is_shown_with_its_attempts(scene: Scene) -> None:
@@ -64,3 +66,18 @@ def test_the_journal_is_written_anew(scene: Scene) -> None:
     assert (said.code, said.err) == (0, f"wrote {lines} lines to {path}\n")
     assert scene.call("history --rebuild --json").json == {"file": str(path), "lines": lines}
     assert main(["validate", "-l", "standard", str(path)]) == 0
+
+
+def test_a_wish_that_a_worker_fulfils_later_is_kept_with_who_and_why(scene: Scene) -> None:
+    scene.submit(NewTask(name="a"), lifecycle="agent")
+    scene.claim()
+    for command, entity, subject in (
+        ("cancel latest a", ("latest", "a"), "cancel"),
+        ("workers terminate box", ("box",), "terminate"),
+    ):
+        for _ in range(2):
+            assert scene.call(f"{command} --as ada --reason stuck").code == 0
+        (notice,) = scene.call("history", *entity, "--json").json["notices"]
+        assert notice["subject"] == subject
+        assert notice["message"].endswith(" By ada: stuck")
+        assert notice["message"] in scene.call("history", *entity).out

@@ -64,7 +64,7 @@ async def test_status_shows_duties_that_fail_in_another_process(project: Path) -
     assert pointsman(project, "run", "flow.yaml").returncode == 0
     async with app.open(f"sqlite:///{project}/.pointsman/state.db", keeps=False) as engine:
         await engine._core.writer.submit(NoteDuty(name="journal", error="No space left on device", failures=3))
-    for arguments in (["status"], ["status", "latest"], ["status", "--workers"]):
+    for arguments in (["status"], ["status", "latest"], ["workers"]):
         result = pointsman(project, *arguments)
         assert "Duty journal failed 3 times in a row in " in result.stderr, arguments
         assert "No space left on device" in result.stderr

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 
 import pytest
 from tests.rooms.cli.scene import Scene
 from tests.rooms.cli.test_watch import read_until
 
 from pointsman.cli.logs import find_tail
-from pointsman.engine.operations.attempts import AttemptReport
+from pointsman.engine.operations.attempts import AttemptReport, ReportAttempt
 from pointsman.engine.submit import NewTask
 
 
@@ -105,7 +106,7 @@ def test_what_a_killed_worker_has_left_can_be_read(scene: Scene) -> None:
     (claim,) = scene.claim()
     scene.write_log(run, claim, b"last words\n")
     (worker,) = scene.do(lambda engine: engine.list_workers())
-    scene.do(lambda engine: engine.signal_worker(worker.id, "terminate"))
+    scene.do(lambda engine: engine.signal_worker(worker.id, "terminate", ended=True))
     assert scene.call("logs latest only --attempt 1").out == "last words\n"
     assert f"log of attempt 1: {scene.folder}/.pointsman/logs/{run.id}/only/1.log" in scene.call("history latest only").out
 
@@ -133,3 +134,24 @@ def test_logs_are_followed_over_attempts_and_tasks_until_the_run_has_ended(scene
     finally:
         process.kill()
         process.communicate()
+
+
+def test_a_run_whose_tasks_wrote_nothing_says_so(scene: Scene) -> None:
+    run = scene.submit(NewTask(name="one"), NewTask(name="two"))
+    scene.complete(run)
+    scene.complete(run, b"")
+    for command in ("logs latest", "logs latest -f"):
+        said = scene.call(command)
+        assert (said.code, said.out, said.err) == (0, "", "No task of 'nightly' has written anything.\n")
+    assert scene.call("logs latest two").err == "'two' has written nothing.\n", "its log is an empty file"
+
+
+def test_followed_logs_of_a_fan_out_are_shown_in_the_order_in_which_they_were_written(scene: Scene) -> None:
+    run = scene.submit(*(NewTask(name=f"load[{number}]", priority=-number) for number in range(3)))
+    claims = scene.claim(limit=3)
+    for number, place in enumerate((2, 0, 1)):
+        path = scene.folder / scene.write_log(run, claims[place], f"line {number}\n".encode())
+        os.utime(path, (1_000_000 + number, 1_000_000 + number))
+    reports = [ReportAttempt(claim.task_id, claim.epoch, "complete") for claim in claims]
+    scene.do(lambda engine: engine.report_attempts(reports))
+    assert scene.call("logs latest -f").out == "load[2] | line 0\nload[0] | line 1\nload[1] | line 2\n"

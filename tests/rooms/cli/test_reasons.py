@@ -100,10 +100,10 @@ async def test_a_lost_worker_is_named_until_another_one_notices(tmp_path: Path) 
         await gone.until(lambda: "a  " in gone.said)
         await gone.kill()
     async with project.start("watch", "latest") as watch:
-        await says(watch, "its worker gone is lost")
+        await says(watch, "its worker gone was killed")
         async with project.start("status", "latest") as status:
             out, _ = await status.process.communicate()
-        assert "its worker gone is lost" in out.decode()
+        assert "its worker gone was killed" in out.decode()
         async with project.start("worker") as worker:
             await asyncio.gather(*(says(command, "no worker has the capability gpu") for command in (worker, watch)))
             worker.send(signal.SIGTERM)

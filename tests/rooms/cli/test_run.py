@@ -7,6 +7,7 @@ import signal
 from pathlib import Path
 
 import pytest
+from tests.rooms.cli.scene import Scene
 from tests.system.faults.project import Project, tasks_of
 
 TOOLS = """
@@ -127,3 +128,12 @@ async def test_a_run_that_was_paused_is_waited_for_and_that_is_said(project: Pro
         assert await run.wait() == 0, run.said
         async with project.engine() as engine:
             assert {task.epoch for task in (await tasks_of(engine, only.id)).values()} == {1}
+
+
+def test_each_run_has_its_plan_and_its_graph(scene: Scene) -> None:
+    (scene.folder / "flow.yaml").write_text("{name: f, tasks: {a: {run: 'true'}, b: {run: 'true', needs: a}}}")
+    run_id = scene.call("run --detach", str(scene.folder / "flow.yaml")).out.strip()
+    files = (scene.folder / ".pointsman" / "runs" / run_id / name for name in ("plan.json", "dag.json"))
+    plan, dag = (json.loads(file.read_text()) for file in files)
+    assert [stage["tasks"] for stage in plan["stages"]] == [["a"], ["b"]]
+    assert dag["edges"] == [{"from": "a", "to": "b"}]

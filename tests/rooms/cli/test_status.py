@@ -5,13 +5,18 @@ from __future__ import annotations
 import os
 import pty
 import re
+import subprocess
+import sys
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
 from tests.rooms.cli.scene import EXIT_CODE_2, Scene
 
+from pointsman.cli.output import show_time
 from pointsman.cli.project import Asked
 from pointsman.engine.engine import Engine
+from pointsman.engine.operations.attempts import AttemptReport
 from pointsman.engine.submit import NewTask
 from pointsman.store.rows import Run
 from pointsman.worker.records import Record
@@ -43,10 +48,10 @@ def test_a_database_without_runs_is_as_good_as_none(scene: Scene) -> None:
 def test_the_latest_runs_are_listed_newest_first_with_how_far_they_are(scene: Scene) -> None:
     failed, new = scene.failed_run(), scene.submit(name="weekly")
     head, *rows = scene.call("status").out.splitlines()
-    assert head.split() == ["state", "name", "tasks", "created", "took", "run"]
+    assert head.split() == ["state", "name", "done", "created", "elapsed", "run"]
     assert [(row.split()[1], row.split()[2], row.split()[-1]) for row in rows] == [
         ("weekly", "0/3", new.id[-8:]),
-        ("nightly", "2/3", failed.id[-8:]),
+        ("nightly", "1/3", failed.id[-8:]),
     ]
     listed = scene.call("status --json").json
     assert [run["id"] for run in listed] == [new.id, failed.id]
@@ -70,7 +75,7 @@ def test_older_runs_are_told_of(scene: Scene) -> None:
 def test_a_run_is_shown_with_its_tasks_what_went_wrong_and_what_can_be_done(scene: Scene) -> None:
     run = scene.failed_run()
     out = scene.call("status latest").out
-    assert "nightly  FAILED  2 of 3 tasks done" in out
+    assert "nightly  FAILED  1 of 3 tasks done, 1 failed, " in out
     assert run.id in out
     assert re.search(r"^transform +FAILED +1 +\S+ +exited with code 2 \(expected 0\)$", out, re.MULTILINE)
     assert re.search(r"^load +PENDING +after: transform$", out, re.MULTILINE)
@@ -99,6 +104,13 @@ def test_only_what_the_machine_takes_is_offered(scene: Scene, lifecycle: str, ex
     assert expected <= {step["command"].split()[1] for step in said["next"]} <= {"resume", "cancel"}
 
 
+def test_no_log_is_offered_of_what_never_ran(scene: Scene) -> None:
+    run = scene.submit(NewTask(name="gate", gate=True))
+    scene.call("reject latest gate")
+    assert re.findall(r"pointsman (\w+)", scene.call("status latest").out) == ["skip"]
+    assert scene.call(f"skip {run.id} gate").code == 0
+
+
 def test_nothing_is_offered_for_what_has_succeeded(scene: Scene) -> None:
     run = scene.submit(NewTask(name="only"))
     scene.complete(run)
@@ -123,6 +135,39 @@ def test_subtasks_stand_below_their_task_and_what_was_skipped_says_why(scene: Sc
     assert [row[: row.index("  ", 3)] for row in rows] == ["load", "  load[0]", "  load[1]", "after"]
     assert rows[2].endswith("  empty")
     assert rows[3].endswith("  after: load, load[0]")
+
+
+def test_a_task_that_failed_and_was_skipped_says_why_it_was_skipped(scene: Scene) -> None:
+    scene.failed_run()
+    scene.call("skip latest transform", "--reason", "known trouble")
+    assert why(scene, "transform") == "known trouble; last error: exited with code 2 (expected 0)"
+
+
+def test_a_usage_limit_says_of_what_and_until_when(scene: Scene) -> None:
+    scene.do(lambda engine: engine.declare_tool("claude"))
+    run = scene.submit(using("claude"))
+    (claim,) = scene.claim()
+    report = AttemptReport(error="try later", usage_limit_until=run.created_at + timedelta(hours=2))
+    scene.do(lambda engine: engine.fail_task(claim.task_id, claim.epoch, report))
+    said = why(scene, "only") or ""
+    assert re.fullmatch(r"claude has reached its usage limit, retry in 1h 5\dm \(at [\d: -]+\); last error: try later", said)
+
+
+def test_a_time_on_another_day_has_its_date() -> None:
+    noon = datetime(2026, 3, 4, 12).astimezone()
+    assert show_time(noon, noon + timedelta(hours=1)) == "12:00:00"
+    assert show_time(noon, noon - timedelta(days=7)) == "2026-03-04 12:00"
+
+
+def test_the_folder_of_the_project_is_named_where_it_is_not_the_one_that_is_meant(scene: Scene) -> None:
+    scene.submit()
+    (scene.folder / "below").mkdir()
+    assert "Project:" not in scene.call("status").err
+    process = subprocess.run(
+        [sys.executable, "-m", "pointsman", "status"], cwd=scene.folder / "below", capture_output=True, text=True, check=True
+    )
+    assert process.stderr == f"Project: {scene.folder} (its settings or .pointsman are there)\n"
+    assert "nightly" in process.stdout
 
 
 def test_a_run_is_found_by_its_id_a_part_of_it_and_as_the_latest(scene: Scene) -> None:
@@ -196,8 +241,22 @@ def test_a_worker_that_was_killed_here_is_not_waited_for(scene: Scene) -> None:
     record = scene.folder / ".pointsman" / "workers" / f"{worker_id}.jsonl"
     record.write_text(re.sub(r'"started_ticks":\d+', '"started_ticks":1', record.read_text()))
     shown = scene.call("status latest").out
-    assert "No worker is running it." in shown
+    assert "nightly  RUNNING (interrupted)  0 of 3 tasks done" in shown
+    assert "\nInterrupted: no worker is running it.\n" in shown
+    assert "interrupted: its worker box was killed, its lease ends in " in shown
     assert f"pointsman resume {run.id[-8:]}" in shown
+    assert shown.split("elapsed")[0] == scene.call("status latest").out.split("elapsed")[0], "no time passes"
+    assert scene.call("status").out.splitlines()[1].startswith("RUNNING (interrupted)  nightly")
+
+
+def test_a_worker_of_another_run_is_not_waited_for(scene: Scene) -> None:
+    """`pointsman run` serves its own run only, so another run in the same project is as good as unattended."""
+    served = scene.submit(name="served")
+    scene.claim()
+    Record(scene.folder, str(scene.tasks(served)["fetch"].worker_id), run_id=served.id)
+    other = scene.submit(name="other")
+    assert why(scene, "fetch") == "no worker is running it"
+    assert f"pointsman resume {other.id[-8:]}" in scene.call("status latest").out
 
 
 def why(scene: Scene, task: str) -> str | None:
@@ -224,7 +283,7 @@ def test_a_task_that_no_worker_can_do_says_what_is_missing_and_who_could(scene: 
         await engine.register_worker("big", capabilities=("gpu", "docker"))
 
     scene.do(join)
-    assert why(scene, "train") is None
+    assert why(scene, "train") == "a worker is about to start it"
 
 
 def test_what_can_only_be_done_by_several_workers_is_told_so(scene: Scene) -> None:
@@ -246,7 +305,7 @@ def test_a_task_whose_tool_is_shut_off_says_for_how_long(scene: Scene) -> None:
     scene.do(declare)
     run = scene.submit(using("curl", "first"), using("curl", "second"))
     scene.fail(run)
-    assert re.fullmatch(r"curl circuit is open, retry in 9m \d+s", why(scene, "second") or "")
+    assert re.fullmatch(r"curl circuit is open, retry in 9m \d+s \(at [\d:]{8}\)", why(scene, "second") or "")
 
 
 @pytest.mark.parametrize(
@@ -282,30 +341,6 @@ def test_nothing_is_offered_where_nothing_leads_on(scene: Scene) -> None:
     out = scene.call("status latest").out
     assert "nightly cannot succeed without fetch, and CANCELED is final. Run the flow again." in out
     assert "Next:" not in out
-
-
-def test_workers_are_listed_with_what_they_hold(scene: Scene) -> None:
-    assert scene.call("status --workers --json").json == []
-    run = scene.submit()
-    assert scene.call("status --workers").err == "No worker is running. Start one: pointsman worker\n"
-    scene.claim()
-    head, row = scene.call("status --workers").out.splitlines()
-    assert head.split() == ["worker", "state", "slots", "heartbeat", "capabilities", "protection", "id", "holds"]
-    assert re.fullmatch(rf"box +BUSY +1/1 +\d\S+ ago +\w{{8}}  fetch \({run.id[-8:]}\)", row)
-    (told,) = scene.call("status --workers --json").json
-    assert (told["name"], told["alive"], told["slots"], told["phase"]) == ("box", True, 1, "active")
-    assert [task["name"] for task in told["holds"]] == ["fetch"]
-    assert scene.call("status latest --workers").code == 2
-
-
-def test_workers_that_are_gone_are_listed_only_when_asked_for(scene: Scene) -> None:
-    async def come_and_go(engine: Engine) -> None:
-        worker = await engine.register_worker("box")
-        await engine.for_tenant(actor="me").signal_worker(worker.id, "drain")
-
-    scene.do(come_and_go)
-    assert scene.call("status --workers --json").json == []
-    assert [worker["name"] for worker in scene.call("status --workers --all --json").json] == ["box"]
 
 
 @pytest.mark.parametrize("command", ["status latest", "retry latest", "skip latest transform", "watch latest"])

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+from decimal import Decimal
 
 import pytest
 from tests.rooms.cli.scene import Scene
 
+from pointsman.engine.operations.attempts import AttemptReport
 from pointsman.engine.submit import NewTask
 
 
@@ -30,7 +32,7 @@ def test_what_was_running_is_left_to_its_worker_to_end(scene: Scene, lifecycle: 
     scene.submit(NewTask(name="only"), lifecycle=lifecycle)
     scene.claim()
     said = scene.call("cancel latest")
-    assert (said.code, said.err) == (0, "1 task was running; its worker ends it with SIGTERM, and after 10 s with SIGKILL.\n")
+    assert (said.code, said.err) == (0, "1 task was running; its worker ends it with SIGTERM, and after 10s with SIGKILL.\n")
 
 
 def test_a_run_is_paused_and_says_how_to_go_on(scene: Scene) -> None:
@@ -71,6 +73,16 @@ def test_without_a_worker_it_says_who_could_go_on(scene: Scene) -> None:
     assert scene.call("skip latest fetch").err == f"No worker is running it. To continue: pointsman resume {run.id[-8:]}\n"
 
 
+def test_resume_of_a_task_runs_it_and_does_not_say_how_to(scene: Scene) -> None:
+    (scene.folder / "flow.yaml").write_text("{name: f, tasks: {slow: {run: 'test -e go || sleep 60', timeout: 0.2s}}}")
+    assert scene.call(f"run {scene.folder}/flow.yaml").code == 1
+    (scene.folder / "go").touch()
+    said = scene.call("resume latest slow")
+    assert (said.code, "slow: TIMED_OUT → QUEUED" in said.out) == (0, True)
+    assert "To continue:" not in said.err
+    assert "pointsman resume" not in said.err
+
+
 def test_a_critical_task_that_is_cancelled_costs_the_run_its_success_and_says_so(scene: Scene) -> None:
     run = scene.submit()
     said = scene.call("cancel latest fetch")
@@ -79,6 +91,50 @@ def test_a_critical_task_that_is_cancelled_costs_the_run_its_success_and_says_so
         "nightly cannot succeed without fetch, and CANCELED is final. Run the flow again.",
         "(`pointsman skip` instead of `cancel` lets the other tasks continue.)",
     ]
+
+
+def test_a_retry_that_cannot_lead_to_success_is_refused_before_anything_runs(scene: Scene) -> None:
+    parts = (NewTask(name=f"load[{number}]", parent="load") for number in range(2))
+    run = scene.submit(NewTask(name="load"), *parts, NewTask(name="other"))
+    scene.call("cancel latest load[0]")
+    before = scene.tasks(run)
+    for command in ("retry latest", "skip latest load", "skip latest other"):
+        said = scene.call(command)
+        assert (said.code, said.out) == (2, ""), command
+        assert said.err == "error: nightly cannot succeed without load[0], and CANCELED is final. Run the flow again.\n"
+    assert scene.tasks(run) == before
+    assert scene.state(run) == "FAILED"
+
+
+def test_a_task_without_money_is_not_retried_but_may_be_skipped(scene: Scene) -> None:
+    run = scene.submit(NewTask(name="a", budget_usd=Decimal(1)), NewTask(name="b", depends_on=("a",)))
+    (claim,) = scene.claim()
+    scene.do(lambda engine: engine.report_attempt(claim.task_id, claim.epoch, "overspend", AttemptReport(error="too much")))
+    for command in ("retry latest", "retry latest a"):
+        said = scene.call(command)
+        assert said.code == 2
+        assert said.err.startswith("error: a has no money left, so it would fail again.")
+    assert f"Possible now: pointsman skip {run.id[-8:]} a (skips a; the run continues)." in said.err
+    assert scene.call("skip latest a").code == 0
+    assert scene.state(run) == "RUNNING"
+
+
+@pytest.mark.parametrize("project", ["scene", "scene_on_postgres"])
+@pytest.mark.parametrize("lifecycle", ["standard", "agent"])
+def test_canceling_a_failed_run_ends_what_still_runs(request: pytest.FixtureRequest, project: str, lifecycle: str) -> None:
+    scene: Scene = request.getfixturevalue(project)
+    run = scene.submit(NewTask(name="a", max_attempts=1), NewTask(name="b"), NewTask(name="c"), lifecycle=lifecycle)
+    first, _ = scene.claim(limit=2)
+    scene.do(lambda engine: engine.fail_task(first.task_id, first.epoch, AttemptReport(error="boom", retryable=False)))
+    assert scene.state(run) == "FAILED"
+    part = run.id[-8:]
+    assert f"  pointsman cancel {part}" in scene.call("status latest").out
+    said = scene.call("cancel latest")
+    assert (said.code, said.out) == (0, f"nightly ({part}): still FAILED\n")
+    assert said.err.startswith("1 task was running; its worker ends it with SIGTERM")
+    running = scene.tasks(run)["b"]
+    assert running.outcome == "canceled" or running.cancel_requested_at is not None
+    assert scene.call("cancel latest").code == 2, "nothing is left to end"
 
 
 def test_a_task_that_is_not_critical_is_cancelled_without_ado(scene: Scene) -> None:

@@ -25,7 +25,7 @@ def test_a_run_that_has_ended_says_how_and_nothing_else(scene: Scene) -> None:
     scene.failed_run()
     said = scene.call("watch")
     assert (said.code, said.out) == (1, "")
-    assert re.match(r"nightly is FAILED after \S+\. exited with code 2 \(expected 0\)\nMore: ", said.err)
+    assert re.match(r"nightly is FAILED, \S+ elapsed\. exited with code 2 \(expected 0\)\nMore: ", said.err)
     run = scene.submit(NewTask(name="only"))
     scene.complete(run)
     assert scene.call("watch").code == 0
@@ -68,6 +68,19 @@ def test_moves_are_shown_while_they_happen_until_the_run_has_ended(scene: Scene)
         scene.do(lambda engine: engine.complete_task(claim.task_id, claim.epoch))
         read_until(process, '"SUCCEEDED"')
         assert process.wait(20) == 0
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_a_run_that_is_paused_says_so_and_how_to_go_on(scene: Scene) -> None:
+    run = scene.submit(NewTask(name="only"))
+    scene.call("pause latest")
+    process = scene.start("watch latest")
+    try:
+        assert process.stderr
+        hint = f"pointsman resume {run.id[-8:]}{scene.options}"
+        assert process.stderr.readline() == f"The run is PAUSED. To continue: {hint}\n"
     finally:
         process.kill()
         process.communicate()

@@ -81,3 +81,40 @@ async def test_programs_get_the_same_as_objects(tmp_path: Path, request: pytest.
     assert events == EVENTS
     failed = [(line["attempt"], line["message"]) for line in lines if line["name"] == "wrong" and line["event"] == FAILURE]
     assert failed == [(attempt, "exited with code 3 (expected 0) – no such thing") for attempt in (1, 2)]
+
+
+async def test_the_lines_of_a_pool_name_their_worker(tmp_path: Path, sqlite_url: str) -> None:
+    out, said = await work(Project(tmp_path, sqlite_url), "--count", "2", "--name", "box")
+    assert out == ""
+    events: dict[str, list[str]] = {}
+    for line in said.splitlines():
+        pattern = r"\d\d:\d\d:\d\d  box-[12]  [▶✓✗↷] (\S+)  [0-9a-f]{8}  (started|success|failure|skipped)(.*)"
+        if match := re.fullmatch(pattern, line):
+            events.setdefault(match[1], []).append(match[2])
+    assert {name: sorted(found) for name, found in events.items()} == {name: sorted(found) for name, found in EVENTS.items()}
+    for name in ("box-1", "box-2"):
+        assert re.search(rf"^\d\d:\d\d:\d\d  {name}  started \(process \d+\)$", said, re.MULTILINE)
+        assert re.search(rf"^\d\d:\d\d:\d\d  {name}  It has ended\.$", said, re.MULTILINE)
+    assert said.count("Finishing running tasks.") == 1, "once for all"
+
+
+@pytest.mark.parametrize("command", ["worker", "run"])
+async def test_a_worker_without_tasks_says_so_when_it_is_stopped(tmp_path: Path, sqlite_url: str, command: str) -> None:
+    project = Project(tmp_path, sqlite_url)
+    project.write_flow("{name: f, tasks: {a: {run: 'true', needs_capabilities: [gpu]}}}")
+    await project.submit("flow.yaml")
+    async with project.start(*(("run", "flow.yaml") if command == "run" else ("worker",))) as worker:
+        await worker.until(lambda: "no worker has the capability gpu" in worker.said)
+        worker.send(signal.SIGTERM)
+        await worker.wait()
+    assert "No task is running. The worker stops." in worker.said
+    assert "running tasks" not in worker.said
+
+
+async def test_programs_get_what_happens_in_a_pool_as_objects(tmp_path: Path, sqlite_url: str) -> None:
+    out, _ = await work(Project(tmp_path, sqlite_url), "--count", "2", "--name", "box", "--json")
+    lines = [json.loads(line) for line in out.splitlines()]
+    assert {line["worker"] for line in lines} == {"box-1", "box-2"}
+    moves = [(line["event"], line["worker"]) for line in lines if line["event"].startswith("worker_")]
+    assert sorted(moves) == [(event, name) for event in ("worker_ended", "worker_started") for name in ("box-1", "box-2")]
+    assert {line["name"] for line in lines if "name" in line} == set(EVENTS)

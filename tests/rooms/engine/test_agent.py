@@ -564,10 +564,9 @@ async def test_a_dependency_that_is_run_again_can_be_claimed_and_its_dependents_
         await engine.signal_task(a.task_id, "run")
         assert (await claim_and_complete(engine, worker)).name == "a", "what is run again can be claimed"
         await engine.signal_task(a.task_id, "accept")
-        b = await task_of(engine, run, "b")
-        await engine.signal_task(b.id, "run")
-        assert (await claim_and_complete(engine, worker)).name == "b"
-        await engine.signal_task(b.id, "accept")
+        b = await claim_and_complete(engine, worker)
+        assert b.name == "b"
+        await engine.signal_task(b.task_id, "accept")
         assert await state_of(engine, run) == "SUCCEEDED"
 
 
@@ -622,3 +621,20 @@ async def test_whoever_watches_sees_each_move_once_and_in_order(database_url: st
         ]
         assert len({event.position for event in seen}) == len(seen)
         assert msgspec.json.decode(str((await engine.get_task(task.id)).output)) == {"done": True}
+
+
+async def test_a_canceled_run_leaves_nothing_that_waits_for_a_person(database_url: str, clock: ManualClock) -> None:
+    """Document 004 lets nobody cancel a task that waits for a person, so it goes back first."""
+    async with proved_engine(database_url, clock) as engine:
+        worker = await register(engine, slots=2)
+        run = await submit_agents(engine, NewTask(name="asks"), NewTask(name="ready"))
+        claims = {claim.name: claim for claim in await engine.claim_tasks(worker.id, 2)}
+        question = AttemptReport(question="which one?", session_id="s")
+        await engine.report_attempt(claims["asks"].task_id, 1, "ask", question)
+        await engine.complete_task(claims["ready"].task_id, 1)
+        assert {task.state for task in await engine.list_tasks(run.id)} == {"BLOCKED", "READY"}
+        await engine.signal_run(run.id, "cancel", reason="enough")
+        assert {task.state for task in await engine.list_tasks(run.id)} == {"CANCELLED"}
+        for name, signal in (("asks", "answer"), ("ready", "accept"), ("ready", "reject")):
+            with pytest.raises(TransitionRefused):
+                await engine.signal_task(claims[name].task_id, signal, answer="this one")

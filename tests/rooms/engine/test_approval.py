@@ -167,7 +167,8 @@ async def test_jitter_spreads_the_backoff_within_its_share(database_url: str, cl
     async with proved_engine(database_url, clock) as engine:
         worker = await register(engine, slots=20)
         backoff = Backoff(base_seconds=100, jitter=0.25)
-        run = await submit(engine, *(NewTask(name=f"t{n}", backoff=backoff) for n in range(20)), lifecycle="approval")
+        tasks = [NewTask(name=f"t{number}", max_retries=1, backoff=backoff) for number in range(20)]
+        run = await submit(engine, *tasks, lifecycle="approval")
         for claim in await engine.claim_tasks(worker.id, 20):
             await engine.fail_task(claim.task_id, claim.epoch, AttemptReport(error="all at once"))
         due = [task.available_at for task in await engine.list_tasks(run.id)]
@@ -182,7 +183,7 @@ async def test_used_up_attempts_fail_the_step_and_the_run_for_good(database_url:
         await claim_and_fail(engine, worker)
         await pass_time(engine, clock, 20)
         claim = await claim_and_fail(engine, worker, "again", exit_code=2)
-        assert await states_of(engine, run) == {"a": "FAILED", "b": "PENDING"}
+        assert await states_of(engine, run) == {"a": "FAILED", "b": "CANCELED"}
         failed = await engine.get_run(run.id)
         assert (failed.state, message_of(failed)) == ("FAILED", "again")
         await claim_nothing(engine, worker)
@@ -228,7 +229,7 @@ async def test_a_timeout_is_a_failure_like_any_other(database_url: str, clock: M
 async def test_output_and_cost_are_stored_with_the_step(database_url: str, clock: ManualClock) -> None:
     async with proved_engine(database_url, clock) as engine:
         worker = await register(engine, lease_seconds=3600)
-        run = await submit_template(engine, NewTask(name="a", backoff=EXACT))
+        run = await submit_template(engine, NewTask(name="a", max_retries=1, backoff=EXACT))
         await claim_and_fail(engine, worker, cost_usd=usd("0.50"))
         await pass_time(engine, clock, 20)
         claim = await claim_and_complete(engine, worker, output={"url": "https://example.org"}, cost_usd=usd("0.25"))
@@ -310,7 +311,7 @@ async def test_a_terminated_worker_leaves_its_step_to_the_next_claim(database_ur
         run = await submit_template(engine, NewTask(name="a"))
         worker, heir = await register(engine), await register(engine)
         await claim_one(engine, worker)
-        await engine.signal_worker(worker.id, "terminate")
+        await engine.signal_worker(worker.id, "terminate", ended=True)
         assert await state_of(engine, run, "a") == "RUNNING"
         assert (await claim_and_complete(engine, heir)).epoch == 2
 
@@ -380,7 +381,7 @@ async def test_a_step_is_cancelled_from_wherever_it_stands(database_url: str, cl
         step = await task_of(engine, run, "x")
         assert step.state == state
         assert (await engine.for_tenant(actor="ada").signal_task(step.id, "cancel")).state == "CANCELED"
-        assert await states_of(engine, run) == {"x": "CANCELED", "after": "PENDING"}
+        assert await states_of(engine, run) == {"x": "CANCELED", "after": "CANCELED"}
         assert await state_of(engine, run) == "FAILED"
         if state == "RUNNING":
             with pytest.raises(LeaseLost):
@@ -393,7 +394,10 @@ async def test_a_cancelled_run_cancels_its_steps_from_wherever_they_stand(
 ) -> None:
     async with proved_engine(database_url, clock) as engine:
         run = await submit_template(
-            engine, NewTask(name="first"), NewTask(name="x", gate=state == "WAITING_APPROVAL"), NewTask(name="after")
+            engine,
+            NewTask(name="first"),
+            NewTask(name="x", gate=state == "WAITING_APPROVAL", max_retries=1),
+            NewTask(name="after"),
         )
         worker = await register(engine)
         if state != "PENDING":

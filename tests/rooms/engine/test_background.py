@@ -141,7 +141,7 @@ CHANGES: dict[str, Callable[[Engine, Worker, Task], Awaitable[object]]] = {
     "its run is canceled": lambda engine, _, task: engine.signal_run(task.run_id, "cancel"),
     "its run is paused": lambda engine, _, task: engine.signal_run(task.run_id, "pause"),
     "its worker is drained": lambda engine, worker, _: engine.signal_worker(worker.id, "drain"),
-    "its worker is terminated": lambda engine, worker, _: engine.signal_worker(worker.id, "terminate"),
+    "its worker is terminated": lambda engine, worker, _: engine.signal_worker(worker.id, "terminate", ended=True),
 }
 
 
@@ -176,7 +176,7 @@ async def test_a_hook_that_raises_harms_nothing(database_url: str, clock: Manual
         await claim_one(engine, worker)
         with pytest.raises(NotFound):
             await engine.signal_run("nobody", "cancel")
-        await asyncio.gather(engine.signal_worker(worker.id, "terminate"), submit(engine, NewTask(name="b")))
+        await asyncio.gather(engine.signal_worker(worker.id, "terminate", ended=True), submit(engine, NewTask(name="b")))
         engine.start_duty(Duty(name="sweep", perform=nothing, interval_seconds=0.01, wakes_on=Wakeup.EVENTS))
         await until(lambda: engine.duty_metrics["sweep"].performed > 1)
         assert len(await engine.list_runs()) == 2, "nothing was done twice"

@@ -209,6 +209,7 @@ BY_ID: dict[str, tuple[str, Asked]] = {
     "transition a worker": ("worker", lambda desk, name: desk.engine.request_transition(Kind.WORKER, name, trigger="pause")),
     "get_breaker": ("tool", lambda desk, name: desk.engine.get_breaker(name)),
     "reset_breaker": ("tool", lambda desk, name: desk.engine.reset_breaker(name)),
+    "trip_breaker": ("tool", lambda desk, name: desk.engine.trip_breaker(name)),
 }
 BAD_IDS = {
     "unknown": "run_0190000000007000800000000000ffff",
@@ -247,6 +248,7 @@ def test_what_never_was_has_no_history(desk: Desk) -> None:
         lambda desk, name: desk.engine.complete_task(name, 1, request_id="key"),
         lambda desk, name: desk.engine.signal_worker(name, "pause", request_id="key"),
         lambda desk, name: desk.engine.reset_breaker(name, request_id="key"),
+        lambda desk, name: desk.engine.trip_breaker(name, request_id="key"),
         lambda desk, name: desk.engine.set_budget(name, None, request_id="key"),
         lambda desk, name: desk.engine.request_transition(Kind.RUN, name, trigger="cancel", request_id="key"),
     ],
@@ -257,6 +259,7 @@ def test_what_never_was_has_no_history(desk: Desk) -> None:
         "complete_task",
         "signal_worker",
         "reset_breaker",
+        "trip_breaker",
         "set_budget",
         "transition",
     ],
@@ -516,6 +519,7 @@ CALL_NUMBERS: dict[str, Asked] = {
     "rate_count": lambda desk, number: desk.engine.declare_tool("linker", rate_count=number, rate_seconds=1.0),
     "success_threshold": lambda desk, number: desk.engine.declare_tool("linker", success_threshold=number),
     "cooldown_seconds": lambda desk, number: desk.engine.declare_tool("linker", cooldown_seconds=number),
+    "seconds": lambda desk, number: desk.engine.trip_breaker("compiler", number),
     "limit": lambda desk, number: desk.engine.claim_tasks(desk.worker.id, number),
     "wait_seconds": lambda desk, number: desk.engine.claim_tasks(desk.worker.id, wait_seconds=number),
     "exit_code": lambda desk, number: desk.engine.complete_task(desk.running.id, 1, AttemptReport(exit_code=number)),
@@ -696,6 +700,9 @@ def say(who: str) -> dict[str, tuple[str, Asked]]:
             lambda desk, text: desk.engine.signal_worker(desk.worker.id, "pause", **{who: text}),
         ),
         f"{who} of a reset": (who, lambda desk, text: desk.engine.reset_breaker("compiler", **{who: text})),
+        f"{who} of a trip": (who, lambda desk, text: desk.engine.trip_breaker("compiler", **{who: text})),
+        f"{who} of a budget": (who, lambda desk, text: desk.engine.set_budget(desk.run.id, None, **{who: text})),
+        f"{who} of a repair": (who, lambda desk, text: desk.engine.repair(**{who: text})),
     }
 
 

@@ -536,7 +536,7 @@ ASIDE: dict[str, Callable[[Worker, Sequence[Claim]], Ask]] = {
     "one gets a dependent": lambda _, claims: (
         lambda engine: engine.add_tasks(claims[0].run_id, [NewTask(name="next", depends_on=(claims[2].name,))])
     ),
-    "its worker is gone": lambda worker, _: lambda engine: engine.signal_worker(worker.id, "terminate"),
+    "its worker is gone": lambda worker, _: lambda engine: engine.signal_worker(worker.id, "terminate", ended=True),
     "its worker drains": lambda worker, _: lambda engine: engine.signal_worker(worker.id, "drain"),
     "its worker pauses": lambda worker, _: lambda engine: engine.signal_worker(worker.id, "pause"),
     "its worker is heard of": lambda worker, claims: (

@@ -10,7 +10,17 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from tests.rooms.engine.harness import ManualClock, claim_one, open_engine, path_of, register, state_of, submit, task_of
+from tests.rooms.engine.harness import (
+    ManualClock,
+    claim_one,
+    open_engine,
+    pass_time,
+    path_of,
+    register,
+    state_of,
+    submit,
+    task_of,
+)
 from tests.system.faults.prompt import prompt
 
 from pointsman.engine import writer
@@ -365,17 +375,28 @@ async def test_a_key_can_be_used_again_when_it_has_expired(
     tended: bool,  # noqa: FBT001 - a case of the test
 ) -> None:
     async with open_engine(database_url, clock) as engine:
-        first = await ask_to_submit(engine, "a", request_id="key")
+        first = await engine.register_worker("a", request_id="key")
         clock.advance(KEY_LASTS_SECONDS - 1)
-        assert (await ask_to_submit(engine, "a", request_id="key")).id == first.id
+        assert (await engine.register_worker("a", request_id="key")).id == first.id
         clock.advance(1)
         if tended:
             assert await engine.tend()
             with prompt(database_url) as somebody:
                 assert somebody.ask("SELECT count(*) FROM idempotency_key") == [(0,)]
-        second = await ask_to_submit(engine, "another body", request_id="key")
+        second = await engine.register_worker("another body", request_id="key")
         assert second.id != first.id
-        assert await ask_to_submit(engine, "another body", request_id="key") == second
+        assert await engine.register_worker("another body", request_id="key") == second
+
+
+async def test_the_key_of_a_run_lasts_as_long_as_the_run(database_url: str, clock: ManualClock) -> None:
+    """Document 003: one key, one run."""
+    async with open_engine(database_url, clock) as engine:
+        first = await ask_to_submit(engine, "a", request_id="key")
+        await pass_time(engine, clock, 1000 * KEY_LASTS_SECONDS)
+        assert (await ask_to_submit(engine, "a", request_id="key")).id == first.id
+        with pytest.raises(KeyReused):
+            await ask_to_submit(engine, "another body", request_id="key")
+        assert len(await engine.list_runs()) == 1
 
 
 async def test_a_refusal_is_not_kept(database_url: str, clock: ManualClock) -> None:
@@ -424,6 +445,7 @@ REPEATED: dict[str, Callable[[Scene], Awaitable[object]]] = {
     "register_worker": lambda scene: scene.engine.register_worker("bob", capabilities=["x", "y"], request_id="key"),
     "signal_worker": lambda scene: scene.engine.signal_worker(scene.worker.id, "drain", request_id="key"),
     "declare_tool": lambda scene: scene.engine.declare_tool("linker", cooldown_seconds=1, request_id="key"),
+    "trip_breaker": lambda scene: scene.engine.trip_breaker("compiler", 5, reason="maintenance", request_id="key"),
     "complete_task": lambda scene: scene.engine.complete_task(
         scene.claim.task_id,
         scene.claim.epoch,

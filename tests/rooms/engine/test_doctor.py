@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
+import apsw
+import psycopg
 import pytest
 from tests.rooms.engine.harness import (
     ManualClock,
@@ -17,7 +19,6 @@ from tests.rooms.engine.harness import (
     register,
     state_of,
     submit,
-    task_of,
 )
 from tests.system.faults.prompt import Prompt, prompt
 
@@ -26,6 +27,7 @@ from pointsman.engine.engine import Engine
 from pointsman.engine.operations.attempts import AttemptReport
 from pointsman.engine.policy import Backoff
 from pointsman.engine.submit import NewRun, NewTask
+from pointsman.errors import TransitionRefused
 from pointsman.store.rows import Run, Worker
 
 FOREVER = 1_000_000.0
@@ -165,6 +167,23 @@ async def test_a_run_that_waits_for_its_last_checks_is_not_called_stalled(databa
         assert await state_of(engine, run) == "VALIDATING"
 
 
+async def test_a_run_that_waits_for_checks_that_it_has_not_is_ended(database_url: str, clock: ManualClock) -> None:
+    """Older versions left runs of document 002 so."""
+    async with open_engine(database_url, clock) as engine:
+        run = await submit(engine, NewTask(name="a"), lifecycle="orchestrated", checks=True)
+        claim = await claim_one(engine, await register(engine))
+        for signal in ("complete", "checks_passed"):
+            await engine.report_attempt(claim.task_id, claim.epoch, signal)
+        with prompt(database_url) as somebody, somebody.lawless("run"):
+            somebody.ask("UPDATE run SET has_checks = (1 = 0)")
+        assert await state_of(engine, run) == "validating"
+        (found,) = await diagnose(engine, "stalled")
+        assert (found.entity_id, found.repairable) == (run.id, True)
+        await engine.repair()
+        assert await state_of(engine, run) == "completed"
+        assert await engine.diagnose() == []
+
+
 # recovery 2: failed steps, and why nobody tries them again
 
 
@@ -177,9 +196,11 @@ class Failure:
 
 
 FAILURES = {
-    "retries used up": Failure({"max_retries": 2, "backoff": Backoff(base_seconds=0)}, "its 2 retries are used up", failures=3),
-    "no retries": Failure({}, "its 0 retries are used up"),
-    "attempts used up": Failure({"max_retries": 5, "max_attempts": 1}, "its 1 attempts are used up"),
+    "retries used up": Failure(
+        {"max_retries": 2, "backoff": Backoff(base_seconds=0)}, "it has used up its retries (2)", failures=3
+    ),
+    "no retries": Failure({}, "it has used up its retries (0)"),
+    "attempts used up": Failure({"max_retries": 5, "max_attempts": 1}, "it has used up its attempts (1)"),
     "retry_on_failure is false": Failure({"max_retries": 2, "retry_on_failure": False}, "retry_on_failure is false"),
     "breaker open": Failure({"max_retries": 2, "tool": "compiler"}, "the circuit of compiler is open"),
     "not retryable": Failure({"max_retries": 2}, "not one that a retry could mend", report={"retryable": False}),
@@ -196,7 +217,7 @@ async def test_a_failed_step_says_why_it_is_not_tried_again(
         pytest.skip("there a task waits in the queue while its circuit is open")
     async with open_engine(database_url, clock) as engine:
         await engine.declare_tool("compiler", failure_threshold=1)
-        await submit(engine, NewTask(name="build", **failure.task), lifecycle=lifecycle)
+        await submit(engine, NewTask(name="build", **failure.task), lifecycle=lifecycle, max_retries=1)
         worker = await register(engine, lease_seconds=FOREVER)
         for _ in range(failure.failures):
             await pass_time(engine, clock, 1)
@@ -224,6 +245,33 @@ async def test_the_advice_helps(database_url: str, clock: ManualClock, signal: s
         assert await diagnose(engine, "unretried") == []
         await work_off(engine, worker)
         assert (await engine.get_run(run.id)).outcome == "success"
+
+
+async def test_a_rejected_gate_can_only_be_skipped(database_url: str, clock: ManualClock) -> None:
+    async with open_engine(database_url, clock) as engine:
+        run = await submit(engine, NewTask(name="gate", gate=True))
+        (gate,) = await engine.list_tasks(run.id)
+        await engine.signal_task(gate.id, "reject")
+        (found,) = await diagnose(engine, "unretried")
+        assert found.finding == "gate is FAILED and is not retried: a person rejected it, or nobody decided in time."
+        assert found.advice == "A person can skip it."
+        for signal in ("retry", "resume"):
+            with pytest.raises(TransitionRefused):
+                await engine.signal_task(gate.id, signal)
+        await engine.signal_task(gate.id, "skip")
+        assert await engine.diagnose() == []
+
+
+async def test_what_failed_with_another_task_is_retried_with_it(database_url: str, clock: ManualClock) -> None:
+    async with open_engine(database_url, clock) as engine:
+        await submit(engine, NewTask(name="first"), NewTask(name="second", depends_on=("first",)), lifecycle="agent")
+        claim = await claim_one(engine, await register(engine))
+        await engine.fail_task(claim.task_id, claim.epoch, AttemptReport(error="no luck"))
+        advice = {each.entity_id: each.advice for each in await diagnose(engine, "unretried")}
+        assert advice.pop(claim.task_id) == "A person can retry it."
+        assert list(advice.values()) == ["Retry the task that it depends on; that retries this one as well."]
+        await engine.signal_task(claim.task_id, "retry")
+        assert await engine.diagnose() == []
 
 
 async def test_what_failed_in_a_run_that_was_called_off_is_nobodys_concern(database_url: str, clock: ManualClock) -> None:
@@ -356,6 +404,82 @@ async def test_what_was_counted_wrongly_is_found_and_counted_anew(
             assert await scene.can_go_on()
 
 
+async def two_steps(engine: Engine, **options: Any) -> tuple[Run, Worker]:
+    run = await submit(engine, NewTask(name="s1"), NewTask(name="s2", depends_on=("s1",)), lifecycle="pipeline", **options)
+    return run, await register(engine, lease_seconds=FOREVER)
+
+
+async def test_a_run_that_was_called_a_success_is_put_back_and_follows_its_steps(database_url: str, clock: ManualClock) -> None:
+    """Document 001, recovery 4: some steps failed, so the workstream is not S_SUCCESS."""
+    async with open_engine(database_url, clock) as engine:
+        run, worker = await two_steps(engine)
+        claim = await claim_one(engine, worker)
+        with prompt(database_url) as somebody, somebody.lawless("run"):
+            values = "state = 'S_SUCCESS', phase = 'done', outcome = 'success', completed_at = entered_at"
+            somebody.ask(f"UPDATE run SET {values} WHERE id = :id", id=run.id)
+        (found,) = [each for each in await engine.diagnose() if each.subject in ("contradiction", "disagreement")]
+        assert (found.subject, found.kind, found.entity_id) == ("contradiction", "run", run.id)
+        assert found.finding == "The run is S_SUCCESS, but its task s1 is S_RUNNING."
+        assert "S_RUNNING, and lets it follow its tasks" in found.advice
+        assert await engine.repair() == [found]
+        assert await engine.diagnose() == []
+        assert await state_of(engine, run) == "S_RUNNING"
+        await engine.fail_task(claim.task_id, claim.epoch, AttemptReport(error="no luck"))
+        assert await path_of(engine, run.id) == ["S_PENDING", "S_RUNNING", "S_FAILED", "S_ABANDONED"]
+        assert (await engine.audit()).findings == []
+
+
+async def test_a_step_that_was_called_a_failure_after_its_success_is_put_back(database_url: str, clock: ManualClock) -> None:
+    """Document 001, recovery 4: all steps actually succeeded."""
+    async with open_engine(database_url, clock) as engine:
+        run, worker = await two_steps(engine)
+        await work_off(engine, worker)
+        assert await state_of(engine, run) == "S_SUCCESS"
+        with prompt(database_url) as somebody, somebody.lawless("task"):
+            somebody.ask("UPDATE task SET state = 'S_FAILED', outcome = 'failure' WHERE name = 's2'")
+        (found,) = await engine.diagnose()
+        assert (found.subject, found.kind) == ("contradiction", "task")
+        assert found.finding == "The run is S_SUCCESS, but its task s2 is S_FAILED."
+        assert found.advice.endswith("where its audit trail ends: S_SUCCESS.")
+        assert await engine.repair() == [found]
+        assert await state_of(engine, run, "s2") == "S_SUCCESS"
+        assert await engine.diagnose() == []
+        assert (await engine.audit()).findings == []
+
+
+async def test_a_contradiction_that_the_audit_trail_confirms_is_left_to_a_person(database_url: str, clock: ManualClock) -> None:
+    async with open_engine(database_url, clock) as engine:
+        run, worker = await two_steps(engine)
+        await work_off(engine, worker)
+        with prompt(database_url) as somebody:
+            with somebody.lawless("task"):
+                somebody.ask("UPDATE task SET state = 'S_FAILED', outcome = 'failure' WHERE name = 's2'")
+            with somebody.lawless("transition"):
+                last = "to_state = 'S_SUCCESS' AND kind = 'task' AND entity_id = (SELECT id FROM task WHERE name = 's2')"
+                somebody.ask(f"UPDATE transition SET to_state = 'S_FAILED' WHERE {last}")
+        (found,) = await engine.diagnose()
+        assert (found.subject, found.entity_id, found.repairable) == ("contradiction", run.id, False)
+        assert "the audit trail confirms both" in found.advice
+        assert await engine.repair() == []
+
+
+async def test_a_run_whose_lifecycle_has_no_way_on_is_not_called_repairable(database_url: str, clock: ManualClock) -> None:
+    """Document 002: a task that is not critical fails no workstream, and a workstream completes only with all of its tasks."""
+    async with open_engine(database_url, clock) as engine:
+        run = await submit(engine, NewTask(name="a", critical=False), NewTask(name="b"), lifecycle="orchestrated")
+        worker = await register(engine, slots=2)
+        for claim in await engine.claim_tasks(worker.id, 2):
+            await engine.report_attempt(claim.task_id, claim.epoch, "fail" if claim.name == "a" else "complete")
+            if claim.name == "b":
+                await engine.report_attempt(claim.task_id, claim.epoch, "checks_passed")
+        (found,) = await diagnose(engine, "stalled")
+        assert (found.entity_id, found.repairable) == (run.id, False)
+        assert "no way on from executing now that a is failed. A person can cancel the run." in found.advice
+        assert await engine.repair() == []
+        await engine.signal_run(run.id, "cancel")
+        assert await diagnose(engine, "stalled") == []
+
+
 async def test_a_state_that_the_audit_trail_does_not_know_is_found_and_left_to_a_person(
     database_url: str, clock: ManualClock
 ) -> None:
@@ -447,7 +571,7 @@ async def test_a_legal_move_at_a_prompt_leaves_nothing_stuck_for_good(
 
 @pytest.mark.parametrize(
     ("table", "state"),
-    [("run", "PAUSED"), ("run", "CANCELED"), ("task", "CANCELED"), ("worker", "PAUSED"), ("worker", "TERMINATED")],
+    [("run", "PAUSED"), ("run", "CANCELED"), ("task", "CANCELED"), ("worker", "PAUSED")],
 )
 async def test_a_legal_move_at_a_prompt_is_audited_and_disagrees_with_nothing(
     database_url: str, clock: ManualClock, table: str, state: str
@@ -466,16 +590,31 @@ async def test_a_legal_move_at_a_prompt_is_audited_and_disagrees_with_nothing(
             assert await path_of(engine, name) == [each.to_state for each in await engine.list_history(name)]
 
 
-async def test_a_task_that_lost_its_worker_at_a_prompt_is_taken_back(database_url: str, clock: ManualClock) -> None:
-    """The worker is gone by decree: what it held is for others, as if the engine had ended it."""
+async def test_a_worker_cannot_be_ended_at_a_prompt_while_it_holds_a_task(database_url: str, clock: ManualClock) -> None:
     async with open_engine(database_url, clock) as engine:
         with prompt(database_url) as somebody:
             scene = await prepare(engine, somebody)
-            somebody.ask("UPDATE worker SET state = 'TERMINATED' WHERE id = :id", id=scene.worker.id)
-            found = [each for each in await engine.diagnose() if each.repairable]
-            assert found, "its task is held by a worker that is no more"
-            await engine.repair()
-            assert (await task_of(engine, scene.run, "first")).state == "QUEUED"
+            with pytest.raises((apsw.Error, psycopg.Error), match="pointsman: a worker ends only when it holds no task"):
+                somebody.ask("UPDATE worker SET state = 'TERMINATED' WHERE id = :id", id=scene.worker.id)
+            assert (await engine.get_worker(scene.worker.id)).phase == "active"
+
+
+async def test_a_run_that_goes_on_after_a_typed_failure_is_ended(database_url: str, clock: ManualClock) -> None:
+    """No constraint can move a run because a task was moved by hand: the doctor does."""
+    async with open_engine(database_url, clock) as engine:
+        worker = await register(engine, slots=2)
+        run = await submit(engine, NewTask(name="a"), NewTask(name="b"), lifecycle="orchestrated")
+        await claim_one(engine, worker)
+        clock.advance(1)
+        second = await claim_one(engine, worker)
+        with prompt(database_url) as somebody:
+            somebody.ask("UPDATE task SET state = 'failed' WHERE id = :id", id=second.task_id)
+        (found,) = await diagnose(engine, "disagreement")
+        assert (found.entity_id, found.repairable) == (run.id, True)
+        assert found.finding == f"It goes on, although its critical task {second.name} has failed."
+        await engine.repair()
+        assert (await engine.get_run(run.id)).state == "failed"
+        assert await diagnose(engine, "disagreement") == []
 
 
 async def test_the_doctor_looks_at_every_tenant(database_url: str, clock: ManualClock) -> None:
@@ -500,7 +639,7 @@ async def test_a_task_that_was_put_back_without_an_attempt_left_holds_nobody_up(
         second = await claim_one(engine, worker)
         assert second.name == "b", "those behind it get their turn"
         await engine.complete_task(second.task_id, second.epoch)
-        assert claim.task_id in [each.entity_id for each in await engine.diagnose() if "attempts are used up" in each.finding]
+        assert claim.task_id in [each.entity_id for each in await engine.diagnose() if "used up its attempts" in each.finding]
         await engine.repair()
         assert (await claim_one(engine, worker)).epoch == 2
         assert await engine.diagnose() == []

@@ -39,7 +39,8 @@ EVENT_TYPES = {
 
 
 async def submit_stream(engine: Engine, *tasks: NewTask, **options: Any) -> Run:
-    return await submit(engine, *tasks, lifecycle="orchestrated", **options)
+    """Its final validation is reported by the test."""
+    return await submit(engine, *tasks, lifecycle="orchestrated", **{"checks": True, **options})
 
 
 async def join(engine: Engine, **options: Any) -> Worker:
@@ -331,8 +332,6 @@ async def test_the_final_validation_may_fail(database_url: str, clock: ManualClo
         worker = await join(engine)
         run = await submit_stream(engine, NewTask(name="a"), checks=True)
         await do_one(engine, worker)
-        with pytest.raises(TransitionRefused, match="validating: 'cancel' is not allowed from here"):
-            await engine.signal_run(run.id, "cancel")
         failed = await engine.for_tenant(actor="ci").signal_run(run.id, "checks_failed", reason="merge conflict in a.py")
         assert (failed.state, error_of(failed)) == ("failed", "merge conflict in a.py")
         move = await last_move(engine, run.id)
@@ -361,7 +360,7 @@ async def test_a_workstream_is_planned_until_all_announced_tasks_are_there(datab
     async with open_engine(database_url, clock) as engine:
         worker = await join(engine)
         run = await engine.for_tenant(actor="ada").submit_run(
-            NewRun(name="later", lifecycle="orchestrated", task_count=3, tasks=(NewTask(name="a"),))
+            NewRun(name="later", lifecycle="orchestrated", task_count=3, tasks=(NewTask(name="a"),), checks=True)
         )
         assert (run.state, run.missing_tasks) == ("planned", 2)
         assert await engine.claim_tasks(worker.id) == []
@@ -711,3 +710,24 @@ async def test_nobody_but_the_worker_of_an_attempt_reports_about_it(database_url
             await engine.complete_task(task.id, claim.epoch + 1)
         await pass_checks(engine, claim)
         await assert_promises_kept(engine)
+
+
+async def test_an_execution_completes_only_with_an_expected_exit_code(database_url: str, clock: ManualClock) -> None:
+    async with open_engine(database_url, clock) as engine:
+        worker = await join(engine, slots=2)
+        run = await submit_stream(engine, NewTask(name="a"), NewTask(name="b", expected_exit_codes=(0, 3)))
+        claims = {claim.name: claim for claim in await engine.claim_tasks(worker.id, 2)}
+        with pytest.raises(TransitionRefused, match="exit_code_expected"):
+            await engine.complete_task(claims["a"].task_id, 1, AttemptReport(exit_code=3))
+        assert await state_of(engine, run, "a") == "running"
+        await engine.complete_task(claims["b"].task_id, 1, AttemptReport(exit_code=3))
+        await engine.complete_task(claims["a"].task_id, 1, AttemptReport(exit_code=0))
+        assert {await state_of(engine, run, name) for name in claims} == {"validating"}
+
+
+async def test_a_workstream_that_a_critical_task_fails_has_its_error(database_url: str, clock: ManualClock) -> None:
+    async with open_engine(database_url, clock) as engine:
+        worker = await join(engine)
+        run = await submit_stream(engine, NewTask(name="a"))
+        await fail_one(engine, worker, "no space left")
+        assert error_of(await engine.get_run(run.id)) == "no space left"

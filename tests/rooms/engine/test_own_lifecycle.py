@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import apsw
+import psycopg
 import pytest
 from tests.rooms.engine.harness import (
     ManualClock,
@@ -18,11 +20,13 @@ from tests.rooms.engine.harness import (
     task_of,
 )
 from tests.rooms.engine.test_supervised import STEADY, assert_promises_kept, last_move, moves_of
+from tests.system.faults.prompt import prompt
 
+from pointsman import lifecycles
 from pointsman.engine.engine import Engine
 from pointsman.engine.operations.attempts import AttemptReport
 from pointsman.engine.submit import NewTask
-from pointsman.errors import LifecycleError, LifecycleInvalid, TransitionRefused, UnknownName
+from pointsman.errors import LeaseLost, LifecycleError, LifecycleInvalid, RequestInvalid, TransitionRefused, UnknownName
 from pointsman.kernel.machine import Kind
 from pointsman.store.rows import Run, Worker
 
@@ -52,6 +56,17 @@ def add_qa(text: str) -> str:
 
 def with_version(text: str, version: int) -> str:
     return text.replace("lifecycle: release\n", f"lifecycle: release\nversion: {version}\n")
+
+
+def adapt(folder: Path, name: str, *changes: tuple[str, str]) -> Path:
+    """A shipped lifecycle with changes, under a name of its own."""
+    text = Path(lifecycles.__file__).with_name(f"{name}.yaml").read_text("utf-8")
+    for old, new in ((f"lifecycle: {name}\n", f"lifecycle: my-{name}\n"), *changes):
+        assert text.count(old) == 1, old
+        text = text.replace(old, new)
+    file = folder / f"my-{name}.yaml"
+    file.write_text(text, "utf-8")
+    return file
 
 
 async def submit_release(engine: Engine, *tasks: NewTask) -> Run:
@@ -173,6 +188,52 @@ async def test_a_build_that_lasts_longer_than_the_file_allows_is_reported(
         await assert_promises_kept(engine)
 
 
+async def test_a_file_says_what_follows_when_a_task_stays_too_long(
+    database_url: str, clock: ManualClock, tmp_path: Path
+) -> None:
+    text = read_example().replace("      lease_lost: fail\n", "      lease_lost: fail\n      overstay: fail\n")
+    async with open_engine(database_url, clock, lifecycles=[write_release(tmp_path, text)]) as engine:
+        worker = await register(engine, lease_seconds=10_000)
+        await submit_release(engine)
+        claim = await claim_one(engine, worker)
+        with pytest.raises(RequestInvalid, match="'overstay' follows from what happens to the task"):
+            await engine.signal_task(claim.task_id, "overstay")
+        await pass_time(engine, clock, 3600)
+        assert [each.subject for each in await engine.list_notices()] == ["overstayed"]
+        move = await last_move(engine, claim.task_id)
+        assert (move.from_state, move.to_state, move.actor) == ("BUILDING", "BROKEN", "engine")
+        assert move.reason == "BUILDING for longer than 1h"
+        assert (await engine.send_heartbeat(worker.id, [(claim.task_id, claim.epoch)])).lost == ((claim.task_id, claim.epoch),)
+        with pytest.raises(LeaseLost):
+            await engine.complete_task(claim.task_id, claim.epoch)
+        await assert_promises_kept(engine)
+
+
+async def test_a_file_says_what_follows_when_a_run_or_a_worker_stays_too_long(
+    database_url: str, clock: ManualClock, tmp_path: Path
+) -> None:
+    hasty = adapt(
+        tmp_path,
+        "pipeline",
+        ("fallbacks:\n      expire: fail\n\n", "fallbacks:\n      expire: fail\n      overstay: cancel\n\n"),
+    )
+    shifts = adapt(
+        tmp_path,
+        "orchestrated",
+        ("idle:         {phase: queued}", "idle:         {phase: queued, longest_stay: 1h}"),
+        ("drain: shutdown_requested\n", "drain: shutdown_requested\n    fallbacks:\n      overstay: drain\n"),
+    )
+    async with open_engine(database_url, clock, lifecycles=[hasty, shifts]) as engine:
+        worker = await register(engine, lifecycle="my-orchestrated", lease_seconds=10_000)
+        run = await submit(engine, NewTask(name="a"), lifecycle="my-pipeline")
+        await claim_one(engine, await register(engine, lease_seconds=10_000))
+        await pass_time(engine, clock, 3600)
+        assert await path_of(engine, run.id) == ["S_PENDING", "S_RUNNING", "S_ABANDONED"]
+        assert await path_of(engine, worker.id) == ["initializing", "idle", "shutdown"]
+        assert (await last_move(engine, worker.id)).reason == "idle for longer than 1h"
+        await assert_promises_kept(engine)
+
+
 async def test_it_runs_beside_the_shipped_lifecycles_on_the_same_workers(
     database_url: str, clock: ManualClock, tmp_path: Path
 ) -> None:
@@ -203,6 +264,8 @@ async def test_the_database_holds_tasks_to_the_rules_of_the_file(database_url: s
         result = await engine.request_transition(Kind.TASK, task.id, to_state="RELEASED")
         assert result.error is not None
         assert "release.task is WAITING: 'RELEASED' is not allowed from here" in result.error
+        with prompt(database_url) as somebody, pytest.raises((apsw.Error, psycopg.Error), match="pointsman: no rule of"):
+            somebody.ask("UPDATE task SET state = 'RELEASED' WHERE id = :id", id=task.id)
         await build(engine, worker)
         assert (await engine.for_tenant(actor="ada").request_transition(Kind.TASK, task.id, to_state="RELEASED")).success
         await assert_promises_kept(engine)
@@ -309,6 +372,19 @@ async def test_an_engine_without_the_file_finishes_what_was_begun_with_it(
         with pytest.raises(UnknownName, match="release"):
             await submit_release(engine)
         await assert_promises_kept(engine)
+
+
+async def test_the_doctor_knows_what_leads_on_without_the_file(database_url: str, clock: ManualClock, tmp_path: Path) -> None:
+    async with open_engine(database_url, clock, seed=1, lifecycles=[write_release(tmp_path)]) as engine:
+        worker = await register(engine, slots=2, lease_seconds=10_000)
+        await submit_release(engine, NewTask(name="broken", critical=False), NewTask(name="slow"))
+        broken, slow = await engine.claim_tasks(worker.id, 2)
+        await engine.fail_task(broken.task_id, broken.epoch, AttemptReport(error="no"))
+        clock.advance(3601)
+    async with open_engine(database_url, clock, seed=2) as engine:
+        found = {each.entity_id: (each.subject, each.advice) for each in await engine.diagnose()}
+    assert found[broken.task_id] == ("unretried", "A person can retry it.")
+    assert found[slow.task_id][0] == "overstayed"
 
 
 async def test_tasks_that_are_added_follow_what_those_of_their_run_follow(

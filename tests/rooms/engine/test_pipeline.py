@@ -518,7 +518,7 @@ async def test_a_probe_that_ends_without_an_answer_leaves_its_place_to_the_next(
             case "workstream is abandoned":
                 await engine.signal_run(first.id, "cancel")
             case _:
-                await engine.signal_worker(frail.id, "terminate")
+                await engine.signal_worker(frail.id, "terminate", ended=True)
         breaker = await engine.get_breaker(TOOL)
         assert (breaker.state, breaker.probe_task_id) == ("HALF_OPEN", None)
         assert (await complete_one(engine, worker)).name == "next"

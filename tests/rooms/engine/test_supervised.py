@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
+import msgspec
 import pytest
 from tests.rooms.engine.harness import (
     ManualClock,
@@ -397,10 +398,12 @@ async def test_cancelling_a_running_job_takes_its_tasks_and_releases_its_workers
             "PENDING -> RUNNING : allocate_resources",
             "RUNNING -> CANCELED : cancel",
         ]
-        assert [task.state for task in await engine.list_tasks(job.id)] == ["CANCELED"] * 3
+        assert sorted(task.state for task in await engine.list_tasks(job.id)) == ["CANCELED", "CANCELED", "RUNNING"]
         assert await members(engine, job) == []
         beat = await engine.send_heartbeat(worker.id, [(claim.task_id, claim.epoch)])
-        assert beat.lost == ((claim.task_id, claim.epoch),)
+        assert beat.cancelled == ((claim.task_id, claim.epoch),)
+        await engine.report_attempt(claim.task_id, claim.epoch, "cancel")
+        assert [task.state for task in await engine.list_tasks(job.id)] == ["CANCELED"] * 3
         with pytest.raises(LeaseLost):
             await engine.complete_task(claim.task_id, claim.epoch)
         follower = await submit_job(engine, worker_count=2)
@@ -420,10 +423,26 @@ async def test_a_job_that_takes_too_long_is_cancelled(database_url: str, clock: 
         assert (move.from_state, move.to_state, move.trigger) == ("RUNNING", "CANCELED", "cancel")
         assert move.actor == "engine"
         assert move.reason == "the run exceeded its timeout"
-        assert await state_of(engine, job, "work") == "CANCELED"
         assert await members(engine, job) == []
+        await engine.report_attempt(claim.task_id, claim.epoch, "cancel")
+        assert await state_of(engine, job, "work") == "CANCELED"
         with pytest.raises(LeaseLost):
             await engine.complete_task(claim.task_id, claim.epoch)
+        await assert_promises_kept(engine)
+
+
+async def test_a_job_that_takes_too_long_is_cancelled_even_if_its_worker_stops_the_task_first(
+    database_url: str, clock: ManualClock
+) -> None:
+    async with open_engine(database_url, clock) as engine:
+        (worker,) = await hire(engine, lease_seconds=1000)
+        job = await submit_job(engine, timeout_seconds=60)
+        claim = await claim_one(engine, worker)
+        clock.advance(60)  # no timer has fired yet
+        await engine.report_attempt(claim.task_id, claim.epoch, "expire", AttemptReport(error="too long", retryable=False))
+        move = await last_move(engine, job.id)
+        assert (move.to_state, move.trigger, move.reason) == ("CANCELED", "cancel", "the run exceeded its timeout")
+        assert await state_of(engine, job, "work") == "TIMED_OUT"
         await assert_promises_kept(engine)
 
 
@@ -747,7 +766,7 @@ async def test_a_terminated_worker_is_replaced_at_once(database_url: str, clock:
         ended, spare = await hire(engine, 2)
         job = await submit_job(engine)
         claim = await claim_one(engine, ended)
-        await engine.for_tenant(actor="supervisor").signal_worker(ended.id, "terminate")
+        await engine.for_tenant(actor="supervisor").signal_worker(ended.id, "terminate", ended=True)
         assert (await engine.send_heartbeat(ended.id, [(claim.task_id, claim.epoch)])).lost == ((claim.task_id, claim.epoch),)
         assert await members(engine, job) == [spare.id]
         await finish(engine, spare)
@@ -920,28 +939,68 @@ async def test_a_key_belongs_to_one_route_and_one_tenant(database_url: str, cloc
 
 
 async def test_an_expired_key_has_a_fresh_effect(database_url: str, clock: ManualClock) -> None:
-    new = NewRun(name="daily", tasks=(NewTask(name="a"),))
     async with open_engine(database_url, clock) as engine:
-        first = await engine.submit_run(new, request_id="r")
+        first = await engine.register_worker("w", request_id="r")
         clock.advance(3599)
-        assert (await engine.submit_run(new, request_id="r")).id == first.id
+        assert (await engine.register_worker("w", request_id="r")).id == first.id
         clock.advance(1)
-        second = await engine.submit_run(new, request_id="r")
+        second = await engine.register_worker("w", request_id="r")
         assert second.id != first.id
         clock.advance(3599)
-        assert (await engine.submit_run(new, request_id="r")).id == second.id
+        assert (await engine.register_worker("w", request_id="r")).id == second.id
         await assert_promises_kept(engine)
 
 
 async def test_expired_keys_are_purged_and_others_are_not(database_url: str, clock: ManualClock) -> None:
     async with open_engine(database_url, clock) as engine:
         for number in range(3):
-            await engine.submit_run(NewRun(name="a", tasks=(NewTask(name="a"),)), request_id=f"old-{number}")
+            await engine.declare_tool("compiler", request_id=f"old-{number}")
         clock.advance(1800)
-        kept = await engine.submit_run(NewRun(name="a", tasks=(NewTask(name="a"),)), request_id="young")
+        kept = await engine.declare_tool("compiler", cooldown_seconds=9, request_id="young")
         assert await engine.tend() == 0
         clock.advance(1800)
         assert await engine.tend() == 3
         assert await engine.tend() == 0
-        assert (await engine.submit_run(NewRun(name="a", tasks=(NewTask(name="a"),)), request_id="young")).id == kept.id
+        assert await engine.declare_tool("compiler", cooldown_seconds=9, request_id="young") == kept
+        await assert_promises_kept(engine)
+
+
+async def test_the_result_of_a_job_is_stored_with_it(database_url: str, clock: ManualClock) -> None:
+    async with open_engine(database_url, clock) as engine:
+        worker = await engine.register_worker("w", lifecycle="supervised")
+        job = await submit_job(engine, NewTask(name="a"), NewTask(name="b", depends_on=("a",)))
+        for output in ({"rows": 3}, None):
+            claim = await claim_one(engine, worker)
+            await engine.complete_task(claim.task_id, claim.epoch, AttemptReport(output=output))
+        done = await engine.get_run(job.id)
+        assert (done.state, msgspec.json.decode(done.output or "")) == ("COMPLETED", {"a": {"rows": 3}, "b": None})
+
+
+async def test_a_job_that_took_too_long_says_so(database_url: str, clock: ManualClock) -> None:
+    async with open_engine(database_url, clock) as engine:
+        job = await submit_job(engine, NewTask(name="a"), timeout_seconds=60)
+        await pass_time(engine, clock, 61)
+        ended = await engine.get_run(job.id)
+        assert (ended.state, msgspec.json.decode(ended.error or "")["type"]) == ("CANCELED", "timeout")
+
+
+@pytest.mark.parametrize("end", ["its process has ended", "its lease has run out"])
+async def test_the_worker_of_a_canceled_job_is_free_when_its_process_has_ended(
+    database_url: str, clock: ManualClock, end: str
+) -> None:
+    """Document 000: a cancel kills the processes and releases the resources; the next job must not meet the old process."""
+    async with open_engine(database_url, clock) as engine:
+        worker = await engine.register_worker("w", lifecycle="supervised", lease_seconds=30)
+        job = await submit_job(engine)
+        claim = await claim_one(engine, worker)
+        assert (await engine.signal_run(job.id, "cancel")).state == "CANCELED"
+        following = await submit_job(engine)
+        assert await state_of(engine, following) == "PENDING"
+        assert (await engine.send_heartbeat(worker.id, [(claim.task_id, 1)])).cancelled == ((claim.task_id, 1),)
+        if end == "its process has ended":
+            await engine.report_attempt(claim.task_id, 1, "cancel")
+            assert await state_of(engine, following) == "RUNNING"
+        else:
+            await pass_time(engine, clock, 31)
+        assert (await engine.get_task(claim.task_id)).state == "CANCELED"
         await assert_promises_kept(engine)

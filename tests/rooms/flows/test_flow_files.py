@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pointsman.errors import Finding, FlowError, FlowInvalid, FlowUnreadable
-from pointsman.flows import FlowTask, load_flow
+from pointsman.flows import FlowTask, build_run, load_flow
 from pointsman.kernel import compose
+from pointsman.lifecycles import SHIPPED
 
 SOUND = """\
 name: nightly
@@ -45,9 +46,9 @@ tasks:
 """
 
 
-def findings(text: str) -> list[Finding]:
+def findings(text: str, file: str = "flow.yaml") -> list[Finding]:
     with pytest.raises(FlowInvalid) as caught:
-        load_flow(text, file="flow.yaml")
+        load_flow(text, file=file)
     return list(caught.value.findings)
 
 
@@ -101,7 +102,7 @@ tasks:
     run: deploy
   publish:
     needs: deploy
-    approval: {by: ops}
+    approval: {by: ops, quorum: 2}
 """
 
 
@@ -117,7 +118,7 @@ def test_ten_different_errors_are_all_reported_in_their_places() -> None:
         ("expression", 17, 22),
         ("check", 18, 24),
         ("circle", 20, 19),
-        ("later", 24, 5),
+        ("action", 24, 5),
     ]
     said = "\n".join(f"{finding.message} {finding.advice}" for finding in findings(TEN))
     for word in (
@@ -126,7 +127,7 @@ def test_ten_different_errors_are_all_reported_in_their_places() -> None:
         "fetch?",
         "count?",
         "deploy needs publish needs deploy",
-        "Approvals come with a later",
+        "2 people have to approve, but `by` names only 1",
     ):
         assert word in said
 
@@ -185,19 +186,50 @@ def test_ten_different_errors_are_all_reported_in_their_places() -> None:
         ("call: a:b\nwith: {a: [{b: '${{ item }}'}]}", "expression", (6, 21), "foreach"),
         ("agent: {model: x}", "later", (5, 5), "Agents come with a later version"),
         ("prompt: do it", "later", (5, 5), "later version"),
-        ("run: a\nreview: true", "later", (6, 5), "Reviews come with a later version"),
+        ("approval: ok?\nrun: a", "action", (6, 5), "beside `approval`"),
+        ("approval: ok?\nretries: 2", "action", (6, 5), "no effect on an approval"),
+        ("approval: ok?\nwhen: inputs.x", "action", (6, 5), "no effect on an approval"),
+        ("approval: {on_expire: skip}", "action", (5, 5), "without `expires`"),
+        ("approval: ''", "action", (5, 5), "prompt of its approval is empty"),
+        ("approval: {prompt: ' '}", "action", (5, 5), "prompt of its approval is empty"),
+        ("approval: {by: []}", "action", (5, 5), "`by` names nobody"),
+        ("approval: {quorum: 0}", "structure", (5, 24), "at least 1"),
+        ("approval: {prompt: '${{ inputs.x }}'}", "expression", (5, 25), "no input 'x'"),
+        ("approval: {who: ada}", "structure", (5, 16), "prompt, by, quorum, self_approval, expires, on_expire"),
+        ("run: a\nreview: maybe", "structure", (6, 13), "true or false"),
+        ("run: a\nexpects: {schema: {type: 5}}", "expects", (6, 23), "schema is invalid at $.type"),
+        ("run: a\nexpects: {choices: [a], default: b}", "expects", (6, 14), "'b' is not one of the choices"),
         ("run: a\nwhen: inputs.n >", "expression", (6, 11), "Something is missing after `>`."),
         ("run: a\nwhen: tasks.import.outputs == 1", "expression", (6, 11), 'as in `tasks["import"]`'),
         ("run: a\ndepends_on: [first]", "structure", (6, 5), "needs?"),
         ("script: make", "structure", (5, 5), "run?"),
         ("run: a\nif: inputs.x", "structure", (6, 5), "when?"),
         ("run: a\nzzz: 1", "structure", (6, 5), "Known: "),
+        ("command: [a]\nshell: bash", "action", (6, 5), "belongs to `run`"),
+        ("run: a\nshell: fish", "structure", (6, 12), "bash"),
+        # constants: what they will come to is known already
+        ("run: a ${{ range(10001) }}", "expression", (5, 12), "at most 10,000 numbers"),
+        ("run: a\nforeach: range(10001)", "expression", (6, 14), "at most 10,000 numbers"),
+        ("run: a\nforeach: {x: 'range(101)', y: 'range(100)'}", "expression", (6, 14), "10,100 items"),
+        ("run: a\nforeach: '5'", "expression", (6, 15), "needs a list"),
+        ("run: a\nneeds: first\nwhen: tasks.first.skipped or 1 + 'a'", "expression", (7, 11), "does not work with 1 and 'a'"),
+        ("call: os:nosuch", "action", (5, 11), "os has no 'nosuch'"),
+        ("run: a\non_open_circuit: fail", "tool", (6, 5), "no effect without `tool`"),
+        ("call: os:getcmd", "action", (5, 11), "Did you mean getcwd"),
+        ("call: os:sep", "action", (5, 11), "os.sep is not a function"),
+        ("call: os.nosuch:f", "action", (5, 11), "no module 'os.nosuch'"),
+        ("run: a\nchecks: [{call: 'os:nosuch'}]", "check", (6, 22), "os has no 'nosuch'"),
+        ("run: a\nchecks: [{json_schema: {file: b, schema: {type: strng}}}]", "check", (6, 46), "invalid at $.type: 'strng'"),
     ],
 )
 def test_each_mistake_in_a_task_has_its_place_and_advice(lines: str, rule: str, place: tuple[int, int], words: str) -> None:
     all_found = findings(with_task(lines))
     assert (rule, *place) in [(each.rule, each.place.line, each.place.column) for each in all_found]
     assert words in " ".join(f"{each.message} {each.advice}" for each in all_found)
+
+
+def test_an_approval_needs_no_prompt() -> None:
+    assert load_flow(with_task("approval: {}")).tasks["task"].kind == "approval"
 
 
 @pytest.mark.parametrize(
@@ -218,7 +250,9 @@ def test_each_mistake_in_a_task_has_its_place_and_advice(lines: str, rule: str, 
         ("name: x\ntasks:\n\ta: {run: b}\n", [("yaml", 3, 1)]),
         ("name: x\ntasks: {a: {run: b\n", [("yaml", 3, 1)]),
         ("name: x\n---\nname: y\n", [("yaml", 2, 1)]),
-        ("name: x\ntasks: {a b: {run: c}}\n", [("name", 2, 9)]),
+        ("name: x\ntasks: {'a[0]': {run: c}}\n", [("name", 2, 10)]),
+        ("name: -x\ntasks: {-a: {run: c}}\n", [("name", 1, 7), ("name", 2, 9)]),
+        ("name: x\ntasks: {? 'a\\nb' : {run: c}}\n".replace("'", '"'), [("name", 2, 12)]),
         ("name: x\ntasks: {a: {run: b}}\nsteps: {}\n", [("structure", 3, 1)]),
         ("name: x\nordered: true\ntasks:\n  a: {run: b}\n  c: {run: d, needs: a}\n", [("ordered", 5, 15)]),
         ("name: x\nlifecycle: approval\ntasks: {a: {run: b, foreach: [1]}}\n", [("foreach", 3, 21)]),
@@ -430,6 +464,35 @@ def test_any_value_under_any_key_is_taken_or_reported(top: dict[str, object], ta
         load_flow(text, file="f.yaml")
 
 
+MODULE = """
+from elsewhere import borrowed
+if borrowed:
+    def sometimes(): ...
+class Tool:
+    def use(self): ...
+def define():
+    global late
+"""
+
+
+def test_functions_of_a_project_are_looked_up_without_running_its_code(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(MODULE)
+    (tmp_path / "open.py").write_text("from elsewhere import *\n")
+    (tmp_path / "broken.py").write_text("def (\n")
+    there = ("mine:borrowed", "mine:sometimes", "mine:Tool.use", "mine:late", "open:anything", "broken:f", "nowhere:f")
+    for function in there:
+        load_flow(f"name: x\ntasks: {{a: {{call: '{function}'}}}}\n", file=str(tmp_path / "flow.yaml"))
+    (finding,) = findings("name: x\ntasks: {a: {call: 'mine:use'}}\n", file=str(tmp_path / "flow.yaml"))
+    assert (finding.rule, finding.message) == ("action", "mine has no 'use'.")
+
+
+def test_names_of_tasks_follow_the_rule_for_names_of_flows() -> None:
+    for name in ("nightly", "Prüfung 1", "a.b-c_d", "build (linux)", "x" * 100):
+        assert load_flow(f'name: "{name}"\ntasks: {{"{name}": {{run: c}}}}\n').tasks.keys() == {name}
+    for name in ("x" * 101, " a", "a ", "[a]", ".a", "ü" * 100):
+        assert [each.rule for each in findings(f'name: "{name}"\ntasks: {{"{name}": {{run: c}}}}\n')] == ["name", "name"]
+
+
 def test_no_task_may_spend_more_than_the_whole_flow() -> None:
     head = "name: poor\nbudget_usd: 0.3\n"
     tasks = "tasks:\n  a: {run: x}\n  b: {run: x, budget_usd: 0.5}\n  c: {run: x, budget_usd: 0.3}\n"
@@ -458,3 +521,77 @@ def test_reading_many_values_ends_early(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(compose, "MAX_VALUES", 1000)
     (finding,) = findings("name: x\nx-a: [" + "1," * 2000 + "]\n")
     assert "more than 1,000 values" in finding.message
+
+
+@pytest.mark.parametrize(
+    ("lifecycle", "lines", "rule", "words"),
+    [
+        ("pipeline", "approval: ok?", "approval", "pipeline.step has no gates"),
+        ("agent", "approval: ok?", "approval", "agent.task has no gates"),
+        ("approval", "approval: {quorum: 2}", "approval", "`quorum` has no effect: approval.step passes a gate"),
+        ("approval", "approval: {expires: 1h, on_expire: reject}", "approval", "does not take `reject`"),
+        ("approval", "run: a\nreview: true", "review", "Tasks of the lifecycle approval are done without a review."),
+        ("orchestrated", "run: a\nexpects: {choices: [b]}", "expects", "cannot ask questions"),
+        ("pipeline", "run: a\nforeach: [1]", "foreach", "cannot have subtasks"),
+        ("agent", "run: a\nreview: false", "review", "are always reviewed"),
+        ("agent", "run: a\nretries: 1", "retries", "are retried by people only"),
+        ("agent", "run: a\nreclaim_after: 1h", "reclaim", "no other worker takes an attempt over"),
+        ("pipeline", "run: a\nreclaim_after: 1h", "reclaim", "fail when their worker is lost"),
+        ("approval", "run: a\ncritical: false", "critical", "all of them are critical"),
+        ("agent", "run: a\ncritical: false", "critical", "cannot be passed over"),
+    ],
+)
+def test_what_a_lifecycle_does_not_have_is_refused_with_the_reason(lifecycle: str, lines: str, rule: str, words: str) -> None:
+    (finding,) = findings(with_task(lines, top=f"lifecycle: {lifecycle}\n"))
+    assert (finding.rule, words in finding.message) == (rule, True), finding
+
+
+@pytest.mark.parametrize(("keys", "key"), [("quorum: 2", "quorum"), ("expires: 1h, on_expire: reject", "on_expire")])
+def test_the_advice_names_the_key_of_an_approval_that_its_lifecycle_does_not_have(keys: str, key: str) -> None:
+    (finding,) = findings(with_task(f"approval: {{{keys}}}", top="lifecycle: approval\n"))
+    assert finding.advice == f"Or remove `{key}`."
+
+
+@pytest.mark.parametrize(
+    ("keys", "rule", "lifecycles"),
+    [
+        ("worker_count: 2", "job", {"supervised"}),
+        ("task_description: Count the words", "job", {"supervised"}),
+        ("workspace: ws_docs", "job", {"supervised"}),
+        ("retries: 2", "retries", {"standard", "pipeline", "agent"}),
+        ("checks: [{file: a}]", "check", {"standard", "orchestrated", "agent"}),
+        ("start: manual", "start", {"standard", "supervised", "orchestrated", "agent"}),
+        ("defaults: {retries: 2}", "retries", {*SHIPPED} - {"agent"}),
+        ("defaults: {max_attempts: 2}", "", {*SHIPPED}),
+        ("defaults: {reclaim_after: 1h}", "reclaim", {*SHIPPED} - {"pipeline", "agent"}),
+        ("defaults: {critical: false}", "critical", {*SHIPPED} - {"approval", "agent"}),
+    ],
+)
+def test_a_key_of_the_flow_has_one_meaning_or_is_refused(keys: str, rule: str, lifecycles: set[str]) -> None:
+    for lifecycle in SHIPPED:
+        text = f"name: x\nlifecycle: {lifecycle}\n{keys}\ntasks: {{a: {{run: b}}}}\n"
+        if lifecycle in lifecycles:
+            load_flow(text)
+        else:
+            assert [each[:2] for each in found(text)] == [(rule, 3)], lifecycle
+
+
+def test_what_a_job_is_to_do_may_name_its_inputs_only() -> None:
+    head = "name: x\nlifecycle: supervised\ninputs: {file: a}\n"
+    for text, words in (
+        ("${{ run.id }}", "does not exist yet"),
+        ("${{ tasks.a.outputs }}", "Refer to `inputs` and `run` only"),
+    ):
+        (finding,) = findings(f"{head}task_description: '{text}'\ntasks: {{a: {{run: b}}}}\n")
+        assert (finding.place.line, words in f"{finding.message} {finding.advice}") == (4, True), finding
+    flow = load_flow(f"{head}task_description: 'Read ${{{{ inputs.file }}}}'\ntasks: {{a: {{run: b}}}}\n")
+    assert build_run(flow, {"file": "b.txt"}, directory="/").payload["task_description"] == "Read b.txt"
+
+
+@pytest.mark.parametrize(("lifecycle", "is_possible"), [("agent", True), ("approval", False), ("pipeline", False)])
+def test_a_person_starts_tasks_that_can_wait_for_that(lifecycle: str, *, is_possible: bool) -> None:
+    flow = f"name: x\nlifecycle: {lifecycle}\nstart: manual\ntasks: {{a: {{run: b}}}}\n"
+    if is_possible:
+        assert load_flow(flow).start == "manual"
+    else:
+        assert found(flow) == [("start", 3, 1)]

@@ -24,6 +24,7 @@ from pointsman.flows.model import read_task
 @dataclass(frozen=True)
 class Profile:
     retry_on_failure: bool = True
+    expected_exit_codes: tuple[int, ...] = (0,)
 
 
 def flow(**tasks: FlowTask) -> Flow:
@@ -162,7 +163,7 @@ def test_defaults_are_merged_and_the_task_has_the_last_word() -> None:
             "tasks": {"a": {"run": "x", "retries": 0, "env": {"B": "2"}, "timeout": None}, "b": {"call": "m:f"}},
         }
     )
-    assert declared.task("a").payload() == {"run": "x", "env": {"A": "1", "B": "2"}}
+    assert declared.task("a").payload() == {"run": "x", "env": {"A": "1", "B": "2"}, "retries": 0}
     assert declared.task("b").payload() == {
         "call": "m:f",
         "retries": 3,

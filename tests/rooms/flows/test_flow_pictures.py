@@ -140,6 +140,18 @@ def test_a_thousand_tasks_can_be_drawn() -> None:
         assert "t999" in draw_flow(flow, form)
 
 
+def test_a_wide_flow_is_scaled_and_not_cut_off() -> None:
+    """To the width of its page, and to what viewers can draw at most."""
+    narrow = ET.fromstring(draw_flow(load_flow(RELEASE), "svg"))
+    assert "max-width: 100%" in narrow.get("style", "")
+    tasks = {f"task-{at}": FlowTask(run="x", needs=(f"task-{at - 4}",) if at > 3 else ()) for at in range(600)}
+    wide = ET.fromstring(draw_flow(Flow(name="wide", tasks=tasks), "svg"))
+    _, _, width, height = (float(each) for each in wide.get("viewBox", "").split())
+    assert width > 20_000
+    assert float(wide.get("width", 0)) <= 16_000
+    assert float(wide.get("width", 0)) / float(wide.get("height", 0)) == pytest.approx(width / height, rel=0.01)
+
+
 def test_an_unknown_format_gets_a_hint() -> None:
     with pytest.raises(UnknownName, match="Did you mean svg"):
         draw_flow(load_flow(RELEASE), "svgg")

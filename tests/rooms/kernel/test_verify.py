@@ -158,6 +158,7 @@ def test_every_rule_that_was_asked_for_exists() -> None:
         "unlosable-lease",
         "sealed-exit",
         "vain-binding",
+        "vain-overstay",
         "restless-end",
         "contradictory-guards",
         "shadowed-transition",

@@ -39,6 +39,7 @@ MET: dict[str, dict[Row, Facts]] = {
         ("S_RUNNING", "S_SUCCESS", "all_steps_succeed"): Facts(all_tasks_succeeded=True),
     },
     "pipeline.step": {
+        ("S_RUNNING", "S_SUCCESS", "success"): Facts(exit_code_expected=True),
         ("S_PENDING", "S_RUNNING", "dependencies_met"): Facts(dependencies_met=True),
         ("S_RETRYING", "S_RUNNING", "retry_attempt"): Facts(due=True),
     },
@@ -47,6 +48,7 @@ MET: dict[str, dict[Row, Facts]] = {
         ("HALF_OPEN", "CLOSED", "success"): Facts(successes_reached=True),
     },
     "orchestrated.task": {
+        ("running", "validating", "execution_completed"): Facts(exit_code_expected=True),
         ("pending", "queued", "scheduler_assigned"): Facts(dependencies_met=True),
         ("running", "retrying", "execution_failed"): Facts(retries_left=True),
         ("running", "failed", "execution_failed"): Facts(retries_left=False),
@@ -68,8 +70,8 @@ MET: dict[str, dict[Row, Facts]] = {
     },
     "approval.step": {
         ("PENDING", "RUNNING", "claim"): Facts(is_gate=False, dependencies_met=True, due=True),
-        ("RUNNING", "PENDING", "fail"): Facts(attempts_left=True),
-        ("RUNNING", "FAILED", "fail"): Facts(attempts_left=False),
+        ("RUNNING", "PENDING", "fail"): Facts(retries_left=True),
+        ("RUNNING", "FAILED", "fail"): Facts(retries_left=False),
         ("RUNNING", "RUNNING", "reclaim"): Facts(lease_expired=True),
         ("PENDING", "WAITING_APPROVAL", "open_gate"): Facts(is_gate=True),
     },
@@ -101,6 +103,8 @@ MET: dict[str, dict[Row, Facts]] = {
         ("RUNNING", "SKIPPED", "skip"): Facts(process_ended=True),
         ("PENDING", "QUEUED", "ready"): Facts(is_gate=False),
         ("PENDING", "WAITING_APPROVAL", "ready"): Facts(is_gate=True),
+        ("WAITING_APPROVAL", "SUCCEEDED", "approve"): Facts(quorum_reached=True),
+        ("WAITING_APPROVAL", "WAITING_APPROVAL", "approve"): Facts(quorum_reached=False),
         ("RUNNING", "VALIDATING", "complete"): Facts(has_checks=True, open_subtasks=True, review_wanted=True),
         ("RUNNING", "BLOCKED", "complete"): Facts(has_checks=False, open_subtasks=True, review_wanted=True),
         ("RUNNING", "READY", "complete"): Facts(has_checks=False, open_subtasks=False, review_wanted=True),
@@ -165,6 +169,7 @@ UNMET: dict[str, tuple[tuple[Row, Facts, Otherwise], ...]] = {
     "pipeline.step": (
         (("S_PENDING", "S_RUNNING", "dependencies_met"), Facts(dependencies_met=False), Needs("dependencies_met")),
         (("S_RETRYING", "S_RUNNING", "retry_attempt"), Facts(due=False), Needs("due")),
+        (("S_RUNNING", "S_SUCCESS", "success"), Facts(exit_code_expected=False), Needs("exit_code_expected")),
     ),
     "pipeline.breaker": (
         (("CLOSED", "OPEN", "failure_threshold_exceeded"), Facts(threshold_reached=False), Needs("threshold_reached")),
@@ -172,6 +177,7 @@ UNMET: dict[str, tuple[tuple[Row, Facts, Otherwise], ...]] = {
     ),
     "orchestrated.task": (
         (("pending", "queued", "scheduler_assigned"), Facts(dependencies_met=False), Needs("dependencies_met")),
+        (("running", "validating", "execution_completed"), Facts(exit_code_expected=False), Needs("exit_code_expected")),
         (("running", "retrying", "execution_failed"), Facts(retries_left=False), Instead("failed")),
         (("running", "failed", "execution_failed"), Facts(retries_left=True), Instead("retrying")),
     ),
@@ -198,9 +204,9 @@ UNMET: dict[str, tuple[tuple[Row, Facts, Otherwise], ...]] = {
         (("PENDING", "RUNNING", "claim"), Facts(is_gate=True), Needs("not is_gate")),
         (("PENDING", "RUNNING", "claim"), Facts(dependencies_met=False), Needs("dependencies_met")),
         (("PENDING", "RUNNING", "claim"), Facts(due=False), Needs("due")),
-        (("RUNNING", "PENDING", "fail"), Facts(attempts_left=False), Instead("FAILED")),
-        (("RUNNING", "PENDING", "fail"), Facts(attempts_left=True, retryable=False), Instead("FAILED")),
-        (("RUNNING", "FAILED", "fail"), Facts(attempts_left=True), Instead("PENDING")),
+        (("RUNNING", "PENDING", "fail"), Facts(retries_left=False), Instead("FAILED")),
+        (("RUNNING", "PENDING", "fail"), Facts(retries_left=True, retryable=False), Instead("FAILED")),
+        (("RUNNING", "FAILED", "fail"), Facts(retries_left=True), Instead("PENDING")),
         (("RUNNING", "RUNNING", "reclaim"), Facts(lease_expired=False), Needs("lease_expired")),
         (("PENDING", "WAITING_APPROVAL", "open_gate"), Facts(is_gate=False), Needs("is_gate")),
     ),
@@ -249,6 +255,8 @@ UNMET: dict[str, tuple[tuple[Row, Facts, Otherwise], ...]] = {
         (("RUNNING", "SKIPPED", "skip"), Facts(process_ended=False), Needs("process_ended")),
         (("PENDING", "QUEUED", "ready"), Facts(is_gate=True), Instead("WAITING_APPROVAL")),
         (("PENDING", "WAITING_APPROVAL", "ready"), Facts(is_gate=False), Instead("QUEUED")),
+        (("WAITING_APPROVAL", "SUCCEEDED", "approve"), Facts(quorum_reached=False), Instead("WAITING_APPROVAL")),
+        (("WAITING_APPROVAL", "WAITING_APPROVAL", "approve"), Facts(quorum_reached=True), Instead("SUCCEEDED")),
         (("RUNNING", "VALIDATING", "complete"), Facts(has_checks=False), Instead("SUCCEEDED")),
         (("RUNNING", "BLOCKED", "complete"), Facts(open_subtasks=False), Instead("SUCCEEDED")),
         (("RUNNING", "BLOCKED", "complete"), Facts(open_subtasks=True, has_checks=True), Instead("VALIDATING")),

@@ -274,6 +274,7 @@ STANDARD_TASK = Table(
         ("VALIDATING", "FAILED", "lease_lost"),
         ("RETRYING", "QUEUED", "delay_over"),
         ("WAITING_APPROVAL", "SUCCEEDED", "approve"),
+        ("WAITING_APPROVAL", "WAITING_APPROVAL", "approve"),
         ("WAITING_APPROVAL", "FAILED", "reject"),
         ("BLOCKED", "QUEUED", "answer"),
         ("BLOCKED", "READY", "children_done"),

@@ -82,6 +82,7 @@ OTHER_NAMES: dict[str, tuple[Answer, ...]] = {
         ("cancel", "queued", "cancelled", "user_cancelled"),
         ("cancel", "running", "cancelled", "user_cancelled"),
         ("cancel", "retrying", "cancelled", "user_cancelled"),
+        ("cancel", "validating", "failed", "validation_failed"),
     ),
     "orchestrated.workstream": (
         ("ready", "planned", "ready", "all_tasks_created"),
@@ -97,6 +98,8 @@ OTHER_NAMES: dict[str, tuple[Answer, ...]] = {
         ("expire", "planned", "cancelled", "user_cancelled"),
         ("expire", "ready", "cancelled", "user_cancelled"),
         ("expire", "executing", "cancelled", "user_cancelled"),
+        ("cancel", "validating", "failed", "validation_failed"),
+        ("expire", "validating", "failed", "validation_failed"),
     ),
     "orchestrated.worker": (
         ("register", "initializing", "idle", "registration_complete"),

@@ -149,7 +149,7 @@ class StoreFixture:
     def hand_in(self, begun: Transaction, tenant: str = ACME) -> str:
         """The default worker of a tenant, created if necessary."""
         if not begun.lock_workers([hand_of(tenant)]):
-            begun.insert_workers([self.worker(id=hand_of(tenant), tenant=tenant)])
+            begun.insert_workers([self.worker(id=hand_of(tenant), tenant=tenant, max_concurrent_tasks=1_000_000)])
         return hand_of(tenant)
 
     def moved(self, row: E, to_state: str, *, trigger: str | None = None, **columns: Any) -> E:

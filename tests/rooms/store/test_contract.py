@@ -189,8 +189,9 @@ def test_tenants_see_nothing_of_each_other(db: StoreFixture) -> None:
     breaker = db.bring(db.put(db.breaker(tenant=GLOBEX, tool="git")), "OPEN")
     db.put(db.breaker(tool="git"))
     db.bring(second, "QUEUED")
+    behind = db.put(db.task(run, tenant=GLOBEX, open_dependencies=1))
     with db.transaction() as begun:
-        begun.insert_dependencies([Dependency(second.id, first.id)])
+        begun.insert_dependencies([Dependency(behind.id, first.id)])
         begun.set_timers([timer(run, tenant=GLOBEX)])
         begun.insert_response(response(tenant=GLOBEX))
     assert find(db.store, breaker) == breaker
@@ -203,6 +204,7 @@ def test_tenants_see_nothing_of_each_other(db: StoreFixture) -> None:
         assert ids(begun.list_workers(ACME)) == [mine.id]
         assert ids(begun.list_workers(GLOBEX)) == [worker.id, hand_of(GLOBEX)]
         assert [row.tenant for row in begun.list_breakers(ACME)] == [ACME]
+        assert begun.list_attempt_times(ACME, run.id) == []
         assert nothing(begun.list_attempts(ACME, task.id), begun.list_dependencies(ACME, run.id), begun.list_timers(ACME))
         assert nothing(begun.list_history(ACME, run.id), begun.list_transitions(ACME, after=None, limit=99, run_id=run.id))
         assert {event.entity_id for event in begun.list_transitions(ACME, after=None, limit=99, run_id=None)} == {
@@ -228,7 +230,14 @@ def test_a_rollback_leaves_nothing_behind(db: StoreFixture) -> None:
         position = reader.last_position()
     begun = db.store.begin()
     db.move_in(begun, run, "RUNNING")
-    insert(begun, other := db.run(), first := db.task(other), second := db.task(other), db.worker(), db.breaker())
+    insert(
+        begun,
+        other := db.run(),
+        first := db.task(other),
+        second := db.task(other, open_dependencies=1),
+        db.worker(),
+        db.breaker(),
+    )
     begun.insert_dependencies([Dependency(second.id, first.id)])
     begun.set_timers([timer(run)])
     begun.insert_response(response())

@@ -53,6 +53,7 @@ def test_a_run_comes_back_as_it_was_stored(db: StoreFixture) -> None:
         allocates=True,
         missing_tasks=3,
         has_checks=True,
+        final_task=JSON,
         retry_count=1,
         max_retries=2,
         policy=JSON,
@@ -184,13 +185,15 @@ def test_a_worker_comes_back_as_it_was_stored(db: StoreFixture) -> None:
         heartbeat_at=AT + SECOND,
         missing=True,
         run_id=run.id,
+        only_run_id=run.id,
         drain_wanted=True,
         pause_wanted=True,
+        terminate_wanted=True,
         error=WORDS,
     )
     with db.transaction() as begun:
         begun.insert_workers([plain, full])
-    flags: dict[str, Any] = {"missing": False, "drain_wanted": False, "pause_wanted": False}
+    flags: dict[str, Any] = dict.fromkeys(("missing", "drain_wanted", "pause_wanted", "terminate_wanted"), False)
     moved = db.moved(
         full,
         "TERMINATED",
@@ -199,10 +202,10 @@ def test_a_worker_comes_back_as_it_was_stored(db: StoreFixture) -> None:
         run_id=None,
         error=None,
         capabilities="[]",
-        max_concurrent_tasks=9,
+        heartbeat_at=AT + 5 * SECOND,
         **flags,
     )
-    updated = replace(moved, heartbeat_at=AT + 5 * SECOND, missing=True, error="late", drain_wanted=True, pause_wanted=True)
+    updated = replace(moved, error="late", **dict.fromkeys(flags, True))
     assert [find(db.store, row) for row in (plain, full)] == [plain, full]
     with db.transaction() as begun:
         move(begun, moved)
@@ -274,6 +277,8 @@ def test_an_attempt_has_what_its_task_knew_about_it(db: StoreFixture) -> None:
     begun_second = db.move(replace(again, session_id=None), "RUNNING", worker_id=another.id)
     second = Attempt(task_id=begun_second.id, epoch=2, tenant=GLOBEX, worker_id=another.id, started_at=begun_second.entered_at)
     assert attempts_of(db, begun_second) == [first, second]
+    with db.store.read() as reader:
+        assert reader.list_attempt_times(GLOBEX, again.run_id) == [(again.id, first.started_at, first.ended_at)]
     elsewhere = db.bring(db.put_task(), "RUNNING", worker_id=worker.id)
     assert attempts_of(db, elsewhere) == [attempt_of(elsewhere)]
     assert each_column_varies(first, second, attempt_of(elsewhere))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.rooms.store.store_fixture import ACME, GLOBEX, StoreFixture, ids
+from tests.rooms.store.store_fixture import ACME, AT, GLOBEX, SECOND, StoreFixture, ids
 
 
 def test_runs_are_found_by_the_beginning_or_the_end_of_their_id(db: StoreFixture) -> None:
@@ -17,6 +17,19 @@ def test_runs_are_found_by_the_beginning_or_the_end_of_their_id(db: StoreFixture
         assert reader.match_runs(ACME, "0199%", 9) == [second]
         assert reader.match_runs(ACME, "0_99", 9) == [], "nothing is a wildcard"
         assert reader.find_runs(ACME, [second.id, first.id, "nobody", "run_0123-other"]) == [first, second]
+
+
+def test_runs_are_listed_by_age_and_in_pages_whatever_their_ids_are(db: StoreFixture) -> None:
+    names = ("run_1", "j_9", "run_0", "j_2", "j_5")
+    runs = [db.put(db.run(id=name, created_at=AT + seconds * SECOND)) for seconds, name in enumerate(names)]
+    twin = db.put(db.run(id="j_1", created_at=runs[-1].created_at))
+    newest_first = ids([runs[-1], twin, *runs[-2::-1]])
+    with db.store.read() as reader:
+        assert ids(reader.list_runs(ACME, phase=None, after=None, limit=9)) == newest_first
+        for at, last in enumerate(newest_first):
+            page = reader.list_runs(ACME, phase=None, after=last, limit=2)
+            assert ids(page) == newest_first[at + 1 : at + 3]
+        assert ids(reader.match_runs(ACME, "j_", 9)) == ["j_5", "j_1", "j_2", "j_9"]
 
 
 def test_held_tasks_are_those_of_one_tenant_in_all_runs(db: StoreFixture) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from tests.rooms.store.outsider import kind_of, type_columns
+from tests.rooms.store.outsider import Refused, kind_of, type_columns
 from tests.rooms.store.store_fixture import (
     ACME,
     AT,
@@ -29,8 +29,9 @@ from tests.rooms.store.store_fixture import (
     update,
 )
 
+from pointsman.kernel.machine import Kind
 from pointsman.store.law import rule_rows, state_rows
-from pointsman.store.rows import Dependency, DutyFailure, Entity, Notice, Run, Seal, Task
+from pointsman.store.rows import Contradiction, Dependency, DutyFailure, Entity, Notice, Run, Seal, Task
 from pointsman.store.rows import Transition as Event
 
 # Workers.
@@ -76,7 +77,7 @@ def test_a_shared_worker_is_free_for_every_tenant_that_it_serves(db: StoreFixtur
 
 def test_workers_hold_the_tasks_that_they_execute(db: StoreFixture) -> None:
     """A worker holds a task while its checks run, whether its state needs a worker or not, but not after the lease is lost."""
-    anna, bert, idle = (db.put(db.worker()) for _ in range(3))
+    anna, bert, idle = (db.put(db.worker(max_concurrent_tasks=3)) for _ in range(3))
     first = db.bring(db.put_task(), "RUNNING", worker_id=anna.id)
     second = db.bring(db.put_task(), "RUNNING", worker_id=anna.id)
     over = db.move(db.bring(db.put_task(), "RUNNING", worker_id=anna.id), "SUCCEEDED")
@@ -140,6 +141,15 @@ def test_free_workers_have_every_capability_that_is_needed(db: StoreFixture) -> 
         assert begun.find_free_workers(ACME, 9, ["gpu"]) == [gpu, both]
         assert begun.find_free_workers(ACME, 9, ("gpu", "arm")) == [both]
         assert begun.find_free_workers(ACME, 9, ["docker"]) == []
+
+
+def test_a_worker_of_one_run_is_free_for_no_other_one(db: StoreFixture) -> None:
+    run, other = db.put(db.run()), db.put(db.run())
+    anyones, of_run = (db.bring(db.put(db.worker(only_run_id=only)), "IDLE").id for only in (None, run.id))
+    with db.transaction() as begun:
+        assert begun.find_free_workers(ACME, 9) == [anyones, of_run]
+        assert begun.find_free_workers(ACME, 9, run_id=run.id) == [anyones, of_run]
+        assert begun.find_free_workers(ACME, 9, run_id=other.id) == [anyones]
 
 
 def test_a_worker_whose_task_has_ended_is_free_again(db: StoreFixture) -> None:
@@ -370,6 +380,18 @@ def test_reading_from_the_end_shows_only_new_moves(db: StoreFixture) -> None:
     assert [event.entity_id for event in read_on(db, 9, after=end)] == [run.id]
 
 
+def test_the_stream_of_all_tenants_has_every_move_in_one_order(db: StoreFixture) -> None:
+    some_history(db)
+    db.tenant(GLOBEX)
+    other = db.put(db.run(tenant=GLOBEX))
+    with db.store.read() as reader:
+        whole = reader.list_all_transitions(after=None, limit=999)
+        assert [event for event in whole if event.tenant == ACME] == read_on(db, 999)
+        assert [event.entity_id for event in whole if event.tenant == GLOBEX] == [other.id]
+        assert whole == sorted(whole, key=lambda event: int(event.position))
+        assert reader.list_all_transitions(after=whole[3].position, limit=2) == whole[4:6]
+
+
 def test_an_empty_stream_can_be_read_from_its_end(db: StoreFixture) -> None:
     with db.store.read() as reader:
         assert reader.list_transitions(ACME, after=reader.last_position(), limit=9, run_id=None) == []
@@ -394,13 +416,14 @@ def test_the_tasks_of_runs_are_counted_by_phase_and_outcome(db: StoreFixture) ->
     first, second, other = (db.put(db.run()) for _ in range(3))
     for state in ("SKIPPED", "SKIPPED", "PENDING"):
         db.put_task(first, state=state)
+    db.put_task(second, entered_at=AT - SECOND)
     db.put_task(second)
     db.put_task(other)
     with db.store.read() as reader:
         assert sorted(reader.count_tasks(ACME, [first.id, second.id])) == [
-            (first.id, "done", "success", 2),
-            (first.id, "held", None, 1),
-            (second.id, "held", None, 1),
+            (first.id, "done", "success", 2, AT + SECOND),
+            (first.id, "held", None, 1, AT),
+            (second.id, "held", None, 2, AT),
         ]
         assert reader.count_tasks(GLOBEX, [first.id]) == []
         assert reader.count_tasks(ACME, []) == []
@@ -443,6 +466,19 @@ def test_notices_are_listed_newest_first(db: StoreFixture) -> None:
         assert reader.list_notices(GLOBEX, limit=9) == [theirs]
 
 
+def test_notices_about_a_run_include_those_about_its_tasks(db: StoreFixture) -> None:
+    run = Notice(tenant=ACME, kind="run", entity_id="r", run_id="r", subject="budget", message="…", at=AT)
+    task = replace(run, kind="task", entity_id="t")
+    others = [replace(run, entity_id="s", run_id="s"), replace(run, tenant=GLOBEX)]
+    db.tenant(GLOBEX)
+    with db.transaction() as begun:
+        begun.insert_notices([run, task, *others])
+    with db.store.read() as reader:
+        assert reader.list_notices(ACME, about="r", limit=9) == [task, run]
+        assert reader.list_notices(ACME, about="t", limit=9) == [task]
+        assert reader.list_notices(ACME, about="r", limit=1) == [task]
+
+
 # The doctor.
 
 
@@ -477,14 +513,6 @@ def a_breaker_that_cools_down_without_a_timer(db: StoreFixture) -> Spoilt:
     return db.bring(db.put(db.breaker()), "OPEN", retry_at=AT + SECOND), "it waits for an instant, but has no timer"
 
 
-def a_run_that_succeeded_before_a_task(db: StoreFixture) -> Spoilt:
-    run = db.bring(db.put(db.run()), "SUCCEEDED")
-    with db.prompt.lawless("task"):
-        task = db.put(db.task(run, name="latecomer"))
-    db.bring(task, "RUNNING")
-    return run, "latecomer"
-
-
 def a_run_that_is_open_behind_the_back_of_its_tasks(db: StoreFixture) -> Spoilt:
     run = db.put(db.run())
     db.put_task(run, run_open=False)
@@ -517,7 +545,9 @@ def a_breaker_whose_probe_does_not_run(db: StoreFixture) -> Spoilt:
 def a_worker_that_ended_and_holds_a_task(db: StoreFixture) -> Spoilt:
     worker = db.bring(db.put(db.worker()), "BUSY")
     db.bring(db.put_task(run_open=True), "RUNNING", worker_id=worker.id)
-    return db.bring(worker, "TERMINATED"), "still holds tasks"
+    with db.prompt.lawless("worker"):  # only the owner of the tables can do this
+        type_columns(db.prompt, worker, phase="done", outcome="canceled", completed_at=AT + 9 * SECOND)
+    return worker, "still holds tasks"
 
 
 def a_forged_run(db: StoreFixture) -> Spoilt:
@@ -549,7 +579,6 @@ def forge(db: StoreFixture, row: Entity) -> Spoilt:
         a_miscounted_task,
         a_task_that_waits_without_a_timer,
         a_breaker_that_cools_down_without_a_timer,
-        a_run_that_succeeded_before_a_task,
         a_run_that_is_open_behind_the_back_of_its_tasks,
         a_run_that_is_shut_behind_the_back_of_its_tasks,
         a_run_that_promised_too_much,
@@ -570,6 +599,40 @@ def test_a_stored_value_that_a_recount_does_not_confirm_is_named(
         ((kind, name, what),) = reader.list_disagreements()
     assert (kind, name) == (kind_of(row), row.id)
     assert word in what
+
+
+def test_a_run_that_succeeded_without_a_task_contradicts_it(db: StoreFixture) -> None:
+    run = db.bring(db.put(db.run()), "SUCCEEDED")
+    with db.prompt.lawless("task"):
+        task = db.put(db.task(run, name="latecomer"))
+    task = db.bring(task, "RUNNING")
+    trails = ("SUCCEEDED", "success", "RUNNING", None)
+    with db.store.read() as reader:
+        assert reader.list_contradictions() == [Contradiction(run.id, "SUCCEEDED", task.id, "latecomer", "RUNNING", *trails)]
+
+
+def test_rows_are_put_back_to_where_their_trails_end_and_the_law_holds_again(db: StoreFixture) -> None:
+    run, task = db.bring(db.put(db.run()), "RUNNING"), db.bring(db.put_task(), "RUNNING")
+    task = db.move(task, "FAILED")
+    with db.prompt.lawless("run"), db.prompt.lawless("task"):
+        db.prompt.ask("UPDATE run SET state = 'PAUSED', phase = 'held', actor = 'mallory' WHERE id = :id", id=run.id)
+        db.prompt.ask("UPDATE task SET state = 'SKIPPED', outcome = 'success', revision = 99 WHERE id = :id", id=task.id)
+    with db.transaction() as begun:
+        begun.restore(Kind.RUN, [run.id])
+        begun.restore(Kind.TASK, [task.id])
+    with db.store.read() as reader:
+        found = reader.find_task(task.tenant, task.id)
+        assert reader.find_run(run.tenant, run.id) == run
+        assert found is not None
+        assert (found.state, found.outcome, found.revision, found.actor) == (
+            task.state,
+            task.outcome,
+            task.revision,
+            task.actor,
+        )
+        assert reader.list_broken_trails() == []
+    with pytest.raises(Refused):
+        db.prompt.ask("UPDATE run SET state = 'PENDING' WHERE id = :id", id=run.id)
 
 
 # The hash chain over the audit trail.
@@ -680,7 +743,7 @@ def test_runs_that_have_not_ended_although_all_tasks_have_succeeded_are_listed(d
     for ended in ("SUCCEEDED", "FAILED", "CANCELED"):
         run(ended)
     with db.store.read() as reader:
-        assert reader.list_unended_runs() == [(row.id, row.machine_id, row.state) for row in unended]
+        assert reader.list_unended_runs() == [(row.id, row.tenant, row.machine_id, row.state, False) for row in unended]
 
 
 def test_runs_are_stalled_when_nothing_moves_and_no_person_is_asked(db: StoreFixture) -> None:
@@ -715,18 +778,18 @@ def test_tasks_that_failed_for_good_are_listed_latest_first(db: StoreFixture) ->
         assert reader.list_failed_tasks(1) == [second]
 
 
-def test_dependencies_are_recounted_for_tasks_that_still_wait(db: StoreFixture) -> None:
+def test_dependencies_are_recounted_for_tasks_that_do_not_run(db: StoreFixture) -> None:
     run = db.put(db.run())
     over, pending = db.put_task(run, state="SUCCEEDED"), db.put_task(run)
     columns: dict[str, Any] = {"open_dependencies": 7}
-    held, queued = db.put_task(run, **columns), db.put_task(run, state="QUEUED", **columns)
-    canceled, untouched = db.put_task(run, state="CANCELED", **columns), db.put_task(run, **columns)
-    running = db.put_task(run, state="RUNNING")
-    waiting = (held, queued, canceled, untouched, running)
+    waiting = _, queued, canceled, untouched = [db.put_task(run, **columns) for _ in range(4)]
     with db.transaction() as begun:
         begun.insert_dependencies([Dependency(task.id, other.id) for task in waiting for other in (over, pending)])
+    db.bring(queued, "QUEUED")
+    db.bring(canceled, "CANCELED")
+    with db.transaction() as begun:
         begun.recount_dependencies([task.id for task in waiting if task is not untouched])
-        assert [task.open_dependencies for task in begun.select_tasks(ids(waiting))] == [1, 1, 7, 7, 0]
+        assert [task.open_dependencies for task in begun.select_tasks(ids(waiting))] == [1, 1, 1, 7]
 
 
 def test_results_are_those_of_the_named_tasks_and_their_subtasks(db: StoreFixture) -> None:

@@ -480,7 +480,7 @@ def test_tasks_move_in_bulk(db: StoreFixture) -> None:
 
 def test_attempts_begin_in_bulk(db: StoreFixture) -> None:
     tasks = put_alike(db, 3, "QUEUED", run_open=True)
-    worker = db.put(db.worker())
+    worker = db.put(db.worker(max_concurrent_tasks=3))
     taken = [db.moved(task, "RUNNING", worker_id=worker.id) for task in tasks]
     with db.transaction() as begun:
         begun.move_in_bulk(taken[0], ids(tasks), Task.CHANGING)
@@ -638,8 +638,8 @@ def test_tasks_that_depend_on_a_failed_task_are_doomed(db: StoreFixture) -> None
     ends = {
         state: db.put_task(run, state=state) for state in ("FAILED", "CANCELED", "SUCCEEDED", "SKIPPED", "RUNNING", "PENDING")
     }
-    behind = {state: db.put_task(run) for state in ends}
-    twice, unasked = db.put_task(run), db.put_task(run)
+    behind = {state: db.put_task(run, open_dependencies=1) for state in ends}
+    twice, unasked = (db.put_task(run, open_dependencies=len(ends)) for _ in range(2))
     with db.transaction() as begun:
         begun.insert_dependencies([Dependency(behind[state].id, ends[state].id) for state in ends])
         begun.insert_dependencies([Dependency(twice.id, ends[state].id) for state in ends])

@@ -1,9 +1,9 @@
 """What must never be is impossible to store: each constraint of the schema, and the fourteen invariants of document 002.
 
-The database keeps seven of the fourteen by itself: all six of tasks, and Completion Requirement. The others speak of several
-rows at once, of time, or of files, and are the engine's: Task State Consistency, Failure Propagation and Archive Preservation
-of workstreams; Capacity Limit, Health Monitoring, Graceful Shutdown and Resource Cleanup of workers. For these the store
-answers what the engine has to ask, and that is what is tested here.
+The database keeps eleven of the fourteen by itself: all of tasks and workers, and Completion Requirement. Of Task State
+Consistency it keeps that no workstream is validated before its tasks are complete. The rest of that, and Failure Propagation,
+say that a row must move because another one has moved; no constraint can say that, so the engine does it in one commit, and
+the doctor finds what was typed by hand. Archive Preservation is about files.
 """
 
 from __future__ import annotations
@@ -76,6 +76,7 @@ UNTHINKABLE: dict[str, tuple[str, str, dict[str, Any], dict[str, Any]]] = {
         {"max_retries": 2, "retry_count": 2},
         {"max_retries": 1},
     ),
+    "a run whose final task is not JSON": ("standard.run", "PENDING", {}, {"final_task": "check it"}),
     "a run whose policy is not JSON": ("standard.run", "PENDING", {}, {"policy": "be nice"}),
     "a run with a negative budget": ("standard.run", "PENDING", {}, {"budget_usd": -ONE}),
     "a run with a negative cost": ("standard.run", "PENDING", {}, {"spent_usd": -ONE}),
@@ -360,7 +361,7 @@ def test_a_lane_exists_once(prompt: Outsider) -> None:
 
 
 def test_a_dependency_exists_once(db: StoreFixture) -> None:
-    edge = Dependency(db.put_task().id, db.put_task().id)
+    edge = Dependency(db.put_task(open_dependencies=1).id, db.put_task(open_dependencies=1).id)
     with db.transaction() as begun:
         begun.insert_dependencies([edge])
     with pytest.raises(LawBroken), db.transaction() as begun:
@@ -515,6 +516,32 @@ def test_queued_tasks_have_no_open_dependency(db: StoreFixture, prompt: Outsider
 # The invariants of document 002: workstreams.
 
 
+@pytest.mark.parametrize("state", [state.name for state in MACHINES["orchestrated.task"].states if state.name != "completed"])
+def test_a_workstream_is_validated_only_with_all_of_its_tasks(db: StoreFixture, prompt: Outsider, state: str) -> None:
+    """The part of Task State Consistency that a constraint can say."""
+    workstream = db.bring(db.put(db.run("orchestrated.workstream")), "executing")
+    db.bring(db.put_task(workstream, machine="orchestrated.task"), "completed")
+    db.bring(db.put_task(workstream, machine="orchestrated.task", critical=False), state)
+    with pytest.raises(LawBroken):
+        db.move(workstream, "validating")
+    with pytest.raises(Refused, match="pointsman"):
+        type_columns(prompt, workstream, state="validating")
+    assert find(db.store, workstream) == workstream
+
+
+def test_a_workstream_that_goes_on_after_a_critical_failure_is_found(db: StoreFixture) -> None:
+    """The rest of it, and Failure Propagation: only the engine moves one row because of another, and the doctor checks it."""
+    workstream = db.bring(db.put(db.run("orchestrated.workstream")), "executing")
+    db.bring(db.put_task(workstream, machine="orchestrated.task", run_open=True, critical=False), "failed")
+    with db.store.read() as reader:
+        assert [what for _, name, what in reader.list_disagreements() if name == workstream.id] == []
+    broken = db.put_task(workstream, machine="orchestrated.task", run_open=True, name="broken")
+    db.bring(broken, "failed")
+    with db.store.read() as reader:
+        (found,) = [what for _, name, what in reader.list_disagreements() if name == workstream.id]
+    assert found == "it goes on, although its critical task broken has failed"
+
+
 def test_a_workstream_that_disagrees_with_its_tasks_is_found(db: StoreFixture) -> None:
     """The engine keeps Task State Consistency: it moves a workstream with its tasks. The doctor checks it."""
     workstream = db.put(db.run("orchestrated.workstream"))
@@ -523,14 +550,15 @@ def test_a_workstream_that_disagrees_with_its_tasks_is_found(db: StoreFixture) -
         done = {"state": "completed", "phase": "done", "outcome": "success", "completed_at": AT + SECOND}
         type_columns(db.prompt, workstream, **done)
     with db.store.read() as reader:
-        found = [what for _, name, what in reader.list_disagreements() if name == workstream.id]
-    assert any("latecomer" in what for what in found)
+        (found,) = reader.list_contradictions()
+    assert (found.run_id, found.task_name) == (workstream.id, "latecomer")
 
 
 @pytest.mark.parametrize("state", [state.name for state in MACHINES["orchestrated.task"].states if state.name != "completed"])
 def test_a_workstream_is_completed_only_with_all_of_its_tasks(db: StoreFixture, prompt: Outsider, state: str) -> None:
-    workstream = db.bring(db.put(db.run("orchestrated.workstream")), "validating")
+    workstream = db.put(db.run("orchestrated.workstream"))
     db.bring(db.put_task(workstream, machine="orchestrated.task"), "completed")
+    workstream = db.bring(workstream, "validating")
     db.bring(db.put_task(workstream, machine="orchestrated.task", critical=False), state)
     with pytest.raises(LawBroken):
         db.move(workstream, "completed")
@@ -553,21 +581,29 @@ def test_the_situation_of_a_workstream_names_a_critical_failure(db: StoreFixture
 # The invariants of document 002: workers.
 
 
-def test_the_tasks_that_a_worker_holds_are_counted_and_found(db: StoreFixture) -> None:
-    """The engine keeps Capacity Limit and Graceful Shutdown: a count in the database at each claim would cost too much."""
+def test_a_worker_holds_no_more_tasks_than_it_may(db: StoreFixture) -> None:
+    """Capacity Limit. What it has lost does not count, and a loss cannot be taken back."""
     worker = db.bring(db.put(db.worker("orchestrated.worker", max_concurrent_tasks=2)), "busy")
-    tasks = [db.bring(db.put_task(machine="orchestrated.task"), "running", worker_id=worker.id) for _ in range(2)]
+    held = [db.bring(db.put_task(machine="orchestrated.task"), "running", worker_id=worker.id) for _ in range(2)]
+    third = db.bring(db.put_task(machine="orchestrated.task"), "queued")
     with db.transaction() as begun:
         assert begun.count_held([worker.id]) == {worker.id: 2}
         assert begun.find_free_workers(ACME, 999).count(worker.id) == 0
-    for task in tasks:
+    with pytest.raises(LawBroken, match="more than it may hold"):
+        db.bring(third, "running", worker_id=worker.id)
+    with db.transaction() as begun:
+        update(begun, replace(held[0], lease_expired=True))
+    third = db.bring(third, "running", worker_id=worker.id)
+    with pytest.raises(LawBroken, match="does not get it back"), db.transaction() as begun:
+        update(begun, replace(held[0], lease_expired=False))
+    for task in (held[1], third):
         db.move(task, "failed")
     with db.transaction() as begun:
         assert begun.count_held([worker.id]) == {}
 
 
-def test_only_workers_that_should_send_heartbeats_are_found_silent(db: StoreFixture) -> None:
-    """The engine keeps Health Monitoring, because a heartbeat is an event in time."""
+def test_only_a_living_worker_has_heartbeats(db: StoreFixture, prompt: Outsider) -> None:
+    """Health Monitoring: idle and busy workers are expected to send them, and no other worker has any."""
     workers = {
         state: db.bring(db.put(db.worker("orchestrated.worker", lease_seconds=0.5, missing=state == "unresponsive")), state)
         for state in ("idle", "busy", "unresponsive", "shutdown")
@@ -575,16 +611,33 @@ def test_only_workers_that_should_send_heartbeats_are_found_silent(db: StoreFixt
     with db.transaction() as begun:
         silent = set(begun.find_silent_workers(AT + 9 * SECOND, 9999))
     assert {state for state, worker in workers.items() if worker.id in silent} == {"idle", "busy"}
+    for state, worker in workers.items():
+        refused = pytest.raises(Refused, match="pointsman") if state in ("unresponsive", "shutdown") else nullcontext()
+        with refused:
+            type_columns(prompt, worker, heartbeat_at=AT + SECOND)
 
 
-def test_a_worker_that_has_ended_is_allocated_to_no_run(db: StoreFixture, prompt: Outsider) -> None:
-    """The engine keeps Resource Cleanup for tasks: it finds the attempts that were under way."""
+def test_a_worker_ends_only_when_it_has_released_everything(db: StoreFixture, prompt: Outsider) -> None:
+    """Graceful Shutdown and Resource Cleanup: no task, no run, and nothing new."""
     run = db.put(db.run())
     worker = db.bring(db.put(db.worker("orchestrated.worker", run_id=run.id)), "busy")
     task = db.bring(db.put_task(run), "RUNNING", worker_id=worker.id)
     with pytest.raises(LawBroken):
-        db.move(worker, "shutdown")
+        db.move(worker, "shutdown", run_id=None)
+    with pytest.raises(Refused, match="holds"):
+        type_columns(prompt, worker, state="shutdown")
+    db.move(task, "FAILED")
     type_columns(prompt, worker, state="shutdown")
     assert find(db.store, worker).run_id is None
-    with db.transaction() as begun:
-        assert begun.find_held_tasks([worker.id]) == [(worker.id, task.id, run.id)]
+    with pytest.raises(LawBroken, match="has ended gets no task"):
+        db.bring(db.put_task(run), "RUNNING", worker_id=worker.id)
+
+
+def test_a_task_gets_its_dependencies_when_it_is_created(db: StoreFixture) -> None:
+    """Dependency Satisfaction: neither a queued task gets one, nor one that does not count it."""
+    run = db.put(db.run())
+    other = db.put_task(run)
+    queued = db.bring(db.put_task(run, open_dependencies=1), "QUEUED")
+    for late in (queued, db.put_task(run)):
+        with pytest.raises(LawBroken, match="when it is created"), db.transaction() as begun:
+            begun.insert_dependencies([Dependency(late.id, other.id)])

@@ -46,9 +46,17 @@ def test_tenants_with_tasks_to_claim_are_found_without_reading_their_tasks(datab
 
 def test_free_workers_are_found_among_those_of_a_tenant_and_the_shared_ones(database_url: str) -> None:
     open_store(database_url).close()
-    plan = explain(database_url, "find_free_workers", {"tenant": "acme", "limit": 10, "needed": "[]"})
+    plan = explain(database_url, "find_free_workers", {"tenant": "acme", "limit": 10, "needed": "[]", "run_id": None})
     assert "worker_alive" in plan, plan
     assert "worker_shared" in plan, plan
+
+
+def test_the_newest_runs_are_read_from_an_index(database_url: str) -> None:
+    open_store(database_url).close()
+    plan = explain(database_url, "list_runs", {"tenant": "acme", "phase": None, "after": None, "limit": 10})
+    assert "run_of_tenant" in plan, plan
+    assert "TEMP B-TREE" not in plan
+    assert "Sort" not in plan
 
 
 def explain(url: str, query: str, values: Mapping[str, Any]) -> str:

@@ -123,6 +123,13 @@ STORIES = [
         "orchestrated",
         "claim, complete, checks_passed, claim, complete, checks_passed, run checks_passed",
         "claim, complete, checks_passed, claim, complete, checks_passed, run checks_failed",
+        "claim, complete, checks_passed, claim, complete, checks_passed, run cancel",
+        "claim, complete, run cancel",
+        checks=True,
+    ),
+    *tell(
+        "orchestrated",
+        "claim, complete, checks_passed, claim, complete, checks_passed",
         "claim, fail, wait, claim, fail",
         "claim, complete, checks_failed",
         "claim, lose",
@@ -190,7 +197,7 @@ def _report(signal: str, **details: Any) -> Callable[[Engine], Awaitable[None]]:
 async def _lose(engine: Engine) -> None:
     for worker in await engine.list_workers():
         if worker.phase != Phase.DONE:
-            await engine.signal_worker(worker.id, "terminate")
+            await engine.signal_worker(worker.id, "terminate", ended=True)
 
 
 async def _wait(engine: Engine) -> None:

@@ -61,6 +61,26 @@ async def test_what_is_new_is_appended(tmp_path: Path) -> None:
     assert logs(tmp_path) == ["transitions.jsonl"]
 
 
+async def test_python_code_writes_the_journal_of_its_project_and_of_every_tenant(tmp_path: Path) -> None:
+    """The database of a project has the journal of that project; any other has the file that is named."""
+    (tmp_path / ".pointsman").mkdir()
+    places = ((".pointsman/state.db", None, ".state/transitions.jsonl"), ("own.db", tmp_path / "own.jsonl", "own.jsonl"))
+    for database, journal_file, log in places:
+        url = f"sqlite:///{tmp_path / database}"
+        async with app.open(url, keeps=False, journal=journal_file) as engine:
+            await submit(engine, ["one"])
+            acme = engine.for_tenant("acme")
+            run = await acme.submit_run(NewRun(name="two", tasks=(NewTask(name="a"),)))
+            await acme.signal_run(run.id, "cancel")
+            everything = await engine.list_all_transitions()
+        assert [position for position, _, _ in read(tmp_path / log)] == [each.position for each in everything]
+        lines = (tmp_path / log).read_text().splitlines()
+        assert {json.loads(line)["metadata"].get("tenant") for line in lines} == {None, "acme"}
+        async with app.open(url, keeps=False, journal=journal_file) as engine:
+            await submit(engine, ["three"])
+        assert (tmp_path / log).read_text().startswith("\n".join(lines))
+
+
 @pytest.mark.parametrize("cut", [1, 2, 100, 1000])
 async def test_a_line_that_a_crash_has_torn_is_written_anew(tmp_path: Path, cut: int) -> None:
     log = tmp_path / "transitions.jsonl"

@@ -136,7 +136,7 @@ async def test_failures_are_told_apart_and_tried_again(database_url: str, tmp_pa
               lost: {run: "true", cwd: nowhere}
               expected: {run: "exit 5", expected_exit_codes: [0, 5]}
               not_json: {run: "echo hello", outputs: stdout}
-              no_value: {command: [echo, "${{ [1][2] }}"]}
+              no_value: {command: [echo, "${{ [1][len(run.name)] }}"]}
             """)
     assert {name: task.epoch for name, task in tasks.items()} == {
         "flaky": 3,
@@ -156,7 +156,7 @@ async def test_failures_are_told_apart_and_tried_again(database_url: str, tmp_pa
     assert "no such program 'no-such-program'" in error(tasks["missing"])
     assert "does not exist" in error(tasks["lost"])
     assert "is not JSON" in error(tasks["not_json"])
-    assert "no index 2" in error(tasks["no_value"])
+    assert "no index 8" in error(tasks["no_value"])
     assert {name for name, task in tasks.items() if task.trigger == "complete"} == {"flaky", "expected"}
 
 

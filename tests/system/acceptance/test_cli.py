@@ -384,7 +384,7 @@ def test_the_tour_of_make_run_works(tmp_path: Path) -> None:
     assert re.search(r"archive +SUCCEEDED +2 ", result.stdout)
     assert re.search(r"announce +SKIPPED .* publish was skipped", result.stdout)
     assert "  measure[3]  SUCCEEDED" in result.stdout
-    assert "SUCCEEDED  demo: 8 succeeded, 2 skipped of 10 tasks" in result.stderr
+    assert "SUCCEEDED  demo: 10 of 10 tasks done (2 skipped)" in result.stderr
 
 
 def test_the_tour_of_the_machines_works(tmp_path: Path) -> None:

@@ -13,12 +13,15 @@ from typing import Any
 
 import pytest
 from tests.rows import each_row
+from tests.system.examples.terminal import EXAMPLES, copy_example, open_terminal, read_commands
 
 from pointsman import kernel, load_lifecycle
 
 ROOT = Path(__file__).parents[3]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BIN = Path(sys.executable).parent
+STOPS = r"Finishing running tasks|No task is running"
+"""A worker that was sent SIGTERM, with or without tasks."""
 
 
 def blocks(page: Path, language: str) -> list[str]:
@@ -89,7 +92,7 @@ def test_the_readme_goes_as_it_says(tmp_path: Path, postgres_url: str) -> None:
     (lifecycle,) = blocks(ROOT / "docs" / "how-to" / "write-a-lifecycle.md", "yaml")
     (tmp_path / "my-lifecycle.yaml").write_text(lifecycle)
     reader = Session(tmp_path, **{"sleep 4; ": BOTH_RUN, URL: shlex.quote(postgres_url)})
-    first, why, kill, fleet, machines = blocks(ROOT / "README.md", "console")
+    first, why, kill, _, fleet, machines = blocks(ROOT / "README.md", "console")
     assert "cannot open south.txt" in reader.type(first)
     assert "words: [4,5]" in reader.type(why).replace(", ", ",")
     reader.type(kill)
@@ -97,8 +100,27 @@ def test_the_readme_goes_as_it_says(tmp_path: Path, postgres_url: str) -> None:
     assert attempts == {"count": 1, "count[0]": 2, "count[1]": 2, "report": 1}
     watched = reader.type(fleet)
     assert "words is SUCCEEDED" in watched
-    assert watched.count("Finishing running tasks") == 2
+    assert len(re.findall(STOPS, watched)) == 2
     reader.type(machines)
+
+
+def test_the_systems_in_the_readme_go_as_it_says(tmp_path: Path) -> None:
+    *_, documents, _, _ = blocks(ROOT / "README.md", "console")
+    go, *commands = [line.removeprefix("$ ").partition("  #")[0].strip() for line in documents.splitlines()]
+    assert go == "cd examples/documents"
+    with open_terminal(copy_example("documents", tmp_path)) as terminal:
+        said = terminal.play(commands)
+    assert "S_SUCCESS  feature: 3 of 3 tasks done" in said
+    assert "SUCCEEDED  newsletter: 3 of 3 tasks done" in said
+
+
+def test_the_page_about_the_five_systems_has_the_commands_of_the_examples() -> None:
+    """The tests of the examples type them."""
+    typed = blocks(ROOT / "docs" / "how-to" / "run-the-five-systems.md", "console")
+    flows = ("supervised", "pipeline", "orchestrated", "approval", "agent")
+    for flow, block in zip(flows, typed, strict=True):
+        commands = [re.sub(r"  +#.*", "", line.removeprefix("$ ")) for line in block.splitlines()]
+        assert commands == read_commands(EXAMPLES / "documents" / f"{flow}.yaml")
 
 
 def test_the_tutorial_of_flows_goes_as_it_says(tmp_path: Path) -> None:
@@ -132,8 +154,9 @@ def test_the_page_about_many_machines_goes_as_it_says(tmp_path: Path, postgres_u
     output = reader.type("".join(blocks(page, "console")))
     assert output.count("train is SUCCEEDED") == 1
     assert re.search(r"(RUNNING|PENDING) → PAUSED", output)
-    assert "SUCCEEDED  train: 2 succeeded of 2 tasks" in output
-    assert output.count("Finishing running tasks") == 2
+    assert "SUCCEEDED  train: 2 of 2 tasks done" in output
+    assert re.search(r"pool-[12]  ✓ greet", output)
+    assert len(re.findall(STOPS, output)) == 3
 
 
 def test_the_page_about_lifecycles_goes_as_it_says(tmp_path: Path) -> None:

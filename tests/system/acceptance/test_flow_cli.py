@@ -178,7 +178,7 @@ def test_every_flow_of_the_reference_is_sound() -> None:
 def test_every_rule_of_a_finding_is_documented() -> None:
     sources = "".join(file.read_text("utf-8") for file in Path(flows.__file__).parent.rglob("*.py"))
     sources += Path(compose.__file__).read_text("utf-8")
-    assert set(re.findall(r'(?:report|Finding)\(\s*"([a-z-]+)"', sources)) == set(RULES)
+    assert set(re.findall(r'(?:(?:report|Finding)\(|yield)\s*"([a-z-]+)"', sources)) == set(RULES)
 
 
 def test_every_key_is_documented() -> None:

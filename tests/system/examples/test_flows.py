@@ -6,7 +6,6 @@ import hashlib
 import json
 import os
 import re
-import shutil
 import sqlite3
 import subprocess
 import sys
@@ -16,10 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.system.examples.terminal import BIN, EXAMPLES, copy_example
 
-EXAMPLES = Path(__file__).parents[3] / "examples"
 FLOWS = sorted(EXAMPLES.rglob("*.yaml"))
-BIN = Path(sys.executable).parent
 
 
 class Project:
@@ -36,8 +34,12 @@ class Project:
             check=False,
             text=True,
             timeout=120,
-            env=os.environ | {"PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}", "NO_COLOR": "1"},
+            env=self._environment(),
         )
+
+    @staticmethod
+    def _environment() -> dict[str, str]:
+        return os.environ | {"PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}", "NO_COLOR": "1"}
 
     def run(self, command: str, code: int = 0) -> dict[str, Any]:
         """How the tasks of the run stand afterwards, by name."""
@@ -54,9 +56,7 @@ class Project:
 
 @pytest.fixture
 def project(request: pytest.FixtureRequest, tmp_path: Path) -> Project:
-    left_behind = shutil.ignore_patterns(".pointsman", ".state", "build", "__pycache__")
-    shutil.copytree(EXAMPLES / request.param, tmp_path / "project", ignore=left_behind)
-    return Project(tmp_path / "project")
+    return Project(copy_example(request.param, tmp_path))
 
 
 def in_folder(name: str) -> pytest.MarkDecorator:

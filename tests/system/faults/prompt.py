@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol
 
@@ -29,6 +29,10 @@ class Prompt(Protocol):
         """Take the triggers of a table away, as only its owner can."""
         ...
 
+    def lawless(self, table: str) -> AbstractContextManager[None]:
+        """The same for a while, and for this connection."""
+        ...
+
 
 class SqlitePrompt:
     dialect = "sqlite"
@@ -47,6 +51,12 @@ class SqlitePrompt:
         for (name,) in self.ask("SELECT name FROM sqlite_schema WHERE type = 'trigger' AND tbl_name = :table", table=table):
             self.ask(f"DROP TRIGGER {name}")
 
+    @contextmanager
+    def lawless(self, table: str) -> Iterator[None]:  # noqa: ARG002 - of all tables at once
+        self._connection.config(apsw.SQLITE_DBCONFIG_ENABLE_TRIGGER, 0)
+        yield
+        self._connection.config(apsw.SQLITE_DBCONFIG_ENABLE_TRIGGER, 1)
+
 
 class PostgresPrompt:
     dialect = "postgres"
@@ -61,6 +71,12 @@ class PostgresPrompt:
 
     def suspend_law(self, table: str) -> None:
         self.ask(f"ALTER TABLE {table} DISABLE TRIGGER USER")
+
+    @contextmanager
+    def lawless(self, table: str) -> Iterator[None]:
+        self.suspend_law(table)
+        yield
+        self.ask(f"ALTER TABLE {table} ENABLE TRIGGER USER")
 
 
 @contextmanager

@@ -156,7 +156,7 @@ async def test_a_worker_without_descriptors_holds_back_says_so_once_and_goes_on_
     """Nothing fails, and nothing is attempted twice."""
     project = Project(tmp_path, database_url)
     async with project.start("worker", slots=6) as worker:
-        await project.until(Engine.list_workers)
+        await project.until(_sends_heartbeats)
         leave_descriptors(worker.pid, 6)
         run_id = await project.submit(project.write_flow(HUNGRY))
         await worker.until(lambda: "cannot start processes: Too many open files" in worker.said)
@@ -170,6 +170,11 @@ async def test_a_worker_without_descriptors_holds_back_says_so_once_and_goes_on_
     async with project.engine() as engine:
         assert {(task.state, task.epoch) for task in await engine.list_tasks(run_id)} == {("SUCCEEDED", 1)}
     await check_everything(project)
+
+
+async def _sends_heartbeats(engine: Engine) -> bool:
+    """It has opened what it needs for itself."""
+    return any(worker.heartbeat_at > worker.created_at for worker in await engine.list_workers())
 
 
 def leave_descriptors(pid: int, count: int) -> None:

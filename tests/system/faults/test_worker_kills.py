@@ -180,11 +180,11 @@ async def test_resume_ends_what_a_killed_worker_has_left_although_the_run_has_en
         await killed.kill()
     async with project.engine() as engine:
         (dead,) = await engine.list_workers()
-        await engine.signal_worker(dead.id, "terminate", reason="it is gone")
+        await engine.signal_worker(dead.id, "terminate", ended=True, reason="it is gone")
         worker = await engine.register_worker("elsewhere")
         (claim,) = await engine.claim_tasks(worker.id)
         await engine.complete_task(claim.task_id, claim.epoch)
-        await engine.signal_worker(worker.id, "terminate", reason="it leaves")
+        await engine.signal_worker(worker.id, "terminate", ended=True, reason="it leaves")
     assert len(find_work(run_id)) >= 2, "nobody was there to end it"
     code, said = await project.call("resume")
     assert code == 0, said
@@ -205,14 +205,14 @@ os.execve("/bin/sh", ["sh", "-c", "echo $$ > escaped; exec sleep 1000"], {})
 async def test_a_daemon_that_has_thrown_away_its_environment_does_not_outlive_a_killed_worker(
     database_url: str, tmp_path: Path
 ) -> None:
-    """It has no parent, no session and no name of ours; `status` says what finds it all the same."""
+    """It has no parent, no session and no name of ours; `workers` says what finds it all the same."""
     project = Project(tmp_path, database_url)
     (tmp_path / "escape.py").write_text(ESCAPE)
     project.write_flow("name: escape\ntasks: {a: {run: 'test -e escaped || { python3 escape.py; sleep 1000; }'}}")
     async with project.start("run", "flow.yaml") as command:
         await command.until(lambda: (tmp_path / "escaped").exists() and (tmp_path / "escaped").read_text())
-        async with project.start("status", "--workers", "--json") as status:
-            told, _ = await status.process.communicate()
+        async with project.start("workers", "--json") as workers:
+            told, _ = await workers.process.communicate()
         await command.kill()
     assert json.loads(told)[0]["protection"] in ("cgroup", "mark")
     assert len(find_inhabitants(tmp_path)) >= 2, "nobody was there to end it"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import pty
+import re
+import shlex
 import signal
 from pathlib import Path
 
@@ -14,7 +16,12 @@ from tests.system.faults.project import Command, Project, find_work, tasks_of
 
 from pointsman.engine.engine import Engine
 
-POLITE = "name: f\ntasks:\n  a: {run: touch began; sleep 1000}\n  b: {run: 'true', needs: [a]}\n"
+ONE_AFTER_THE_OTHER = """\
+name: f
+tasks:
+  a: {run: 'touch began; until [ -e go ]; do sleep 0.02; done'}
+  b: {run: 'true', needs: [a]}
+"""
 DEAF = "name: f\ntasks:\n  a: {run: \"trap '' TERM INT; touch began; while true; do sleep 1; done\"}\n"
 TWO = "name: f\ntasks:\n  a: {run: 'touch began; until [ -e go ]; do sleep 0.02; done'}\n  b: {run: 'true'}\n"
 
@@ -30,17 +37,30 @@ async def said(command: Command, words: str) -> None:
     await command.until(lambda: words in command.said)
 
 
-async def test_ctrl_c_cancels_a_run(database_url: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("lifecycle", ["standard", "pipeline"])
+async def test_ctrl_c_stops_the_processes_and_keeps_the_run(database_url: str, tmp_path: Path, lifecycle: str) -> None:
     project = Project(tmp_path, database_url)
-    async with project.start("run", project.write_flow(POLITE)) as command:
-        await command.until((tmp_path / "began").exists)
-        command.send(signal.SIGINT)
-        assert await command.wait() == 130, command.said
-    assert await states_of(project) == dict.fromkeys(("run", "a", "b"), "CANCELED")
+    flow = project.write_flow(f"lifecycle: {lifecycle}\n{ONE_AFTER_THE_OTHER}")
+    async with project.start("run", flow) as started:
+        await started.until((tmp_path / "began").exists)
+        started.send(signal.SIGINT)
+        assert await started.wait() == 130, started.said
+    assert "The run is kept" in started.said
+    async with project.engine() as engine:
+        (run,) = await engine.list_runs()
+        assert run.outcome is None
+        assert not find_work(run)
+        task = (await tasks_of(engine, run.id))["a"]
+        assert (task.epoch, task.attempt_count, task.retry_count, task.reclaim_count) == (1, 0, 0, 0)
+    (hint,) = re.findall(r"^  pointsman (.*?)  # runs its tasks here$", started.said, re.MULTILINE)
+    (tmp_path / "go").touch()
+    code, words = await project.call(*shlex.split(hint))
+    assert code == 0, words
+    assert (await project.call("validate", ".state/transitions.jsonl"))[0] == 0
     await check_everything(project)
 
 
-async def test_ctrl_c_twice_kills_what_runs(database_url: str, tmp_path: Path) -> None:
+async def test_ctrl_c_twice_kills_what_runs_at_once_and_keeps_the_run(database_url: str, tmp_path: Path) -> None:
     """Whoever does not listen would have ten minutes otherwise."""
     project = Project(tmp_path, database_url)
     async with project.start("run", project.write_flow(DEAF), grace_seconds=600) as command:
@@ -49,7 +69,10 @@ async def test_ctrl_c_twice_kills_what_runs(database_url: str, tmp_path: Path) -
         await said(command, "again to kill")
         command.send(signal.SIGINT)
         assert await command.wait() == 130, command.said
-    assert await states_of(project) == {"run": "CANCELED", "a": "CANCELED"}
+    assert await states_of(project) == {"run": "RUNNING", "a": "QUEUED"}
+    (hint,) = re.findall(r"^  pointsman (cancel .*?)  # ends the run as CANCELED$", command.said, re.MULTILINE)
+    assert (await project.call(*shlex.split(hint)))[0] == 0
+    assert await states_of(project) == dict.fromkeys(("run", "a"), "CANCELED")
     await check_everything(project)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import resource
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -207,7 +208,7 @@ async def test_a_run_ends_although_an_open_transaction_holds_the_stream_back(tmp
         typing = asyncio.create_task(type_on())
         async with project.start("run", flow) as run:
             assert await run.wait() == 0, run.said
-            assert "1 succeeded of 1 task" in run.said
+            assert "1 of 1 task done" in run.said
         async with project.engine() as engine:
             assert await engine.is_held_back()
         typing.cancel()
@@ -228,3 +229,23 @@ async def test_a_second_signal_ends_a_worker_that_hangs_in_a_black_hole(tmp_path
             assert await worker.wait() == 143, worker.said
         assert not find_work(run_id)
         assert "Traceback" not in worker.said
+
+
+@pytest.mark.parametrize("command", ["run", "worker"])
+async def test_a_database_that_is_deleted_under_a_run_is_noticed(tmp_path: Path, command: str) -> None:
+    """SQLite itself would go on with the deleted file, and the run would succeed for nobody."""
+    project = Project(tmp_path)
+    flow = project.write_flow(AWAY)
+    if command == "worker":
+        await project.submit(flow)
+    async with project.start(*((command, flow) if command == "run" else (command,)), lease_seconds=3) as started:
+        await started.until((tmp_path / "began").exists)
+        async with project.engine() as engine:
+            (run,) = await engine.list_runs()
+        shutil.rmtree(tmp_path / ".pointsman")
+        assert await started.wait() == 2, started.said
+    assert "state.db was deleted or replaced while it was in use. What it has stored is lost." in started.said
+    assert "Traceback" not in started.said
+    assert "SUCCEEDED" not in started.said
+    assert not find_work(run)
+    assert not (tmp_path / ".pointsman").exists()

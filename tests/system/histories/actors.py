@@ -192,8 +192,9 @@ async def serve_jobs(recorder: Recorder, *, jobs: int, rounds: int, lease_second
 async def signal_each(recorder: Recorder, *, task_ids: list[str], signals: list[str], answer: str | None = None) -> None:
     """Say something to every task in turn."""
     for number, task_id in enumerate(task_ids):
-        more = {"answer": answer} if answer else {}
-        await recorder.attempt("signal_task", task_id=task_id, signal=signals[number % len(signals)], **more)
+        signal = signals[number % len(signals)]
+        more = {"answer": answer} if signal == "answer" else {}
+        await recorder.attempt("signal_task", task_id=task_id, signal=signal, actor=recorder.client, **more)
 
 
 async def cancel_runs(recorder: Recorder, *, run_ids: list[str]) -> None:
@@ -205,7 +206,7 @@ async def cancel_runs(recorder: Recorder, *, run_ids: list[str]) -> None:
 
 async def terminate_each(recorder: Recorder, *, worker_ids: list[str]) -> None:
     for worker_id in worker_ids:
-        await recorder.attempt("signal_worker", worker_id=worker_id, signal="terminate")
+        await recorder.attempt("signal_worker", worker_id=worker_id, signal="terminate", ended=True)
 
 
 # looking

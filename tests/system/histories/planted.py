@@ -29,7 +29,7 @@ BUGS = {
     ),
     "retry not counted": Patch(
         "engine.tasks",
-        "task.retry_count += not report.usage_limit_until",
+        "task.retry_count += report.counts",
         "task.retry_count += 0",
     ),
     "answer lost": Patch(

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 from tests.system.histories.record import Record
 
-from pointsman.engine.engine import Engine
+from pointsman.engine.engine import Engine, TenantEngine
 from pointsman.engine.operations.attempts import AttemptReport, ReportAttempt
 from pointsman.errors import EngineClosed, OutcomeUnknown, PointsmanError
 
@@ -117,10 +117,12 @@ class Recorder:
 
 def _call(engine: Engine, operation: str, **arguments: Any) -> Awaitable[Any]:
     """The models tell reports apart by their names, which the engine takes as one operation."""
+    actor = arguments.pop("actor", None)
+    client: TenantEngine = engine.for_tenant(actor=actor) if actor else engine
     if operation == "heartbeat":
-        return engine.send_heartbeat(**arguments)
+        return client.send_heartbeat(**arguments)
     if operation not in REPORTS:
-        method: Callable[..., Awaitable[Any]] = getattr(engine, operation)
+        method: Callable[..., Awaitable[Any]] = getattr(client, operation)
         return method(**arguments)
     address = {name: arguments.pop(name) for name in ("task_id", "epoch", "request_id") if name in arguments}
-    return engine.report_attempt(signal=REPORTS[operation], report=AttemptReport(**arguments), **address)
+    return client.report_attempt(signal=REPORTS[operation], report=AttemptReport(**arguments), **address)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from tests.system.histories.actors import Part, new_run
 from tests.system.histories.record import Record
@@ -67,9 +67,11 @@ async def submit_tasks(director: Recorder, count: int = TASKS, **options: bool |
     return await submit(director, new_run("run", *(f"task {number}" for number in range(count)), **options))
 
 
-async def hold(director: Recorder, lease_seconds: float, count: int = TASKS) -> tuple[str, str, list[tuple[str, int]]]:
+async def hold(
+    director: Recorder, lease_seconds: float, count: int = TASKS, **options: Any
+) -> tuple[str, str, list[tuple[str, int]]]:
     """A worker with a task in every hand: the run, the worker, and what it holds."""
-    run_id, _ = await submit_tasks(director, count, max_reclaims=100)
+    run_id, _ = await submit_tasks(director, count, max_reclaims=100, **options)
     worker = await director.ask("register_worker", name="holder", lease_seconds=lease_seconds, max_concurrent_tasks=count)
     claims = await director.ask("claim_tasks", worker_id=worker.id, limit=count)
     return run_id, worker.id, [(claim.task_id, claim.epoch) for claim in claims]
@@ -190,8 +192,19 @@ async def two_probes(director: Recorder) -> list[Part]:
 
 
 async def two_approvers(director: Recorder) -> list[Part]:
-    run_id, task_ids = await submit_tasks(director, TASKS * 2, gate=True)
-    signals = {"ada": ["approve"], "bob": ["reject"], "eve": ["approve", "reject", "cancel"]}
+    """Some gates ask for two people, some expire meanwhile, some both."""
+    tasks = [
+        NewTask(
+            name=f"gate {number}",
+            gate=True,
+            quorum=1 + number % 2,
+            approval_seconds=(None, LEASE_SECONDS / 4)[number // 2 % 2],
+            critical=False,  # the end of the run would decide the others
+        )
+        for number in range(TASKS * 2)
+    ]
+    run_id, task_ids = await submit(director, NewRun(name="run", tasks=tuple(tasks)))
+    signals = {"ada": ["approve"], "bob": ["approve"] * 4 + ["reject"] * 4, "eve": ["approve", "reject", "cancel"]}
     return [
         watcher(run_id),
         *(
@@ -207,15 +220,23 @@ async def two_approvers(director: Recorder) -> list[Part]:
 
 
 async def two_answers(director: Recorder) -> list[Part]:
-    run_id, _, attempts = await hold(director, LONG_LEASE_SECONDS)
+    """Some of what is answered is canceled."""
+    # None is critical: the end of the run would decide the others.
+    run_id, _, attempts = await hold(director, LONG_LEASE_SECONDS, critical=False)
     for task_id, epoch in attempts:
         await director.ask("ask", task_id=task_id, epoch=epoch, question="which?", session_id="session")
-    arguments = {"task_ids": [task_id for task_id, _ in attempts], "signals": ["answer"]}
+    arguments = {"task_ids": [task_id for task_id, _ in attempts]}
+    signals = {"ada": ["answer"], "bob": ["answer"], "eve": ["answer", "answer", "cancel"]}
     return [
         watcher(run_id),
         *(
-            Part(client=client, actor="signal_each", arguments=arguments | {"answer": f"of {client}"}, dies_after=dies_after)
-            for client, dies_after in (("ada", None), ("bob", None), ("eve", 7))
+            Part(
+                client=client,
+                actor="signal_each",
+                arguments=arguments | {"signals": said, "answer": f"of {client}"},
+                dies_after=7 if client == "eve" else None,
+            )
+            for client, said in signals.items()
         ),
         *heirs(1),
     ]

@@ -297,6 +297,35 @@ def two_approvers_decide_differently_and_both_hear_yes(db: StoreFixture) -> None
         db.signal("a", "reject", "FAILED")
 
 
+@good
+def two_people_approve_and_the_second_passes_the_gate(db: StoreFixture) -> None:
+    db.submit("a", gate=True, quorum=2, approvers=["ada", "bob"])
+    with db.at_once():
+        db.signal("a", "approve", "WAITING_APPROVAL", actor="ada")
+        db.signal("a", "approve", "SUCCEEDED", actor="bob")
+        db.signal("a", "approve", "NotAllowed", actor="eve")
+
+
+@bad("task a")
+def the_first_of_two_approvals_is_lost(db: StoreFixture) -> None:
+    db.submit("a", gate=True, quorum=2)
+    db.signal("a", "approve", "WAITING_APPROVAL", actor="ada")
+    db.signal("a", "approve", "WAITING_APPROVAL", actor="bob")
+
+
+@bad("task a")
+def one_person_passes_a_gate_that_asks_for_two(db: StoreFixture) -> None:
+    db.submit("a", gate=True, quorum=2)
+    db.signal("a", "approve", "WAITING_APPROVAL", actor="ada")
+    db.signal("a", "approve", "SUCCEEDED", actor="ada")
+
+
+@good
+def a_gate_that_expires_is_skipped_if_it_says_so(db: StoreFixture) -> None:
+    db.submit("a", gate=True, approval_seconds=0.0, on_expiry="skip")
+    db.look("a", "SKIPPED", 0)
+
+
 @bad("task a")
 def a_worker_claims_a_gate(db: StoreFixture) -> None:
     db.register("bob")

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 from tests.system.simulation.post import Message
 from tests.system.simulation.promises import Promises, keep
+from tests.system.simulation.shapes import WITH_CHECKS
 
 from pointsman.engine.operations.attempts import ReportAttempt, ReportAttempts
 from pointsman.engine.operations.runs import SubmitRun
@@ -156,7 +157,8 @@ class Answers:
             keep("who asks for a run gets no other", of_run, f"{claim.task_id} of {task.run_id} for {command.run_id}")
             stored = attempt is not None and attempt.worker_id == command.worker_id
             keep("what was acknowledged is true", stored, f"{claim.task_id} {claim.epoch} for {command.worker_id}: {attempt}")
-            told = (claim.name, claim.has_checks or not task.has_checks, claim.budget_usd is None)
+            is_checked = task.has_checks and self._promises.runs[task.run_id].lifecycle in WITH_CHECKS
+            told = (claim.name, claim.has_checks or not is_checked, claim.budget_usd is None)
             is_so = told == (task.name, True, task.budget_usd is None)
             keep("what was acknowledged is true", is_so, f"{claim} was given for {task}")
             given = (claim.task_id, claim.epoch)

@@ -6,14 +6,15 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from tests.system.simulation.people import person_of
-from tests.system.simulation.promises import Broken, keep
-from tests.system.simulation.shapes import TENANTS, WORDS
+from tests.system.simulation.promises import PERSONS, Broken, keep
+from tests.system.simulation.shapes import QUESTIONS, TENANTS, WORDS
 from tests.system.simulation.workers import SimulatedWorker
 
 from pointsman.engine.doctor import diagnose
 from pointsman.engine.operations.runs import AddTasks, SignalRun
 from pointsman.engine.operations.tasks import SignalTask
 from pointsman.engine.operations.upkeep import ExpireWorkers, FireTimers, PurgeKeys
+from pointsman.engine.questions import read_question
 from pointsman.engine.submit import NewTask
 
 if TYPE_CHECKING:
@@ -101,9 +102,16 @@ def _answer_everybody(simulation: Simulation) -> Iterator[Any]:
         if asked:
             yield SignalRun(run.id, asked, caller=person_of(run.tenant))
         for task in tasks:
-            signal_of_task = _asked_of(task, run)
-            if signal_of_task:
-                yield SignalTask(task.id, signal_of_task, answer="this one", caller=person_of(task.tenant))
+            if signal_of_task := _asked_of(task, run):
+                # A gate may name people, and ask for several of them.
+                for person in PERSONS if task.is_gate else PERSONS[:1]:
+                    caller = person_of(task.tenant, person)
+                    yield SignalTask(task.id, signal_of_task, answer=_find_answer(task.question), caller=caller)
+
+
+def _find_answer(question: str | None) -> str:
+    answers = QUESTIONS[read_question(question).text].answers if question is not None else ()
+    return answers[0] if answers else "this one"
 
 
 def _asked_of(task: Any, run: Any) -> str | None:

@@ -33,12 +33,12 @@ from pointsman.engine.operations.workers import (
     SendHeartbeat,
     SignalWorker,
 )
-from pointsman.errors import OutcomeUnknown, PointsmanError, StoreError
+from pointsman.errors import OutcomeUnknown, PointsmanError, StoreError, TransitionRefused
+from pointsman.kernel.machine import Refusal
 
 MOST_STATES = 1000
 ASKED: dict[type, tuple[str, tuple[str, ...]]] = {
     SignalRun: ("signal_run", ("run_id", "signal")),
-    ApproveRun: ("approve_run", ("run_id",)),
     ClaimTasks: ("claim_tasks", ("worker_id", "limit")),
     SendHeartbeat: ("heartbeat", ("worker_id", "attempts")),
     RegisterWorker: ("register_worker", ("name", "lease_seconds")),
@@ -47,6 +47,8 @@ ASKED: dict[type, tuple[str, tuple[str, ...]]] = {
     ResetBreaker: ("reset_breaker", ("tool",)),
 }
 """What is named as in the engine."""
+RUNS = ("run", "workstream", "job")
+"""What the lifecycles call the machines of runs."""
 NAMED = {None: "note_attempt", "complete": "complete_task", "fail": "fail_task", "ask": "ask"}
 """What the models call a report, by its signal."""
 
@@ -75,6 +77,8 @@ class History:
         for message, outcome in zip(messages, told, strict=True):
             if isinstance(message.command, RequestTransition):
                 self._pass_over("asked for by transition", message.command.entity_id)
+            elif _speaks_of_run(outcome):
+                continue  # the models of tasks do not know that their run has ended
             elif not isinstance(outcome, StoreError) or (isinstance(outcome, OutcomeUnknown) and self._promises.changed):
                 for tenant in self._find_concerned(message.command):
                     self._records[tenant] += self._read(message.command, outcome, tenant)
@@ -213,6 +217,11 @@ def _explain(model: Any) -> str:
     return EXPLAINED
 
 
+def _speaks_of_run(outcome: Any) -> bool:
+    refusal = outcome.refusal if isinstance(outcome, TransitionRefused) else None
+    return isinstance(refusal, Refusal) and refusal.machine.split(".")[1] in RUNS
+
+
 def _read_answer(command: Any, outcome: Any) -> Any:
     """What a worker does not know of it gives up by a command of its own, which is half of a heartbeat to the models."""
     if isinstance(outcome, PointsmanError):
@@ -233,7 +242,10 @@ def _read_command(command: Any) -> tuple[str, dict[str, Any]] | None:
             return "add_tasks", {"run_id": command.run_id, "tasks": command.tasks}
         case SignalTask():
             given = {"task_id": command.task_id, "signal": command.signal}
-            return "signal_task", given | ({"answer": command.answer} if command.signal == "answer" else {})
+            answer = {"answer": command.answer} if command.signal == "answer" else {}
+            return "signal_task", given | answer | {"actor": command.caller.actor}
+        case ApproveRun():
+            return "approve_run", {"run_id": command.run_id, "actor": command.caller.actor}
         case ReportAttempt():
             return NAMED.get(command.signal, "signal_attempt"), _report_arguments(command)
         case GiveUpTasks():

@@ -1,21 +1,24 @@
-"""Simulated people: they submit runs of any shape, and do with them whatever somebody could want, wise or not."""
+"""Simulated people: they submit runs of any shape, decide what waits for them, and get in the way of each other."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from decimal import Decimal
+from random import Random
 from typing import TYPE_CHECKING, Any
 
 from tests.system.simulation.post import Message
-from tests.system.simulation.promises import PERSON
-from tests.system.simulation.shapes import LIMITS, TENANTS, TOOLS, draw_run, draw_tasks
+from tests.system.simulation.promises import PERSONS
+from tests.system.simulation.shapes import LIMITS, QUESTIONS, TENANTS, TOOLS, draw_run, draw_tasks
 
 from pointsman.engine.operation import Caller
-from pointsman.engine.operations.runs import AddTasks, ApproveRun, SetBudget, SignalRun, SubmitRun
+from pointsman.engine.operations.runs import AddTasks, ApproveRun, SetBudget, SignalRun, StartRun, SubmitRun
 from pointsman.engine.operations.tasks import SignalTask
 from pointsman.engine.operations.tools import DeclareTool, ResetBreaker
 from pointsman.engine.operations.transition import RequestTransition
 from pointsman.engine.operations.workers import SignalWorker
 from pointsman.engine.people import PEOPLE
+from pointsman.engine.questions import read_question
 from pointsman.errors import StoreError
 from pointsman.kernel.machine import Kind
 
@@ -23,13 +26,25 @@ if TYPE_CHECKING:
     from tests.system.simulation.scheduler import Simulation
 
 WISE = {"WAITING_APPROVAL": "approve", "BLOCKED": "answer", "READY": "accept", "FAILED": "retry", "S_FAILED": "reset"}
+DECISIONS = {
+    "WAITING_APPROVAL": ("approve", "approve", "approve", "reject", "skip", "cancel"),
+    "BLOCKED": ("answer", "answer", "answer", "cancel"),
+    "READY": ("accept", "reject", "reject", "cancel"),
+}
+"""What people say to a task that waits for them."""
 MOST_RUNS = 12
 MOST_TASKS = 60
 PATIENCE_SECONDS = 8.0
 
 
-def person_of(tenant: str) -> Caller:
-    return Caller(tenant, PERSON)
+def person_of(tenant: str, name: str = PERSONS[0]) -> Caller:
+    return Caller(tenant, name)
+
+
+def draw_answer(chance: Random, question: str | None, words: str) -> str:
+    """Something that may be an answer to the question."""
+    answers = QUESTIONS[read_question(question).text].answers if question is not None else ()
+    return chance.choice(answers) if answers else words
 
 
 class Client:
@@ -50,8 +65,7 @@ class Client:
                 return
         if len(self._asked) >= 3:
             return
-        command = self._draw()
-        if command is not None:
+        for command in self._draw_all():
             message = Message(command, self, now)
             self._simulation.send(message)
             if command.request_id is not None:
@@ -60,6 +74,22 @@ class Client:
     def hear(self, message: Message, outcome: Any) -> None:
         if not isinstance(outcome, StoreError):
             self._asked = [each for each in self._asked if each is not message]
+
+    def _draw_all(self) -> Iterator[Any]:
+        """One thing, or what several people want of the same task at once."""
+        chance = self._simulation.chance
+        tasks = self._simulation.promises.tasks.values()
+        waiting = [task for task in tasks if task.phase == "held" and task.state in DECISIONS]
+        if not waiting or chance.random() < (0.4 if self._simulation.is_peopled else 0.8):
+            command = self._draw()
+            if command is not None:
+                yield command
+            return
+        task = chance.choice(waiting)
+        for _ in range(chance.choice((1, 1, 2, 3))):
+            yield self._signal_task(task, task.tenant, chance.choice(DECISIONS[task.state]))
+        if task.parent_task_id is not None and chance.random() < 0.5:
+            yield self._signal_task(self._simulation.promises.tasks[task.parent_task_id], task.tenant, "skip")
 
     def _draw(self) -> Any:
         chance, seen = self._simulation.chance, self._simulation.promises
@@ -74,8 +104,7 @@ class Client:
         if luck < 0.5:
             return self._signal_run(run, tenant)
         if luck < 0.55:
-            key = self._simulation.draw_key()
-            return ApproveRun(run.id, caller=person_of(tenant), request_id=key)
+            return self._approve_or_start(run, tenant)
         if luck < 0.58:
             budget = chance.choice((None, Decimal(1), Decimal(4), Decimal(20)))
             key = self._simulation.draw_key()
@@ -90,9 +119,18 @@ class Client:
         task = chance.choice(tasks)
         return self._signal_task(task, tenant) if luck < 0.94 else self._transition(task, tenant)
 
+    def _draw_person(self, tenant: str) -> Caller:
+        return person_of(tenant, self._simulation.chance.choice(PERSONS))
+
+    def _approve_or_start(self, run: Any, tenant: str) -> ApproveRun | StartRun:
+        key, caller = self._simulation.draw_key(), self._draw_person(tenant)
+        if self._simulation.chance.random() < 0.5:
+            return StartRun(run.id, caller=caller, request_id=key)
+        return ApproveRun(run.id, caller=caller, request_id=key)
+
     def _submit(self, tenant: str) -> SubmitRun:
         self._number += 1
-        new = draw_run(self._simulation.chance, f"{self._name}-{self._number}")
+        new = draw_run(self._simulation.chance, f"{self._name}-{self._number}", is_peopled=self._simulation.is_peopled)
         return SubmitRun(new, caller=person_of(tenant), request_id=self._simulation.draw_key())
 
     def _add(self, run: Any, tenant: str) -> AddTasks:
@@ -109,12 +147,17 @@ class Client:
         key = self._simulation.draw_key()
         return SignalRun(run.id, signal, output=3, caller=person_of(tenant), request_id=key)
 
-    def _signal_task(self, task: Any, tenant: str) -> SignalTask:
+    def _signal_task(self, task: Any, tenant: str, signal: str | None = None) -> SignalTask:
+        """Each says it in words of their own: what arrives somewhere shows who has said it."""
         chance = self._simulation.chance
-        wise = WISE.get(task.state)
-        signal = wise if wise and chance.random() < 0.6 else chance.choice(PEOPLE[Kind.TASK])
+        if signal is None:
+            wise = WISE.get(task.state)
+            signal = wise if wise and chance.random() < 0.6 else chance.choice(PEOPLE[Kind.TASK])
+        self._number += 1
+        words = f"{self._name}-{self._number}"
+        answer = draw_answer(chance, task.question, words)
         key = self._simulation.draw_key()
-        return SignalTask(task.id, signal, "this one", "not so", caller=person_of(tenant), request_id=key)
+        return SignalTask(task.id, signal, answer, words, caller=self._draw_person(tenant), request_id=key)
 
     def _transition(self, task: Any, tenant: str) -> RequestTransition:
         chance = self._simulation.chance
@@ -137,7 +180,7 @@ class Client:
         worker = seen.workers[chance.choice(list(seen.workers))]
         signal = chance.choice((*PEOPLE[Kind.WORKER], "pause", "resume", "resume", "drain"))
         key = self._simulation.draw_key()
-        return SignalWorker(worker.id, signal, reason="by hand", caller=person_of(worker.tenant), request_id=key)
+        return SignalWorker(worker.id, signal, ended=True, reason="by hand", caller=person_of(worker.tenant), request_id=key)
 
     def _touch_tool(self, tenant: str) -> DeclareTool | ResetBreaker:
         chance = self._simulation.chance

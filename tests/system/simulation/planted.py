@@ -32,6 +32,7 @@ DOCTOR = "the doctor finds nothing"
 LIMITS = "a tool bears what it bears"
 HISTORY = "every history can be explained"
 EFFECT = "one request, one effect"
+REFUSED = "a refusal changes nothing"
 TRUE = "what was acknowledged is true"
 WOKEN = "whoever sleeps is woken"
 SERVES = "a worker serves the tenant of its tasks"
@@ -39,6 +40,17 @@ LEASES = "a lease lasts as long as it says"
 TIMERS = "a timer fires when its time has passed"
 BEGINS = "no work begins after its lease"
 ALONE = "no work runs beside the work that replaces it"
+ONCE = "a gate is decided once"
+EXPIRES = "a gate expires in its time"
+COUNTED = "every approval counts once"
+NAMED = "only the named people decide a gate"
+ANSWERED = "an answer reaches the next attempt"
+FITS = "an answer fits its question"
+COMMENTED = "a comment reaches the next attempt"
+MADE = "a decision that was accepted was made"
+TOLD = "whoever loses a race is told"
+PLANNED = "subtasks are added once, by the attempt that holds the task"
+WAITS = "a parent ends after its subtasks"
 ON = "the stream goes on, whatever strangers do"
 WHOLE = "the stream skips nothing"
 _STRAYS = (
@@ -59,6 +71,8 @@ BUGS = (
         "if task.current_attempt == epoch and not task.lease_expired:",
         "if task.current_attempt is not None and not task.lease_expired:",
         "a stale epoch is refused",
+        EFFECT,
+        first=17,
     ),
     _bug(
         "a lost lease still counts",
@@ -66,6 +80,7 @@ BUGS = (
         "if task.current_attempt == epoch and not task.lease_expired:",
         "if task.current_attempt == epoch:",
         "a stale epoch is refused",
+        first=18,
     ),
     _bug(
         "a heartbeat does not hear that its lease has expired",
@@ -121,7 +136,7 @@ BUGS = (
         "(breaker.phase == Phase.ACTIVE and breaker.probe_task_id is None)",
         "breaker.phase == Phase.ACTIVE",
         "one probe",
-        first=39,
+        first=66,
     ),
     _bug(
         "a probe that ended without an answer keeps its place",
@@ -129,7 +144,7 @@ BUGS = (
         "    breakers.leave(work, task)\n    task.current_attempt = None\n",
         "    task.current_attempt = None\n",
         "one probe",
-        first=33,
+        first=38,
     ),
     _bug(
         "whoever looks at a tool trusts what was seen before the lock",
@@ -144,7 +159,7 @@ BUGS = (
         "timedelta(seconds=breaker.rate_seconds or 0) - _EPOCH",
         "timedelta(seconds=(breaker.rate_seconds or 0) / 2) - _EPOCH",
         LIMITS,
-        first=2,
+        first=30,
     ),
     _bug(
         "whoever begins in the same commit is not counted",
@@ -152,7 +167,7 @@ BUGS = (
         "            self._at_work[breaker.id] += 1\n",
         "            self._at_work[breaker.id] += 0\n",
         LIMITS,
-        first=5,
+        first=17,
     ),
     _bug(
         "a reservation is not promised",
@@ -176,15 +191,6 @@ BUGS = (
         "open_dependencies - (:released - 1)",
         COUNTS,
     ),
-    _bug(
-        "who waits for what has just succeeded is counted free twice",
-        "engine.submit",
-        'or row.outcome != "success" or task_id in work.succeeded',
-        'or row.outcome != "success"',
-        COUNTS,
-        LAW,
-        first=84,
-    ),
     _bug("what was freed is not begun", "engine.follow", "        work.waiting += freed\n", "", "what can begin begins"),
     _bug(
         "what follows stops too early",
@@ -206,6 +212,7 @@ BUGS = (
         "                raise  # to try again could do it twice\n",
         "                pass\n",
         EFFECT,
+        REFUSED,
         "no command goes on for ever",
         LAW,
         HISTORY,
@@ -216,6 +223,8 @@ BUGS = (
         "        if not isinstance(outcomes[index], PointsmanError):\n",
         "        if isinstance(outcomes[index], KeyReused):\n",
         EFFECT,
+        REFUSED,
+        HISTORY,
         "twins get one answer",
         "a stale epoch is refused",
     ),
@@ -226,6 +235,7 @@ BUGS = (
         "        with __import__('contextlib').suppress(StoreError):\n            transaction.commit(work.wakeups)\n",
         TRUE,
         LAW,
+        TIMERS,
     ),
     _bug(
         "a retry is never due",
@@ -263,6 +273,7 @@ BUGS = (
         "if each.id not in passed][:room]",
         "if each.id not in passed]",
         "nobody holds more than fits",
+        LAW,
     ),
     _bug(
         "attempts are not limited",
@@ -289,6 +300,7 @@ BUGS = (
         LAW,
         TRUE,
         END,
+        HISTORY,
         "money is counted once",
         "workers are as busy as they are",
     ),
@@ -378,7 +390,9 @@ BUGS = (
         LEASES,
         TIMERS,
         BEGINS,
-        first=62,
+        HISTORY,
+        EXPIRES,
+        first=292,
     ),
     _bug(
         "the second correction forgets the first",
@@ -408,6 +422,111 @@ BUGS = (
         "each.epoch < epoch and each.exit_code is None",
         "each.epoch == epoch - 1 and each.exit_code is None",
         ALONE,
+    ),
+    _bug(
+        "an approval takes the place of the one before",
+        "engine.gates",
+        "    return Approvals((*approvals.approved_by, actor), approvals.opened_at)\n",
+        "    return Approvals((actor,), approvals.opened_at)\n",
+        COUNTED,
+        MADE,
+        HISTORY,
+        END,
+        first=2,
+    ),
+    _bug(
+        "one person can approve twice",
+        "engine.operations.tasks",
+        "cause.actor in gates.read_approvals(task).approved_by:",
+        "cause.actor is None:",
+        COUNTED,
+        HISTORY,
+        first=3,
+    ),
+    _bug(
+        "an approval extends the time of a gate",
+        "engine.gates",
+        "read_approvals(task).opened_at + timedelta(seconds=seconds)",
+        "task.entered_at + timedelta(seconds=seconds)",
+        EXPIRES,
+        first=30,
+    ),
+    _bug(
+        "anybody decides a gate",
+        "engine.operations.tasks",
+        "        gates.check_decider(task, work.runs.rows[task.run_id], self.signal, self.caller.actor)\n",
+        "",
+        NAMED,
+        HISTORY,
+    ),
+    _bug(
+        "whoever approves too late hears that it was done",
+        "engine.operations.tasks",
+        "            tasks.refuse(approve_gate(work, task, self.cause))\n            return\n",
+        "            approve_gate(work, task, self.cause)\n            return\n",
+        MADE,
+        HISTORY,
+    ),
+    _bug(
+        "whoever rejects what was accepted hears that it was done",
+        "engine.operations.tasks",
+        "        decided = tasks.check(work, task, self.signal, report)\n",
+        "        if self.signal == 'reject' and not work.takes(task, 'reject'):\n            return\n"
+        "        decided = tasks.check(work, task, self.signal, report)\n",
+        MADE,
+        HISTORY,
+    ),
+    _bug(
+        "an attempt that was lost takes the answer with it",
+        "engine.tasks",
+        "    task.worker_id = None\n    task.lease_expired = False\n    if not report.counts:\n",
+        "    task.answer = None\n    task.worker_id = None\n    task.lease_expired = False\n    if not report.counts:\n",
+        ANSWERED,
+        HISTORY,
+    ),
+    _bug(
+        "any words are an answer",
+        "engine.operations.tasks",
+        "if misfit := question.explain_misfit(self.answer):",
+        "if misfit := None and question.explain_misfit(self.answer):",
+        FITS,
+        first=3,
+    ),
+    _bug(
+        "the next attempt is not told why it was rejected",
+        "engine.claims",
+        "        comment=task.comment,\n",
+        "        comment=None,\n",
+        COMMENTED,
+        first=2,
+    ),
+    _bug(
+        "a refusal names another state",
+        "kernel.machine",
+        "        return Refusal(case, self.name, state, asked, allowed, unmet)\n",
+        "        return Refusal(case, self.name, self.initial.name, asked, allowed, unmet)\n",
+        TOLD,
+    ),
+    _bug(
+        "an attempt that has lost its lease adds subtasks",
+        "engine.operations.attempts",
+        "            check_worker(self.signal)\n            check_epoch(task, self.epoch)\n",
+        "            check_worker(self.signal)\n"
+        "            if self.report.subtasks:\n"
+        "                submit.add_subtasks(work, task, submit.plan_subtasks(work, task, self.report.subtasks))\n"
+        "            check_epoch(task, self.epoch)\n",
+        PLANNED,
+        "a refusal changes nothing",
+        first=10,
+    ),
+    _bug(
+        "a parent does not wait for its subtasks",
+        "engine.tasks",
+        "        return self._report.adds_subtasks or (subtasks is not None and not subtasks.is_done)\n",
+        "        return False\n",
+        WAITS,
+        END,
+        DOCTOR,
     ),
     _bug(
         "any advisory lock holds the stream back",

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import apsw
 
 KINDS = ("run", "task", "worker", "breaker")
-PERSON = "user"
+PERSONS = ("ada", "bob", "eve")
 FINISHED = ("state", "outcome", "revision", "epoch", "attempt_count", "cost_usd", "output", "completed_at")
 """What of a task that has ended for good never changes."""
 
@@ -34,6 +34,8 @@ class Move(NamedTuple):
     trigger: str
     at: int
     actor: str | None
+    reason: str | None
+    metadata: str | None
 
 
 class State(NamedTuple):
@@ -69,6 +71,7 @@ class Promises:
             )
         }
         self._rules = set(self._rows("SELECT machine_id, from_state, to_state, trigger FROM rule"))
+        self._takes = {(self._names[machine], state, trigger) for machine, state, _, trigger in self._rules}
         self._resting = {machine for machine, _, _, trigger in self._rules if trigger in ("release", "task_completed")}
         """Machines of workers that rest when they hold nothing."""
         self._position = 0
@@ -122,8 +125,8 @@ class Promises:
     def look(self) -> None:
         """Check everything that has been written since the last look."""
         moves = self._rows(
-            "SELECT position, kind, entity_id, machine_id, from_state, to_state, trigger, at, actor, metadata FROM transition "
-            "WHERE position > ? ORDER BY position",
+            "SELECT position, kind, entity_id, machine_id, from_state, to_state, trigger, at, actor, reason, metadata "
+            "FROM transition WHERE position > ? ORDER BY position",
             (self._position,),
         )
         for move in moves:
@@ -171,6 +174,7 @@ class Promises:
         trigger: str,
         at: int,
         actor: str | None,
+        reason: str | None,
         metadata: str | None,
     ) -> None:
         trail = self.trails.setdefault(entity_id, [])
@@ -185,12 +189,12 @@ class Promises:
             keep("sealed stays sealed", (machine, from_state) not in self._sealed, where)
             keep("every move is in the rules", (machine, from_state, to_state, trigger) in self._rules, where)
             keep("time goes on", at >= before.at, where)
-        trail.append(Move(position, to_state, trigger, at, actor))
+        trail.append(Move(position, to_state, trigger, at, actor, reason, metadata))
         if kind == "task" and from_state is not None:
             left, entered = self._states[machine, from_state], self._states[machine, to_state]
             if entered.phase == "active" and (left.phase != "active" or from_state == to_state):
                 self.begun_at[entity_id] = position
-            if left.phase == "done" or actor == PERSON:
+            if left.phase == "done" or actor in PERSONS:
                 self._second_chances[entity_id] += 1
             if metadata and '"usage_limit"' in metadata:
                 self._free_tries[entity_id] += 1
@@ -410,6 +414,13 @@ class Promises:
 
     def tasks_of(self, run_id: str) -> list[Any]:
         return [self.tasks[task_id] for task_id in sorted(self._tasks_of[run_id])]
+
+    def machine_of(self, row: Any) -> str:
+        return self._names[row.machine_id]
+
+    def takes(self, machine: str, state: str, trigger: str) -> bool:
+        """Whether a trigger leads out of a state, or back to it."""
+        return (machine, state, trigger) in self._takes
 
     def attempt(self, task_id: str, epoch: int) -> Any:
         return self.attempts.get(task_id, {}).get(epoch)

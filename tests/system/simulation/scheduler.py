@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from tests.system.simulation.answers import Answers
 from tests.system.simulation.database import new_database, template
+from tests.system.simulation.decisions import Decisions
 from tests.system.simulation.elapsed import Elapsed
 from tests.system.simulation.faults import Fault
 from tests.system.simulation.history import History
@@ -23,6 +24,7 @@ from tests.system.simulation.wakeups import Wakeups
 from tests.system.simulation.workers import SimulatedWorker
 
 from pointsman.engine import bulk
+from pointsman.engine.operations.tasks import SignalTask
 from pointsman.engine.operations.upkeep import ExpireWorkers, FireTimers, PurgeKeys
 from pointsman.kernel.machine import Lifecycle
 
@@ -65,6 +67,8 @@ class Simulation:
         self._fewest_alike, bulk.FEWEST = bulk.FEWEST, FEWEST_ALIKE
         self.seed = seed
         self.chance = Random(seed)
+        self.is_peopled = self.chance.random() < 0.4
+        """Most runs wait for people, who are busy."""
         self.time = Time()
         self.step = 0
         self._steps = steps
@@ -76,6 +80,7 @@ class Simulation:
         self.elapsed = Elapsed(connection, self.time, self.promises)
         self.outside = Outside(self)
         self._answers = Answers(self.promises)
+        self._decisions = Decisions(self.promises, self.time)
         self._history = History(self.promises)
         self.tally = self._history.tally
         self._wakeups = Wakeups(connection)
@@ -161,6 +166,8 @@ class Simulation:
         self._under_way = [message for message in self._under_way if id(message) not in chosen]
         if self.chance.random() < 0.04:
             batch.append(self.chance.choice(batch))
+        if self.is_peopled and any(isinstance(message.command, SignalTask) for message in batch):
+            self._crash_at_commit(process)
         self._execute(process, batch)
 
     def deliver(self, process: Process, commands: Sequence[Any], sender: Sender | None = None) -> list[Any]:
@@ -170,6 +177,7 @@ class Simulation:
 
     def _execute(self, process: Process, batch: Sequence[Message]) -> list[Any] | None:
         self._answers.expect(batch)
+        self._decisions.expect(batch)
         splits = process.writer.metrics.splits
         outcomes = process.execute([message.command for message in batch])
         self.note(partial(describe_batch, process.name, batch, outcomes))
@@ -179,6 +187,7 @@ class Simulation:
         self.elapsed.check(batch, outcomes)
         self._history.note(batch, outcomes)
         self._answers.check(batch, outcomes, self.time.seconds)
+        self._decisions.check(batch, outcomes)
         was_split = process.writer.metrics.splits > splits
         keep("no command breaks the law", not was_split, f"a batch had to be split: {process.last_error!r}")
         if outcomes is None:
@@ -252,6 +261,11 @@ class Simulation:
         )
         process.expect(fault)
         self.note(f"{process.name} shall meet: {fault}")
+
+    def _crash_at_commit(self, process: Process) -> None:
+        """Now and then, when a person decides: nobody hears whether that was done."""
+        if self.chance.random() < 0.1:
+            process.expect(Fault("crash", after_calls=MOST_WORK, committed=self.chance.random() < 0.6))
 
     def _silence(self, worker: SimulatedWorker) -> None:
         seconds = self.chance.choice((4.0, 12.0, 30.0, 80.0))

@@ -14,13 +14,16 @@ from tests.system.simulation.process import MOST_WORK, Process, Time
 
 from pointsman.engine.claims import Claim
 from pointsman.engine.doctor import diagnose
+from pointsman.engine.operation import validate
 from pointsman.engine.operations.attempts import AttemptReport, ReportAttempt, ReportAttempts
 from pointsman.engine.operations.runs import AddTasks, SignalRun, SubmitRun
 from pointsman.engine.operations.tasks import SignalTask
+from pointsman.engine.operations.transition import RequestTransition
 from pointsman.engine.operations.upkeep import ExpireWorkers, FireTimers, Repair
 from pointsman.engine.operations.workers import ClaimTasks, RegisterWorker, SendHeartbeat
 from pointsman.engine.submit import NewRun, NewTask
-from pointsman.errors import LeaseLost, RequestInvalid
+from pointsman.errors import LeaseLost, NotAllowed, RequestInvalid, TransitionRefused
+from pointsman.kernel.machine import Kind
 from pointsman.store.contract import Wakeup
 from pointsman.store.rows import Run, Task
 
@@ -89,6 +92,10 @@ class Scene:
     def task(self, run: Run, name: str) -> Task:
         with self.process.store.read() as reader:
             return next(task for task in reader.list_tasks(ACME, run.id) if task.name == name)
+
+    def names(self, run: Run) -> list[str]:
+        with self.process.store.read() as reader:
+            return [task.name for task in reader.list_tasks(ACME, run.id)]
 
     def run(self, run: Run) -> Run:
         with self.process.store.read() as reader:
@@ -276,3 +283,92 @@ def test_whoever_waits_is_told_of_tasks_that_the_doctor_has_freed(scene: Scene) 
     scene.do(Repair(diagnoses=tuple(each for each in found if each.kind == "task")))
     assert Wakeup.TASKS in scene.told
     assert [claim.name for claim in scene.claim(scene.register())] == ["a"]
+
+
+# people in the loop (docs/decisions/0019)
+
+
+def signal(task: Task | Claim, signal: str, actor: str = "ada", **words: Any) -> SignalTask:
+    task_id = task.task_id if isinstance(task, Claim) else task.id
+    return SignalTask(task_id, signal, caller=person_of(ACME, actor), **words)
+
+
+def plan(claim: Claim, *names: str, session_id: str | None = None) -> ReportAttempt:
+    subtasks = tuple(NewTask(name=name, parent=claim.name) for name in names)
+    report = AttemptReport(subtasks=subtasks, session_id=session_id)
+    return ReportAttempt(claim.task_id, claim.epoch, "complete", report, caller=ASKER)
+
+
+def ask(claim: Claim, question: str = "which?") -> ReportAttempt:
+    report = AttemptReport(question=question, session_id="session")
+    return ReportAttempt(claim.task_id, claim.epoch, "ask", report, caller=ASKER)
+
+
+@pytest.mark.parametrize("lifecycle", ["standard", "agent"])
+def test_a_task_that_waits_for_its_subtasks_takes_no_answer(scene: Scene, lifecycle: str) -> None:
+    run = scene.submit(NewTask(name="a"), lifecycle=lifecycle)
+    (claim,) = scene.claim(scene.register())
+    scene.do(plan(claim, "a/1", session_id="session"))
+    (refused,) = scene.do(signal(claim, "answer", answer="this"))
+    assert isinstance(refused, TransitionRefused)
+    assert "BLOCKED: 'answer' is not allowed from here. It would need: question" in str(refused)
+    assert scene.task(run, "a").state == "BLOCKED"
+
+
+def test_whoever_asks_for_a_state_does_not_answer_a_question_with_nothing(scene: Scene) -> None:
+    run = scene.submit(NewTask(name="a"))
+    (claim,) = scene.claim(scene.register())
+    scene.do(ask(claim))
+    (refused,) = scene.do(RequestTransition(kind=Kind.TASK, entity_id=claim.task_id, to_state="QUEUED", caller=ASKER))
+    assert isinstance(refused, RequestInvalid)
+    assert scene.task(run, "a").question == "which?"
+
+
+def test_an_answer_that_does_not_fit_does_not_try_a_failed_run_again(scene: Scene) -> None:
+    run = scene.submit(NewTask(name="asks"), NewTask(name="fails"))
+    asks, fails = scene.claim(scene.register(slots=2), 2)
+    scene.do(ask(asks, '{"text": "red or blue?", "choices": ["red", "blue"]}'), fail(fails))
+    (refused,) = scene.do(signal(asks, "answer", answer="green"))
+    assert isinstance(refused, RequestInvalid)
+    assert scene.run(run).state == "FAILED"
+
+
+def test_a_report_that_is_refused_adds_no_subtasks(scene: Scene) -> None:
+    run = scene.submit(NewTask(name="a"), lifecycle="agent")
+    (claim,) = scene.claim(scene.register())
+    (refused,) = scene.do(plan(claim, "a/1"))
+    assert isinstance(refused, TransitionRefused), "a task waits for its subtasks only with a session"
+    assert scene.names(run) == ["a"]
+
+
+def test_a_gate_has_no_subtasks_which_could_be_open_when_it_is_passed(scene: Scene) -> None:
+    gate, part = NewTask(name="gate", gate=True), NewTask(name="part", parent="gate")
+    run = scene.submit(gate)
+    with pytest.raises(RequestInvalid, match=r"'gate' is a gate, which people decide: it has no subtasks"):
+        validate(SubmitRun(NewRun(name="run", tasks=(gate, part)), caller=ASKER))
+    (refused,) = scene.do(add(run, part))
+    assert isinstance(refused, RequestInvalid)
+
+
+def test_a_result_is_not_accepted_before_the_subtasks_are_done(scene: Scene) -> None:
+    run = scene.submit(NewTask(name="a", review=True))
+    worker = scene.register()
+    (claim,) = scene.claim(worker)
+    scene.do(complete(claim))
+    _, refused = scene.do(add(run, NewTask(name="late", parent="a")), signal(claim, "accept"))
+    assert isinstance(refused, TransitionRefused)
+    assert "It would need: not open_subtasks" in str(refused)
+    (late,) = scene.claim(worker)
+    assert scene.task(run, "a").state == "READY"
+    _, accepted = scene.do(complete(late), signal(claim, "accept"))
+    assert accepted.state == "SUCCEEDED"
+
+
+def test_whoever_skips_a_task_does_not_pass_a_gate_in_it_that_names_others(scene: Scene) -> None:
+    gate = NewTask(name="gate", parent="a", gate=True, approvers=("bob",))
+    run = scene.submit(NewTask(name="a"), gate)
+    (refused,) = scene.do(signal(scene.task(run, "a"), "skip", actor="ada"))
+    assert isinstance(refused, NotAllowed)
+    assert (scene.task(run, "a").state, scene.task(run, "gate").state) == ("QUEUED", "WAITING_APPROVAL")
+    scene.do(signal(scene.task(run, "a"), "skip", actor="bob"))
+    assert (scene.task(run, "a").state, scene.task(run, "gate").state) == ("SKIPPED", "SKIPPED")

@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from tests.system.simulation.post import Message
 from tests.system.simulation.process import BEGINNING, SkewedClock
+from tests.system.simulation.shapes import QUESTIONS, WITH_SUBTASKS
 
 from pointsman.engine.claims import Claim
 from pointsman.engine.operation import Caller
 from pointsman.engine.operations.attempts import AttemptReport, ReportAttempt, ReportAttempts
 from pointsman.engine.operations.workers import ClaimTasks, GiveUpTasks, HeartbeatReply, RegisterWorker, SendHeartbeat
-from pointsman.errors import LeaseLost, NotFound, StoreError, TransitionRefused, WorkerUnavailable
+from pointsman.engine.submit import NewTask
+from pointsman.errors import LeaseLost, NotFound, RequestInvalid, StoreError, TransitionRefused, WorkerUnavailable
 from pointsman.store.rows import Task, Worker
 from pointsman.worker.lease import Lease
 
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
 
 COSTS = (Decimal(0), Decimal(0), Decimal("0.1"), Decimal("0.4"), Decimal("1.5"))
 PATIENCE_SECONDS = 6.0
+MOST_TASKS = 90
+"""No attempt adds subtasks when there are more."""
 MACHINES = 2
 """Workers share them, with all that was left running there."""
 
@@ -38,6 +42,8 @@ class Held:
     is_checked: bool = False
     """Its work is done, and its checks are run."""
     asked: Message | None = None
+    is_refused: bool = False
+    """Its subtasks were refused: it reports nothing of them again."""
 
 
 class SimulatedWorker:
@@ -160,7 +166,7 @@ class SimulatedWorker:
         begun = [held for held in self.holds.values() if held.has_begun]
         done = [held for held in begun if held.asked is None and held.due_at <= now and not held.is_checked]
         done = [held for held in done if held.claim.tenant == done[0].claim.tenant]
-        if len(done) < 2 or chance.random() < 0.3:
+        if len(done) < 2 or chance.random() < (0.9 if self._simulation.is_peopled else 0.3):
             return False
         for held in done:
             self._simulation.outside.end(held.claim.task_id, held.claim.epoch)
@@ -198,22 +204,39 @@ class SimulatedWorker:
             note = AttemptReport(cost_usd=chance.choice(COSTS), session_id=chance.choice((None, "session")))
             self._send(ReportAttempt(held.claim.task_id, held.claim.epoch, report=note, caller=self._caller_of(held)))
         else:
-            held.asked = self._signal(held, *self._draw_report())
+            held.asked = self._signal(held, *self._draw_report(held))
 
-    def _draw_report(self) -> tuple[str, AttemptReport]:
+    def _draw_report(self, held: Held) -> tuple[str, AttemptReport]:
         chance = self._simulation.chance
         cost = chance.choice(COSTS)
         luck = chance.random()
+        if self._simulation.is_peopled and chance.random() < 0.3:
+            return self._ask_a_person(cost)
         if luck < 0.62:
-            return "complete", AttemptReport(output=2, exit_code=0, cost_usd=cost, session_id=chance.choice((None, "session")))
+            session, subtasks = chance.choice((None, "session")), self._plan(held)
+            return "complete", AttemptReport(output=2, exit_code=0, cost_usd=cost, session_id=session, subtasks=subtasks)
         if luck < 0.84:
             return "fail", AttemptReport(error="it broke", exit_code=1, cost_usd=cost, retryable=chance.random() < 0.7)
         if luck < 0.89:
             until = BEGINNING + timedelta(seconds=round(self._simulation.time.seconds + chance.uniform(-2, 20)))
             return "fail", AttemptReport(error="usage limit", usage_limit_until=until, cost_usd=cost)
         if luck < 0.95:
-            return "ask", AttemptReport(question="which?", session_id="session", cost_usd=cost)
+            return self._ask_a_person(cost)
         return chance.choice(("expire", "overspend", "skip", "checks_passed", "cancel")), AttemptReport(error="it ended")
+
+    def _ask_a_person(self, cost: Decimal) -> tuple[str, AttemptReport]:
+        question = self._simulation.chance.choice(list(QUESTIONS.values())).stored
+        return "ask", AttemptReport(question=question, session_id="session", cost_usd=cost)
+
+    def _plan(self, held: Held) -> tuple[NewTask, ...]:
+        """Subtasks for what it has found; another attempt finds the same."""
+        seen, name = self._simulation.promises, held.claim.name
+        can_wait = seen.runs[held.claim.run_id].lifecycle in WITH_SUBTASKS and not held.is_refused
+        share = 0.6 if self._simulation.is_peopled else 0.1
+        if not can_wait or len(seen.tasks) >= MOST_TASKS or self._simulation.chance.random() > share:
+            return ()
+        number = self._simulation.chance.choice((1, 2, 2))
+        return tuple(NewTask(name=f"{name}/{each}", parent=name) for each in range(number))
 
     def _signal(self, held: Held, signal: str, report: AttemptReport) -> Message:
         self._simulation.outside.end(held.claim.task_id, held.claim.epoch)
@@ -248,6 +271,8 @@ class SimulatedWorker:
         if isinstance(outcome, tuple):
             chance = self._simulation.chance
             together = chance.choice((0.0, 1.0, 3.0, 8.0)) if chance.random() < 0.6 else None
+            if self._simulation.is_peopled:
+                together = 0.0  # what people decide begins and ends soon
             for claim in outcome[0]:
                 takes = chance.choice((0.0, 1.0, 3.0, 8.0, 25.0)) if together is None else together
                 takes = 0.0 if self.is_diligent else takes
@@ -285,6 +310,8 @@ class SimulatedWorker:
         if isinstance(outcome, TransitionRefused):
             held.due_at = self._simulation.time.seconds
             held.is_checked = not held.is_checked and held.claim.has_checks and command.signal == "complete"
+        elif isinstance(outcome, RequestInvalid):  # they are too deep, or its run has ended
+            held.is_refused, held.due_at = True, self._simulation.time.seconds
         elif isinstance(outcome, Task) and outcome.current_attempt == command.epoch:
             held.is_checked = True
             held.due_at = self._simulation.time.seconds + (0.0 if self.is_diligent else self._simulation.chance.uniform(0, 4))

@@ -7,9 +7,9 @@ from typing import Any
 
 from pointsman.engine.operation import Operation, name_of
 from pointsman.engine.operations.attempts import ReportAttempt, ReportAttempts
-from pointsman.engine.operations.runs import AddTasks, ApproveRun, SetBudget, SignalRun, SubmitRun
+from pointsman.engine.operations.runs import AddTasks, ApproveRun, SetBudget, SignalRun, StartRun, SubmitRun
 from pointsman.engine.operations.tasks import SignalTask
-from pointsman.engine.operations.tools import DeclareTool, ResetBreaker
+from pointsman.engine.operations.tools import DeclareTool, ResetBreaker, TripBreaker
 from pointsman.engine.operations.transition import RequestTransition
 from pointsman.engine.operations.workers import ClaimTasks, GiveUpTasks, RegisterWorker, SendHeartbeat, SignalWorker
 
@@ -18,6 +18,7 @@ _ALL: tuple[type[Operation[Any]], ...] = (
     AddTasks,
     SignalRun,
     ApproveRun,
+    StartRun,
     SetBudget,
     SignalTask,
     RequestTransition,
@@ -30,5 +31,6 @@ _ALL: tuple[type[Operation[Any]], ...] = (
     ReportAttempts,
     DeclareTool,
     ResetBreaker,
+    TripBreaker,
 )
 OPERATIONS: Mapping[str, type[Operation[Any]]] = {name_of(operation): operation for operation in _ALL}

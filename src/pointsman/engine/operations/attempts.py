@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Annotated, Any
 
 from msgspec import Struct
 
-from pointsman.engine import breakers, budgets, bulk, checks, claims, submit, tasks
+from pointsman.engine import breakers, budgets, bulk, checks, claims, submit, tasks, workers
 from pointsman.engine.fields import INLINE, Amount, Epoch, ExitCode, Instant, Json, TaskId, Text
 from pointsman.engine.operation import Needs, Operation
 from pointsman.engine.people import check_worker
@@ -20,6 +21,10 @@ from pointsman.store.rows import ZERO_USD, Task, TaskKey
 LONGEST_REASON = 500
 WITHOUT_ERROR = ("complete", "ask", "skip", "checks_passed")
 """Signals of which no error is kept; what comes with them goes into the audit trail only."""
+INTERRUPT = "interrupt"
+"""A person has stopped the worker, and the process has ended: the attempt does not count."""
+GIVE_BACK = "give_back"
+"""The worker has run out of memory or disk, and the process has ended: it counts as a reclaim, as if the worker had died."""
 
 
 class AttemptReport(Struct, frozen=True, kw_only=True):
@@ -50,7 +55,8 @@ class ReportAttempt(Operation[Task], frozen=True):
     epoch: Annotated[Epoch, "The epoch of the claim."]
     signal: Annotated[
         Text | None,
-        "complete, fail, ask, expire, cancel, skip, overspend, checks_passed or checks_failed; null while the attempt goes on.",
+        "complete, fail, ask, expire, cancel, skip, overspend, checks_passed, checks_failed, interrupt or give_back; null "
+        "while the attempt goes on.",
     ] = None
     report: Annotated[AttemptReport, INLINE] = NOTHING
 
@@ -84,16 +90,27 @@ class ReportAttempt(Operation[Task], frozen=True):
             claims.overspend(work, task, reason)
 
     def _signal(self, work: Work, task: Task, signal: str, report: Report) -> None:
-        if self.report.subtasks:
-            submit.add_subtasks(work, task, self.report.subtasks)
+        if signal == INTERRUPT:
+            workers.interrupt(work, task, self._cause(task), report)
+            return
+        if signal == GIVE_BACK:
+            workers.give_back(work, task, self._cause(task), report)
+            return
+        plan = submit.plan_subtasks(work, task, self.report.subtasks) if self.report.subtasks else None
+        if plan and plan.new:
+            report = replace(report, adds_subtasks=True)
         decided = tasks.check(work, task, signal, report)
         if self._tell_breaker(work, task, signal):
             decided = tasks.check(work, task, signal, report)
+        if plan and plan.new:
+            submit.add_subtasks(work, task, plan)
         tasks.take(work, task, decided, self._cause(task), report)
 
     def _cause(self, task: Task) -> Cause:
         """Whose attempt it is; a try that does not count says so in the audit trail."""
         metadata = {"usage_limit": True} if self.report.usage_limit_until else None
+        if self.signal == INTERRUPT:
+            metadata = {"interrupted": True}
         error = self.report.error
         reason = " ".join(error.split())[:LONGEST_REASON] if error else None
         return Cause(task.attempt_worker_id or "worker", reason, metadata)
@@ -130,7 +147,8 @@ class ReportAttempts(Operation[list[Any]], frozen=True):
         first = self.reports[0]
         same = all(report.signal == first.signal and report.report == first.report for report in self.reports)
         # What each has cost is counted with its run, one by one; and what it adds is its own.
-        same = same and first.signal is not None and not first.report.cost_usd and not first.report.subtasks
+        same = same and first.signal not in (None, INTERRUPT, GIVE_BACK)
+        same = same and not first.report.cost_usd and not first.report.subtasks
         together = tuple((report.task_id, report.epoch) for report in self.reports) if same else ()
         return Needs(task_ids=task_ids, subtasks_of=task_ids, together=together)
 
@@ -190,6 +208,7 @@ def _as_report(signal: str | None, report: AttemptReport) -> Report:
         error=None if signal is None or signal in WITHOUT_ERROR else _as_error(signal, report),
         retryable=report.retryable and signal != "cancel",
         usage_limit_until=report.usage_limit_until,
+        interrupted=signal == INTERRUPT,
         question=report.question,
         cost_usd=report.cost_usd,
         exit_code=report.exit_code,

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from decimal import Decimal
-from typing import Annotated
+from typing import Annotated, ClassVar
 
-from pointsman.engine import budgets, checks, runs, submit, tasks
+from pointsman.engine import budgets, checks, gates, runs, submit, tasks
 from pointsman.engine.fields import INLINE, Amount, Json, RunId, Text
-from pointsman.engine.operation import Needs, Operation, Recorded
+from pointsman.engine.operation import Needs, Recorded
+from pointsman.engine.operations.tasks import approve_gate
 from pointsman.engine.people import check_person, list_signals
 from pointsman.engine.submit import NewRun, NewTask
 from pointsman.engine.work import Work
@@ -20,6 +21,8 @@ from pointsman.store.rows import Run, Task
 
 class SubmitRun(Recorded[Run], frozen=True):
     """Submit a run with its tasks."""
+
+    key_lasts_seconds: ClassVar[float | None] = None  # one key, one run (document 003)
 
     run: Annotated[NewRun, INLINE]
 
@@ -33,7 +36,9 @@ class SubmitRun(Recorded[Run], frozen=True):
     def decide(self, work: Work) -> Callable[[], Run]:
         lifecycle = work.machines.lifecycle(self.run.lifecycle)
         machine = lifecycle.of_kind(Kind.TASK)
-        submit.check_gates(self.run.tasks, machine)
+        submit.check_gates(self.run.tasks, machine, self.caller.actor)
+        submit.check_workers(self.run, lifecycle.of_kind(Kind.RUN))
+        submit.check_final_task(self.run, lifecycle.of_kind(Kind.RUN))
         submit.check_tools(work, self.tenant, self.run.tasks)
         work.ensure_tenant(self.tenant)
         run = submit.build_run(work, self.run, lifecycle, self.tenant, self.cause)
@@ -59,7 +64,8 @@ class AddTasks(Recorded[list[Task]], frozen=True):
             yield Problem("tasks", "Must have at least one task.")
 
     def decide(self, work: Work) -> Callable[[], list[Task]]:
-        rows = submit.extend_run(work, work.run(self.tenant, self.run_id), self.tasks, self.cause)
+        run = work.run(self.tenant, self.run_id)
+        rows = submit.extend_run(work, run, self.tasks, submit.check_addition(work, run, self.tasks), self.cause)
         return lambda: rows
 
 
@@ -77,13 +83,33 @@ class SignalRun(Recorded[Run], frozen=True):
     def decide(self, work: Work) -> Callable[[], Run]:
         run = work.run(self.tenant, self.run_id)
         check_person(work, run, Kind.RUN, self.signal)
+        if self.signal == "cancel" and run.phase == Phase.DONE and runs.cancel_running(work, run, self.cause):
+            return lambda: run
         error = tasks.as_error(self.reason or f"{self.signal} by {self.caller.actor}")
         runs.send(work, run, self.signal, self.cause, error=error, output=checks.encode(self.output))
         return lambda: run
 
 
-class SetBudget(Operation[Run], frozen=True):
-    """Give a run more to spend, or less."""
+class StartRun(Recorded[Run], frozen=True):
+    """Start every task of a run that waits to be started; with none, nothing happens."""
+
+    run_id: Annotated[RunId, "The run."]
+
+    @property
+    def needs(self) -> Needs:
+        return Needs(run_ids=(self.run_id,))
+
+    def decide(self, work: Work) -> Callable[[], Run]:
+        run = work.run(self.tenant, self.run_id)
+        for task in work.transaction.select_run_tasks(run.id, (Phase.HELD.value,)):
+            work.tasks.hold([task])
+            if run.phase != Phase.DONE and work.takes(task, "ready"):
+                tasks.try_send(work, work.tasks.rows[task.id], "ready", self.cause)
+        return lambda: run
+
+
+class SetBudget(Recorded[Run], frozen=True):
+    """Give a run more to spend, or less. That moves nothing, so a notice keeps who did it, and why."""
 
     run_id: Annotated[RunId, "The run."]
     budget_usd: Annotated[Amount | None, "What all its tasks together may spend; null for no limit."]
@@ -96,9 +122,12 @@ class SetBudget(Operation[Run], frozen=True):
         run = work.run(self.tenant, self.run_id)
         committed: Decimal = run.spent_usd + run.reserved_usd
         if self.budget_usd is not None and run.reserved_usd and self.budget_usd < committed:
-            message = f"{committed} USD of it are spent or reserved. Give at least that, or wait until its tasks have ended."
+            spent = f"{budgets.show(committed)} USD of it are spent or reserved"
+            message = f"{spent}. Give at least that, or wait until its tasks have ended."
             raise RequestInvalid([Problem("budget_usd", message)])
-        run.budget_usd = self.budget_usd
+        before, run.budget_usd = run.budget_usd, self.budget_usd
+        change = f"The budget is {budgets.show_limit(run.budget_usd)}. It was {budgets.show_limit(before)}."
+        work.give_notice(run, Kind.RUN.value, run.id, subject="budget", message=self.cause.sign(change))
         budgets.cover(run)
         work.runs.change(run)
         work.wakeups |= Wakeup.TASKS
@@ -106,7 +135,7 @@ class SetBudget(Operation[Run], frozen=True):
 
 
 class ApproveRun(Recorded[Run], frozen=True):
-    """Approve every open gate of a run; with none open, nothing happens (document 003)."""
+    """Approve every open gate of a run that has not ended; with none open, nothing happens (document 003)."""
 
     run_id: Annotated[RunId, "The run."]
 
@@ -116,8 +145,9 @@ class ApproveRun(Recorded[Run], frozen=True):
 
     def decide(self, work: Work) -> Callable[[], Run]:
         run = work.run(self.tenant, self.run_id)
-        for task in work.transaction.select_run_tasks(run.id, (Phase.HELD.value,)):
-            if task.is_gate:
-                work.tasks.hold([task])
-                tasks.try_send(work, work.tasks.rows[task.id], "approve", self.cause)
+        found = work.transaction.select_run_tasks(run.id, (Phase.HELD.value,))
+        work.tasks.hold(found)
+        for task in (work.tasks.rows[task.id] for task in found if task.is_gate and work.takes(task, "approve")):
+            gates.check_decider(task, run, "approve", self.caller.actor)
+            tasks.refuse(approve_gate(work, task, self.cause))
         return lambda: run

@@ -90,9 +90,26 @@ class ResetBreaker(Recorded[Breaker], frozen=True):
     tool: Annotated[Tool, "The name of the tool."]
 
     def decide(self, work: Work) -> Callable[[], Breaker]:
-        work.load_breakers(self.tenant, [self.tool])
-        breaker = work.breaker(self.tenant, self.tool)
-        if breaker is None:
-            raise NotFound("tool", self.tool)
-        breakers.send(work, breaker, "reset", self.cause)
+        breaker = _find(work, self.tenant, self.tool)
+        breakers.reset(work, breaker, self.cause)
         return lambda: breaker
+
+
+class TripBreaker(Recorded[Breaker], frozen=True):
+    """Open the circuit of a tool, as if it had failed too often."""
+
+    tool: Annotated[Tool, "The name of the tool."]
+    seconds: Annotated[Seconds | None, "How long it stays open before a probe; null for its cooldown."] = None
+
+    def decide(self, work: Work) -> Callable[[], Breaker]:
+        breaker = _find(work, self.tenant, self.tool)
+        breakers.trip(work, breaker, self.cause, None if self.seconds is None else float(self.seconds))
+        return lambda: breaker
+
+
+def _find(work: Work, tenant: str, tool: str) -> Breaker:
+    work.load_breakers(tenant, [tool])
+    breaker = work.breaker(tenant, tool)
+    if breaker is None:
+        raise NotFound("tool", tool)
+    return breaker

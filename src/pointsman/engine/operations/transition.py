@@ -8,7 +8,7 @@ from typing import Annotated
 
 from msgspec import Struct
 
-from pointsman.engine import checks, runs, tasks, workers
+from pointsman.engine import checks, gates, runs, tasks, workers
 from pointsman.engine.fields import Rule, Text
 from pointsman.engine.operation import Needs, Recorded
 from pointsman.engine.operations.runs import SignalRun
@@ -107,7 +107,7 @@ class RequestTransition(Recorded[TransitionResult], frozen=True):
         return refusal
 
     def _try(self, work: Work, row: Run | Task | Worker, trigger: str, elsewhere: Refusal) -> Refusal | None:
-        decided = work.decide(row, trigger, _facts(work, row))
+        decided = work.decide(row, trigger, _facts(work, row, self.caller.actor))
         if isinstance(decided, Refusal):
             return decided
         if self.to_state is not None and decided[0].to_state != self.to_state:
@@ -130,11 +130,12 @@ class RequestTransition(Recorded[TransitionResult], frozen=True):
                 return SignalWorker(row.id, signal, reason=self.reason, caller=self.caller)
 
 
-def _facts(work: Work, row: Run | Task | Worker) -> object:
+def _facts(work: Work, row: Run | Task | Worker, actor: str) -> object:
     match row:
         case Run():
             return runs.facts_of(row, runs.assess(work, row))
         case Task():
-            return tasks.TaskFacts(work, row, tasks.Report(process_ended=not tasks.may_run(row)))
+            ended, reached = not tasks.may_run(row), gates.completes_quorum(row, actor)
+            return tasks.TaskFacts(work, row, tasks.Report(process_ended=ended, quorum_reached=reached))
         case Worker():
             return workers.facts_of(work, row)

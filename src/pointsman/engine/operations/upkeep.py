@@ -6,9 +6,11 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import ClassVar
 
+from msgspec.structs import replace
+
 from pointsman.engine import doctor, timers, workers
 from pointsman.engine.doctor import Diagnosis
-from pointsman.engine.operation import Operation
+from pointsman.engine.operation import Operation, Recorded, Request
 from pointsman.engine.work import Work
 from pointsman.store.clock import NEVER
 from pointsman.store.rows import DutyFailure, Seal
@@ -100,13 +102,30 @@ class NoteDuty(Operation[None], frozen=True):
         return lambda: None
 
 
-class Repair(Operation[int], frozen=True):
-    """Put right what the doctor found."""
+class Treatment(Recorded[list[Diagnosis]], frozen=True):
+    """Something to do about what the doctor found; the answer is what that was."""
 
     shares_transaction: ClassVar[bool] = False
 
     diagnoses: tuple[Diagnosis, ...]
 
-    def decide(self, work: Work) -> Callable[[], int]:
-        doctor.repair(work, self.diagnoses)
-        return lambda: len(self.diagnoses)
+    @property
+    def request(self) -> Request | None:
+        """What the doctor finds differs from one try to the next; what the person asks for does not."""
+        return super(Treatment, replace(self, diagnoses=())).request
+
+
+class Restore(Treatment, frozen=True):
+    """Put rows that contradict their audit trails back to where these end, before anything else is locked."""
+
+    def decide(self, work: Work) -> Callable[[], list[Diagnosis]]:
+        doctor.restore(work, self.diagnoses)
+        return lambda: list(self.diagnoses)
+
+
+class Repair(Treatment, frozen=True):
+    """Put right what the doctor found."""
+
+    def decide(self, work: Work) -> Callable[[], list[Diagnosis]]:
+        doctor.repair(work, self.diagnoses, self.cause)
+        return lambda: list(self.diagnoses)

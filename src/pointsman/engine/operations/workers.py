@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import Annotated, ClassVar
 
@@ -14,8 +14,9 @@ from pointsman.engine.claims import Claim
 from pointsman.engine.fields import HIDDEN, Attempts, Count, Name, RunId, Seconds, Tenants, Text, Words, WorkerId
 from pointsman.engine.operation import Needs, Operation, Recorded, Stage
 from pointsman.engine.people import check_person, list_signals
+from pointsman.engine.policy import name_workspace
 from pointsman.engine.work import Cause, Work
-from pointsman.errors import NotFound
+from pointsman.errors import NotFound, Problem
 from pointsman.kernel.machine import Kind, Phase
 from pointsman.lifecycles import DEFAULT
 from pointsman.store.contract import Wakeup
@@ -27,15 +28,22 @@ class RegisterWorker(Operation[Worker], frozen=True):
 
     name: Annotated[Name, "What people call it."]
     capabilities: Annotated[Words, "What it can do; tasks that ask for more go to others."] = ()
+    workspace_id: Annotated[Name | None, "The workspace that it belongs to; jobs of a workspace get only workers of it."] = None
     max_concurrent_tasks: Annotated[Count, "How many tasks it may hold at once."] = 1
     lease_seconds: Annotated[Seconds, "It is lost when it has been silent for so long."] = 30.0
     lifecycle: Annotated[Name, "The lifecycle that it follows; it may serve tasks of any."] = DEFAULT
+    only_run_id: Annotated[RunId | None, "The only run that it works for."] = None
     serves: Annotated[Tenants, HIDDEN, 'Other tenants that it serves, or "all"; set by operators only.'] = ()
+
+    @property
+    def needs(self) -> Needs:
+        return Needs(run_ids=(self.only_run_id,) if self.only_run_id else ())
 
     def decide(self, work: Work) -> Callable[[], Worker]:
         machine = work.machines.lifecycle(self.lifecycle).of_kind(Kind.WORKER)
         work.ensure_tenant(self.tenant)
         others = self.serves if self.serves == "all" else sorted({*self.serves} - {self.tenant})
+        able = {*self.capabilities, *([] if self.workspace_id is None else [name_workspace(self.workspace_id)])}
         worker = Worker(
             id=work.world.ids.new("worker", work.now),
             tenant=self.tenant,
@@ -47,11 +55,14 @@ class RegisterWorker(Operation[Worker], frozen=True):
             name=self.name,
             lifecycle=self.lifecycle,
             serves=msgspec.json.encode(others).decode(),
-            capabilities=msgspec.json.encode(sorted(set(self.capabilities))).decode(),
+            capabilities=msgspec.json.encode(sorted(able)).decode(),
             max_concurrent_tasks=self.max_concurrent_tasks,
             lease_seconds=float(self.lease_seconds),
             heartbeat_at=work.now,
+            only_run_id=self.only_run_id,
         )
+        if self.only_run_id is not None:
+            _check_run(work, worker, self.only_run_id)
         worker.metadata = msgspec.json.encode({"max_concurrent_tasks": self.max_concurrent_tasks}).decode()
         work.workers.add(worker)
         work.transaction.limit_idle(worker.lease_seconds / 3)
@@ -68,18 +79,32 @@ class SignalWorker(Recorded[Worker], frozen=True):
     worker_id: Annotated[WorkerId, "The worker."]
     signal: Annotated[Text, list_signals(Kind.WORKER)]
     retryable: Annotated[bool, "Of fail: the worker can go on."] = False
+    suspend: Annotated[bool, "Of pause: also suspend its processes. Without that, its settings decide."] = False
+    ended: Annotated[bool, "Of terminate: its processes are known to have ended. Without that, they are ended first."] = False
 
     @property
     def needs(self) -> Needs:
         return Needs(worker_ids=(self.worker_id,), held_by=(self.worker_id,))
+
+    def check(self, found: Sequence[Problem]) -> Iterable[Problem]:
+        if not found and self.suspend and self.signal != "pause":
+            yield Problem("suspend", "Only a pause can suspend processes. Leave it out.")
 
     def decide(self, work: Work) -> Callable[[], Worker]:
         worker = work.worker(self.tenant, self.worker_id)
         check_person(work, worker, Kind.WORKER, self.signal)
         if self.signal == "drain":
             self._drain(work, worker)
+        elif not self.ended and workers.may_run_processes(work, worker, self.signal):
+            if not worker.terminate_wanted:
+                self._keep_wish(work, worker, "It is to end its processes and leave.")
+            worker.terminate_wanted = worker.drain_wanted = True
+            work.workers.change(worker)
+        elif self.ended and worker.phase != Phase.DONE and not work.takes(worker, "terminate"):
+            workers.retire(work, worker, self.cause)
         else:
-            workers.send(work, worker, self.signal, self.cause, retryable=self.retryable, error=self.reason)
+            cause = Cause(self.caller.actor, self.reason, workers.SUSPENDED if self.suspend else None)
+            workers.send(work, worker, self.signal, cause, retryable=self.retryable, error=self.reason)
         work.wakeups |= Wakeup.WORKERS
         return lambda: worker
 
@@ -88,8 +113,14 @@ class SignalWorker(Recorded[Worker], frozen=True):
         refusal = workers.try_send(work, worker, "drain", self.cause)
         if refusal and not (work.takes(worker, "drain") and workers.count_held(work, worker)):
             tasks.refuse(refusal)
+        if refusal and not worker.drain_wanted:
+            self._keep_wish(work, worker, "It is to leave when its tasks have ended.")
         worker.drain_wanted = True
         work.workers.change(worker)
+
+    def _keep_wish(self, work: Work, worker: Worker, wish: str) -> None:
+        """The worker moves later, by itself; who wanted that is kept now."""
+        work.give_notice(worker, Kind.WORKER.value, worker.run_id, subject=self.signal, message=self.cause.sign(wish))
 
 
 class HeartbeatReply(Struct, frozen=True, kw_only=True):
@@ -104,6 +135,8 @@ class HeartbeatReply(Struct, frozen=True, kw_only=True):
     """Attempts whose run is paused: they may go on, or be suspended."""
     unknown: tuple[tuple[str, int], ...] = ()
     """Attempts that it holds and does not know of, because the answer to its claim was lost."""
+    suspended: bool = False
+    """A person wants all of its processes suspended."""
 
 
 class SendHeartbeat(Operation[HeartbeatReply], frozen=True):
@@ -150,6 +183,7 @@ class SendHeartbeat(Operation[HeartbeatReply], frozen=True):
             cancelled=tuple(cancelled),
             paused=tuple(paused),
             unknown=tuple(sorted((task_id, rows[task_id].epoch) for task_id in strangers)),
+            suspended=workers.is_suspended(worker),
         )
 
 
@@ -192,11 +226,12 @@ class ClaimTasks(Operation[tuple[list[Claim], float]], frozen=True):
     def decide(self, work: Work) -> Callable[[], tuple[list[Claim], float]]:
         worker = work.worker(self.tenant, self.worker_id)
         if self.run_id is not None:
-            self._check_run(work, worker, self.run_id)
+            _check_run(work, worker, self.run_id)
         claimed = claims.claim(work, worker, self.limit, self.run_id)
         return lambda: (claims.describe(work, claimed), worker.lease_seconds)
 
-    def _check_run(self, work: Work, worker: Worker, run_id: str) -> None:
-        run = work.runs.rows.get(run_id)
-        if run is None or not workers.serves(worker, run.tenant):
-            raise NotFound("run", run_id)
+
+def _check_run(work: Work, worker: Worker, run_id: str) -> None:
+    run = work.runs.rows.get(run_id)
+    if run is None or not workers.serves(worker, run.tenant):
+        raise NotFound("run", run_id)

@@ -12,6 +12,7 @@ from pointsman.flows.model import Flow, FlowTask
 from pointsman.flows.plan import describe_action
 from pointsman.kernel.draw.place import Pull, place_nodes
 from pointsman.kernel.draw.stylesheet import stylesheet
+from pointsman.kernel.draw.svg import draw_heading, draw_size
 from pointsman.kernel.draw.text_width import text_width
 from pointsman.kernel.draw.tone import Tone, tone_of
 from pointsman.kernel.machine import State
@@ -33,14 +34,13 @@ LONG = 7
 """With more stages than this, and few tasks in each, they go down instead of to the right."""
 
 _RULES = """
-.pointsman-flow .task > .body { fill: var(--tint, var(--pm-card)); stroke: var(--tone, var(--pm-line)); stroke-width: 1.4; }
-.pointsman-flow .task > .behind { fill: var(--tint, var(--pm-card)); stroke: var(--tone, var(--pm-line)); opacity: 0.55; }
+.pointsman-flow .task > .body { stroke-width: 1.4; }
+.pointsman-flow .task > .behind { opacity: 0.55; }
 .pointsman-flow .task > .name { text-anchor: start; }
-.pointsman-flow .task > .detail { font-size: 11px; fill: var(--pm-muted);
+.pointsman-flow .task > .detail { font-size: 11px;
   font-family: ui-monospace, 'SF Mono', Menlo, Consolas, 'Liberation Mono', monospace; }
-.pointsman-flow .task > .tag { font-size: 10px; font-weight: 600; fill: var(--tone, var(--pm-muted)); text-anchor: end; }
+.pointsman-flow .task > .tag { font-size: 10px; font-weight: 600; text-anchor: end; }
 .pointsman-flow .task.maybe > .body { stroke-dasharray: 5 3; }
-.pointsman-flow .task > .bar { fill: var(--tone, var(--pm-line)); }
 .pointsman-flow .edge > .line { opacity: 0.9; }
 """
 
@@ -163,11 +163,9 @@ class _Picture:
 
     def _card(self) -> str:
         """The background and the heading."""
-        after = MARGIN + text_width(self.flow.name, 16, bold=True) + 12
         return (
             f"{_rect(0.5, 0.5, self.width - 1, self.height - 1, 'card', 12)}\n"
-            f'<text class="heading" x="{_number(MARGIN)}" y="34">{escape(self.flow.name)}</text>\n'
-            f'<text class="note" x="{_number(after)}" y="34">{escape(self._summary())}</text>'
+            f"{draw_heading(self.flow.name, self._summary(), MARGIN)}"
         )
 
     def _summary(self) -> str:
@@ -178,7 +176,7 @@ class _Picture:
         name, width, height = escape(self.flow.name), _number(self.width), _number(self.height)
         return (
             f'<svg xmlns="http://www.w3.org/2000/svg" class="pointsman-machine pointsman-flow" role="img"'
-            f' viewBox="0 0 {width} {height}" width="{width}" height="{height}" aria-label="{name}" data-flow="{name}">\n'
+            f' viewBox="0 0 {width} {height}" {draw_size(self.width, self.height)} aria-label="{name}" data-flow="{name}">\n'
             f"<title>{name}</title>\n<desc>{escape(self._describe())}</desc>"
         )
 

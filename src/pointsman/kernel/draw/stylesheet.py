@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from itertools import groupby
+from operator import itemgetter
+
 from pointsman.kernel.draw.tone import Tone
 
 LIGHT = {
@@ -48,60 +51,96 @@ _DARK = {
 }
 FONT = "-apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, 'Liberation Sans', sans-serif"
 
-_RULES = f"""
+_SHAPES = f"""
 .pointsman-machine {{ font-family: {FONT}; }}
-.pointsman-machine text {{ fill: var(--pm-ink); }}
-.pointsman-machine .card {{ fill: var(--pm-card); stroke: var(--pm-rim); }}
 .pointsman-machine .heading {{ font-size: 16px; font-weight: 650; }}
-.pointsman-machine .note {{ font-size: 11.5px; fill: var(--pm-muted); }}
-.pointsman-machine .edge, .pointsman-machine .hub, .pointsman-machine .start {{ color: var(--tone-line, var(--pm-line)); }}
-.pointsman-machine .edge {{ --tone-line: var(--tone); }}
+.pointsman-machine .note {{ font-size: 11.5px; font-weight: 400; }}
 .pointsman-machine .edge > .line {{ opacity: 0.75; }}
 .pointsman-machine .line {{ fill: none; stroke: currentColor; stroke-width: 1.5; stroke-linecap: round; }}
 .pointsman-machine .head {{ fill: currentColor; }}
-.pointsman-machine .start .disc {{ fill: var(--pm-ink); }}
-.pointsman-machine .start {{ color: var(--pm-ink); }}
 .pointsman-machine .automatic > .line {{ stroke-dasharray: 5 4; }}
-.pointsman-machine .backing {{ fill: var(--pm-card); }}
 .pointsman-machine .trigger {{ font-size: 11.5px; font-weight: 550; text-anchor: middle; }}
-.pointsman-machine .condition {{ font-size: 10.5px; fill: var(--pm-muted); text-anchor: middle; }}
-.pointsman-machine .severity-error, .pointsman-machine .severity-critical {{ fill: var(--pm-alarm); }}
+.pointsman-machine .condition {{ font-size: 10.5px; text-anchor: middle; }}
 .pointsman-machine .severity-critical {{ font-weight: 750; }}
-.pointsman-machine .body, .pointsman-machine .rim {{ fill: var(--tint); stroke: var(--tone); stroke-width: 1.5; }}
+.pointsman-machine .body, .pointsman-machine .swatch {{ stroke-width: 1.5; }}
 .pointsman-machine .rim {{ fill: none; stroke-width: 1; }}
 .pointsman-machine .name {{ font-size: 13px; font-weight: 650; text-anchor: middle; }}
-.pointsman-machine .lock {{ fill: none; stroke: var(--tone); stroke-width: 1.4; }}
-.pointsman-machine .lock .shut {{ fill: var(--tone); }}
-.pointsman-machine .chip rect, .pointsman-machine .hub .backing {{ fill: var(--chip-tint); }}
-.pointsman-machine .chip rect, .pointsman-machine .hub .backing {{ stroke: var(--chip-tone); stroke-width: 1; }}
-.pointsman-machine .chip text {{ font-size: 10.5px; text-anchor: middle; fill: var(--chip-tone); }}
-.pointsman-machine .hub {{ color: var(--chip-tone); }}
-.pointsman-machine .swatch {{ fill: var(--tint); stroke: var(--tone); stroke-width: 1.5; }}
-.pointsman-machine .current > .body {{ fill: var(--tone); stroke: var(--tone); }}
-.pointsman-machine .current > .rim, .pointsman-machine .current > .lock {{ stroke: var(--pm-lit-ink); }}
-.pointsman-machine .current > .lock .shut {{ fill: var(--pm-lit-ink); }}
-.pointsman-machine .current > .name {{ fill: var(--pm-lit-ink); }}
-.pointsman-machine .halo {{ fill: none; stroke: var(--tone); stroke-width: 5; opacity: 0.28; }}
+.pointsman-machine .lock {{ fill: none; stroke-width: 1.4; }}
+.pointsman-machine .pill, .pointsman-machine .hub .backing {{ stroke-width: 1; }}
+.pointsman-machine .chip text {{ font-size: 10.5px; text-anchor: middle; }}
+.pointsman-machine .halo {{ fill: none; stroke-width: 5; opacity: 0.28; }}
 .pointsman-machine .next > .line {{ stroke-width: 2.25; }}
-.pointsman-machine .next {{ --tone-line: var(--tone); }}
 .pointsman-machine .dimmed {{ opacity: 0.27; }}
 """
 
+# What has which colour of a palette. The order counts: of two rules that are equally specific, the later one holds.
+_COLOURS = (
+    ("text", "fill: ink"),
+    (".card", "fill: card; stroke: rim"),
+    (".note", "fill: muted"),
+    (".condition", "fill: muted"),
+    (".edge", "color: line"),
+    (".start", "color: ink"),
+    (".disc", "fill: ink"),
+    (".backing", "fill: card"),
+    (".severity-error", "fill: alarm"),
+    (".severity-critical", "fill: alarm"),
+    (".task > .body", "fill: card; stroke: line"),
+    (".task > .behind", "fill: card; stroke: line"),
+    (".task > .detail", "fill: muted"),
+    (".task > .tag", "fill: muted"),
+    (".task > .bar", "fill: line"),
+)
+_COLOURS_OF_TONE = (
+    (".edge.tone-TONE", "color: TONE"),
+    (".hub.to-TONE", "color: TONE"),
+    (".tone-TONE > .body", "fill: TONE-tint; stroke: TONE"),
+    (".tone-TONE > .behind", "fill: TONE-tint; stroke: TONE"),
+    (".swatch.tone-TONE", "fill: TONE-tint; stroke: TONE"),
+    (".to-TONE > .backing", "fill: TONE-tint; stroke: TONE"),
+    (".to-TONE > .pill", "fill: TONE-tint; stroke: TONE"),
+    (".tone-TONE > .rim", "stroke: TONE"),
+    (".tone-TONE > .halo", "stroke: TONE"),
+    (".tone-TONE > .lock", "stroke: TONE"),
+    (".tone-TONE > .lock .shut", "fill: TONE"),
+    (".tone-TONE > .tag", "fill: TONE"),
+    (".tone-TONE > .bar", "fill: TONE"),
+    (".current.tone-TONE > .body", "fill: TONE"),
+    (".chip.to-TONE > text", "fill: TONE"),
+)
+_COLOURS_OF_CURRENT = (
+    (".current > .rim", "stroke: lit-ink"),
+    (".current > .lock", "stroke: lit-ink"),
+    (".current > .lock .shut", "fill: lit-ink"),
+    (".current > .name", "fill: lit-ink"),
+)
+
 
 def stylesheet() -> str:
-    """The whole style; every rule is confined to the class of the root."""
-    tones = "".join(
-        f".pointsman-machine .tone-{tone} {{ --tone: var(--pm-{tone}); --tint: var(--pm-{tone}-tint); }}\n"
-        f".pointsman-machine .to-{tone} {{ --chip-tone: var(--pm-{tone}); --chip-tint: var(--pm-{tone}-tint); }}\n"
-        for tone in Tone
-    )
+    """The whole style; every rule is confined to the class of the root.
+
+    The light look uses plain colours and plain selectors: librsvg, which draws for file managers and wikis, knows no variables
+    and no media queries, and ignores what it does not know.
+    """
+    dark = ".pointsman-machine:not([data-theme=light])"
     return (
-        f".pointsman-machine {{ {_palette(LIGHT)} }}\n"
-        f"@media (prefers-color-scheme: dark) {{ .pointsman-machine:not([data-theme=light]) {{ {_palette(_DARK)} }} }}\n"
-        f".pointsman-machine[data-theme=dark] {{ {_palette(_DARK)} }}"
-        f"{_RULES}{tones}"
+        f"{_SHAPES}{_paint('.pointsman-machine', LIGHT)}"
+        f"@media (prefers-color-scheme: dark) {{\n{_paint(dark, _DARK)}}}\n"
+        f"{_paint('.pointsman-machine[data-theme=dark]', _DARK)}"
     )
 
 
-def _palette(colours: dict[str, str]) -> str:
-    return " ".join(f"--pm-{name}: {colour};" for name, colour in colours.items())
+def _paint(root: str, palette: dict[str, str]) -> str:
+    """The rules with the colours of a palette; selectors with the same colours share a rule, if they follow each other."""
+    tones = [tuple(text.replace("TONE", tone) for text in rule) for tone in Tone for rule in _COLOURS_OF_TONE]
+    grouped = groupby((*_COLOURS, *tones, *_COLOURS_OF_CURRENT), key=itemgetter(1))
+    return "".join(
+        f"{', '.join(f'{root} {selector}' for selector, _ in rules)} {{ {_resolve(colours, palette)} }}\n"
+        for colours, rules in grouped
+    )
+
+
+def _resolve(colours: str, palette: dict[str, str]) -> str:
+    """`fill: ink; stroke: rim` with the colours of a palette."""
+    parts = (part.split(": ") for part in colours.split("; "))
+    return " ".join(f"{property_}: {palette[name]};" for property_, name in parts)

@@ -25,6 +25,8 @@ CHIP_HEIGHT = 17.0
 CHIP_STEP = 21.0
 LINE_HEIGHT = 14.0
 HEAD = 8.0
+MOST_PIXELS = 16_000.0
+"""Cairo, which librsvg draws with, refuses pictures of more than 32,767 pixels, and some wikis earlier."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +64,19 @@ class Pixels:
 def draw_svg(machine: Machine, state: str | None = None) -> str:
     """The picture; with a `state`, that one is lit and what it can no longer reach is dimmed."""
     return _Picture(machine, state).svg()
+
+
+def draw_heading(name: str, summary: str, left: float) -> str:
+    """A name and what follows it in small: one text, since only the viewer knows how wide its letters are."""
+    note = f'<tspan class="note" dx="12">{escape(summary)}</tspan>'
+    return f'<text class="heading" x="{_number(left)}" y="34">{escape(name)}{note}</text>'
+
+
+def draw_size(width: float, height: float) -> str:
+    """The size of a picture; a page that is narrower, and a viewer that cannot draw as much, scale it."""
+    scale = min(1.0, MOST_PIXELS / max(width, height))
+    size = f'width="{_number(width * scale)}" height="{_number(height * scale)}"'
+    return f'{size} style="max-width: 100%; height: auto"'
 
 
 def _chip_text(chip: Chip) -> str:
@@ -109,7 +124,7 @@ class _Picture:
         name, width, height = escape(self.machine.name), _number(self.width), _number(self.height)
         return (
             f'<svg xmlns="http://www.w3.org/2000/svg" class="pointsman-machine" id="{name}" role="img"'
-            f' viewBox="0 0 {width} {height}" width="{width}" height="{height}"'
+            f' viewBox="0 0 {width} {height}" {draw_size(self.width, self.height)}'
             f' aria-labelledby="{self._id("title")} {self._id("desc")}"'
             f' data-machine="{name}" data-version="{self.machine.version}">\n'
             f'<title id="{self._id("title")}">{name}</title>\n'
@@ -121,9 +136,7 @@ class _Picture:
         name = self.machine.name
         return (
             f"{_rect(Rect(self.width / 2, 0.5, self.width - 1, self.height - 1), 'card', 12)}\n"
-            f'<text class="heading" x="{_number(MARGIN)}" y="34">{escape(name)}</text>\n'
-            f'<text class="note" x="{_number(MARGIN + text_width(name, 16, bold=True) + 12)}" y="34">'
-            f"{escape(self._summary())}</text>"
+            f"{draw_heading(name, self._summary(), MARGIN)}"
         )
 
     def _id(self, *parts: str) -> str:

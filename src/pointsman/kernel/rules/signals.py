@@ -12,6 +12,7 @@ from pointsman.kernel.subject import Subject, exhaustive
 CLAIM = "claim"
 LEASE_EXPIRED = "lease_expired"
 LEASE_LOST = "lease_lost"
+OVERSTAY = "overstay"
 READY = "ready"
 
 
@@ -55,6 +56,18 @@ def vain_binding(subject: Subject) -> Iterator[Finding]:
             message = f"{signal} falls back to {target}, which this machine does not handle."
             advice = "Name a signal that the machine handles, or remove the fallback."
             yield Finding("vain-binding", target.place, message, advice)
+
+
+def vain_overstay(subject: Subject) -> Iterator[Finding]:
+    limited = {name for name, draft in subject.states.items() if draft.state.longest_stay_seconds is not None}
+    advice = "Give the state a `longest_stay`, or remove this line."
+    for move in subject.moves:
+        if OVERSTAY in subject.signals(move) and move.from_state.text not in limited:
+            message = f"{move.from_state} handles {OVERSTAY}, but has no longest stay."
+            yield Finding("vain-overstay", move.place, message, advice)
+    for signal, _ in subject.draft.fallbacks:
+        if signal.text == OVERSTAY and not limited:
+            yield Finding("vain-overstay", signal.place, f"{OVERSTAY} has a fallback, but no state has a longest stay.", advice)
 
 
 def uncovered_signal(subject: Subject) -> Iterator[Finding]:

@@ -138,11 +138,13 @@ SELECT {worker} FROM worker
 -- between them all workers would be read.
 SELECT id FROM worker
  WHERE tenant = :tenant AND phase IN ('queued', 'active') AND NOT missing AND run_id IS NULL AND capabilities::jsonb @> :needed::jsonb
+   AND (only_run_id IS NULL OR :run_id::text IS NULL OR only_run_id = :run_id)
    AND NOT EXISTS (SELECT 1 FROM task WHERE attempt_worker_id = worker.id AND current_attempt IS NOT NULL)
  UNION ALL
 SELECT id FROM worker
  WHERE serves <> '[]' AND tenant <> :tenant AND (serves = '"all"' OR serves::jsonb ? :tenant)
    AND phase IN ('queued', 'active') AND NOT missing AND run_id IS NULL AND capabilities::jsonb @> :needed::jsonb
+   AND (only_run_id IS NULL OR :run_id::text IS NULL OR only_run_id = :run_id)
    AND NOT EXISTS (SELECT 1 FROM task WHERE attempt_worker_id = worker.id AND current_attempt IS NOT NULL)
  ORDER BY id LIMIT :limit
 

@@ -1,7 +1,9 @@
 -- name: list_disagreements
 -- The audit trail is probed once for each entity by transition_of_entity.
-SELECT 'task' AS kind, id, 'open_dependencies is ' || open_dependencies || ', but ' || recount || ' of its dependencies are open' AS what
-  FROM (SELECT task.id, task.open_dependencies,
+SELECT 'task' AS kind, id,
+       CASE WHEN phase = 'active' THEN 'it runs' ELSE 'open_dependencies is ' || open_dependencies END
+       || ', but ' || recount || ' of its dependencies are open' AS what
+  FROM (SELECT task.id, task.phase, task.open_dependencies,
                (SELECT count(*) FROM dependency JOIN task AS other ON other.id = dependency.depends_on_id
                  WHERE dependency.task_id = task.id AND (other.outcome IS NULL OR other.outcome <> 'success')) AS recount
           FROM task WHERE outcome IS NULL OR outcome <> 'success') AS counted
@@ -17,11 +19,13 @@ SELECT 'breaker', id, 'it waits for an instant, but has no timer'
  WHERE phase = 'held' AND retry_at IS NOT NULL
    AND NOT EXISTS (SELECT 1 FROM timer WHERE entity_id = breaker.id AND purpose = 'cooldown')
 UNION ALL
-SELECT 'run', run.id, 'it has ended, but its task ' || task.name || ' is still running'
+-- A person who retries moves the run, too: then it has been in its state for a shorter time than the task.
+SELECT 'run', run.id, 'it goes on, although its critical task ' || task.name || ' has failed'
   FROM run JOIN task ON task.run_id = run.id
- WHERE run.outcome = 'success' AND task.phase = 'active'
+ WHERE run.phase = 'active' AND task.phase = 'done' AND task.outcome = 'failure' AND task.critical
+   AND (task.outcome IS NULL OR task.outcome <> 'success') AND task.entered_at > run.entered_at
 UNION ALL
-SELECT 'task', id, 'it waits for a worker, but its attempts are used up'
+SELECT 'task', id, 'it waits for a worker, but has used up its attempts'
   FROM task
  WHERE phase = 'queued' AND attempt_count >= max_attempts AND (outcome IS NULL OR outcome <> 'success')
 UNION ALL
@@ -56,6 +60,41 @@ SELECT kind, id, 'it is ' || state || ', but its audit trail ends in ' || coales
                 UNION ALL SELECT 'breaker', id, state FROM breaker) AS entity) AS traced
  WHERE last_state IS DISTINCT FROM state
 
+-- name: list_contradictions
+-- Document 001, recovery 4. The law forbids it: somebody has switched the law off. The audit trail tells which of the two is right.
+SELECT run.id, run.state, task.id, task.name, task.state,
+       (SELECT to_state FROM transition WHERE entity_id = run.id ORDER BY revision DESC LIMIT 1) AS run_trail,
+       (SELECT state.outcome FROM transition JOIN state ON state.machine_id = transition.machine_id AND state.name = transition.to_state
+         WHERE entity_id = run.id ORDER BY revision DESC LIMIT 1) AS run_trail_outcome,
+       (SELECT to_state FROM transition WHERE entity_id = task.id ORDER BY revision DESC LIMIT 1) AS task_trail,
+       (SELECT state.outcome FROM transition JOIN state ON state.machine_id = transition.machine_id AND state.name = transition.to_state
+         WHERE entity_id = task.id ORDER BY revision DESC LIMIT 1) AS task_trail_outcome
+  FROM task JOIN run ON run.id = task.run_id
+ WHERE run.outcome = 'success' AND (task.outcome IS NULL OR task.outcome <> 'success')
+ ORDER BY run.id, task.position, task.id
+
+-- name: restore_runs
+UPDATE run
+   SET state = trail.to_state, phase = trail.phase, outcome = trail.outcome, revision = trail.revision, trigger = trail.trigger,
+       reason = trail.reason, actor = trail.actor, metadata = trail.metadata, entered_at = trail.at,
+       completed_at = CASE WHEN trail.phase = 'done' THEN trail.at END
+  FROM (SELECT transition.*, state.phase, state.outcome
+          FROM transition JOIN state ON state.machine_id = transition.machine_id AND state.name = transition.to_state
+         WHERE NOT EXISTS (SELECT 1 FROM transition AS later
+                            WHERE later.entity_id = transition.entity_id AND later.revision > transition.revision)) AS trail
+ WHERE trail.entity_id = run.id AND run.id IN :ids
+
+-- name: restore_tasks
+UPDATE task
+   SET state = trail.to_state, phase = trail.phase, outcome = trail.outcome, revision = trail.revision, trigger = trail.trigger,
+       reason = trail.reason, actor = trail.actor, metadata = trail.metadata, entered_at = trail.at,
+       completed_at = CASE WHEN trail.phase = 'done' THEN trail.at END
+  FROM (SELECT transition.*, state.phase, state.outcome
+          FROM transition JOIN state ON state.machine_id = transition.machine_id AND state.name = transition.to_state
+         WHERE NOT EXISTS (SELECT 1 FROM transition AS later
+                            WHERE later.entity_id = transition.entity_id AND later.revision > transition.revision)) AS trail
+ WHERE trail.entity_id = task.id AND task.id IN :ids
+
 -- name: list_stalled_runs
 -- A run whose tasks have all succeeded is not stalled: it waits for its last checks.
 SELECT run.id, run.tenant
@@ -68,20 +107,22 @@ SELECT run.id, run.tenant
  ORDER BY run.id
 
 -- name: list_unended_runs
-SELECT run.id, run.machine_id, run.state
+SELECT run.id, run.tenant, run.machine_id, run.state, run.has_checks
   FROM run
  WHERE run.phase <> 'done' AND run.missing_tasks = 0
    AND NOT EXISTS (SELECT 1 FROM task WHERE run_id = run.id AND (outcome IS NULL OR outcome <> 'success'))
  ORDER BY run.id
 
 -- name: list_failed_tasks
+-- A run that no rule leads out of has ended for good: nobody can do anything about its tasks.
 SELECT {task}
   FROM run JOIN task ON task.run_id = run.id
  WHERE task.phase = 'done' AND task.outcome = 'failure' AND (run.outcome IS NULL OR run.outcome = 'failure')
+   AND EXISTS (SELECT 1 FROM rule WHERE rule.machine_id = run.machine_id AND rule.from_state = run.state)
  ORDER BY task.id DESC LIMIT :limit
 
 -- name: recount_dependencies
 UPDATE task
    SET open_dependencies = (SELECT count(*) FROM dependency JOIN task AS other ON other.id = dependency.depends_on_id
                              WHERE dependency.task_id = task.id AND (other.outcome IS NULL OR other.outcome <> 'success'))
- WHERE id IN :ids AND phase IN ('held', 'queued')
+ WHERE id IN :ids AND phase <> 'active'

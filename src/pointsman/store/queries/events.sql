@@ -4,6 +4,11 @@ SELECT {transition} FROM transition
  WHERE transition.position > :after AND transition.position <= :end AND tenant = :tenant
  ORDER BY transition.position LIMIT :limit
 
+-- name: list_all_transitions
+SELECT {transition} FROM transition
+ WHERE transition.position > :after AND transition.position <= :end
+ ORDER BY transition.position LIMIT :limit
+
 -- name: list_history
 SELECT {transition} FROM transition WHERE entity_id = :entity_id AND tenant = :tenant ORDER BY revision
 
@@ -22,3 +27,9 @@ INSERT INTO {new notice}
 
 -- name: list_notices
 SELECT {notice} FROM notice WHERE tenant = :tenant ORDER BY notice.position DESC LIMIT :limit
+
+-- name: list_notices_about
+-- Scans the table: notices are few.
+SELECT {notice} FROM notice
+ WHERE tenant = :tenant AND (entity_id = :about OR run_id = :about)
+ ORDER BY notice.position DESC LIMIT :limit

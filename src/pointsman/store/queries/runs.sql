@@ -2,10 +2,12 @@
 SELECT {run} FROM run WHERE id = :id AND tenant = :tenant
 
 -- name: list_runs
+-- Reads run_of_tenant backwards, from the newest run or from where the page before ended.
 SELECT {run} FROM run
  WHERE tenant = :tenant AND (CAST(:phase AS TEXT) IS NULL OR phase = CAST(:phase AS TEXT))
-   AND (CAST(:after AS TEXT) IS NULL OR id < CAST(:after AS TEXT))
- ORDER BY id DESC LIMIT :limit
+   AND (CAST(:after AS TEXT) IS NULL
+        OR (created_at, id) < (SELECT created_at, id FROM run WHERE id = CAST(:after AS TEXT) AND tenant = :tenant))
+ ORDER BY created_at DESC, id DESC LIMIT :limit
 
 -- name: find_runs
 SELECT {run} FROM run WHERE id IN :run_ids AND tenant = :tenant ORDER BY id
@@ -17,7 +19,7 @@ SELECT {run} FROM run
    AND (substr(id, 1, length(CAST(:part AS TEXT))) = CAST(:part AS TEXT)
         OR substr(id, length(id) - length(CAST(:part AS TEXT)) + 1) = CAST(:part AS TEXT)
         OR replace(id, '_' || CAST(:part AS TEXT), '') <> id)
- ORDER BY id DESC LIMIT :limit
+ ORDER BY created_at DESC, id DESC LIMIT :limit
 
 -- name: insert_runs
 INSERT INTO {new run}

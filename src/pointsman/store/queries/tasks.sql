@@ -9,7 +9,7 @@ SELECT {task} FROM task WHERE run_id = :run_id AND tenant = :tenant ORDER BY pos
 SELECT {task_in_brief}, NULL, output FROM task WHERE run_id = :run_id AND tenant = :tenant ORDER BY position, id
 
 -- name: count_tasks
-SELECT run_id, phase, outcome, count(*) FROM task
+SELECT run_id, phase, outcome, count(*), max(entered_at) FROM task
  WHERE run_id IN :run_ids AND tenant = :tenant
  GROUP BY run_id, phase, outcome
 
@@ -90,6 +90,12 @@ SELECT subtask.name, parent.name, subtask.position, subtask.phase, subtask.outco
   FROM task AS parent JOIN task AS subtask ON subtask.parent_task_id = parent.id
  WHERE parent.run_id = :run_id AND parent.tenant = :tenant AND parent.name IN :names
  ORDER BY 3
+
+-- name: list_attempt_times
+-- Of the attempts that have ended; the index on the run of a task finds the tasks, the primary key their attempts.
+SELECT attempt.task_id, attempt.started_at, attempt.ended_at
+  FROM task JOIN attempt ON attempt.task_id = task.id
+ WHERE task.run_id = :run_id AND task.tenant = :tenant
 
 -- name: list_attempts
 -- The attempts that have ended, and the current one from the columns of its task.

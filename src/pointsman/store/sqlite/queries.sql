@@ -90,12 +90,14 @@ SELECT {worker} FROM worker
 SELECT id FROM worker
  WHERE tenant = :tenant AND phase <> 'done'
    AND phase IN ('queued', 'active') AND NOT missing AND run_id IS NULL
+   AND (only_run_id IS NULL OR :run_id IS NULL OR only_run_id = :run_id)
    AND NOT EXISTS (SELECT value FROM json_each(:needed) EXCEPT SELECT value FROM json_each(capabilities))
    AND NOT EXISTS (SELECT 1 FROM task WHERE attempt_worker_id = worker.id AND current_attempt IS NOT NULL)
  UNION ALL
 SELECT id FROM worker
  WHERE serves <> '[]' AND tenant <> :tenant AND (serves = '"all"' OR EXISTS (SELECT 1 FROM json_each(serves) WHERE value = :tenant))
    AND phase IN ('queued', 'active') AND NOT missing AND run_id IS NULL
+   AND (only_run_id IS NULL OR :run_id IS NULL OR only_run_id = :run_id)
    AND NOT EXISTS (SELECT value FROM json_each(:needed) EXCEPT SELECT value FROM json_each(capabilities))
    AND NOT EXISTS (SELECT 1 FROM task WHERE attempt_worker_id = worker.id AND current_attempt IS NOT NULL)
  ORDER BY id LIMIT :limit

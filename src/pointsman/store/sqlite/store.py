@@ -14,7 +14,8 @@ from typing import Any, TypeVar
 import apsw
 from msgspec import Struct
 
-from pointsman.errors import Conflict, LawBroken, StoreBusy, StoreError, StoreFull, StoreUnusable
+from pointsman.errors import Conflict, LawBroken, StoreBusy, StoreError, StoreFull, StoreGone, StoreUnusable
+from pointsman.kernel.machine import Kind
 from pointsman.store.clock import DatabaseTime
 from pointsman.store.columns import Row, to_json
 from pointsman.store.contract import Reader, Transaction, Wakeup
@@ -55,6 +56,7 @@ class SqliteStore:
         self._writer = self._connect()
         with _explained(self.url):
             self._migrate()
+        self._identity = self._identify()
         self._bell = Bell(None if self._in_memory else Path(path), ids.new("bell", clock.now()))
 
     def begin(self) -> SqliteTransaction:
@@ -62,6 +64,7 @@ class SqliteStore:
         if self._in_memory:
             self._lock.acquire()
         try:
+            self._check_presence()
             with _explained(self.url):
                 self._writer.execute("BEGIN IMMEDIATE")
                 return SqliteTransaction(self)
@@ -78,6 +81,7 @@ class SqliteStore:
             with self._lock, _explained(self.url):
                 yield SqliteReader(self._writer, self._clock)
             return
+        self._check_presence()
         with _explained(self.url):
             try:
                 connection = self._idle.pop()
@@ -190,6 +194,24 @@ class SqliteStore:
         if path.exists() and not os.access(path, os.R_OK | os.W_OK):
             raise StoreUnusable(f"The file {path} cannot be read and written. Change its permissions, or choose another path.")
 
+    def _check_presence(self) -> None:
+        """SQLite goes on with a file that was deleted, and everybody else with a new one of the same name."""
+        if self._identify() != self._identity:
+            raise StoreGone(
+                f"The database {self.url} was deleted or replaced while it was in use. "
+                "What it has stored is lost. Run the flow again, or restore a backup."
+            )
+
+    def _identify(self) -> tuple[int, int] | None:
+        """The file that is there now; its number is not given to another file while we have it open."""
+        if self._in_memory:
+            return None
+        try:
+            status = Path(self._path).stat()
+        except FileNotFoundError:
+            return None
+        return status.st_dev, status.st_ino
+
     def _migrate(self) -> None:
         """Bring the schema up to date; a second process waits for the lock and finds it done."""
         connection = self._writer
@@ -268,6 +290,14 @@ class SqliteTransaction(Transaction, SqliteReader):
         self._run_many(statement, [(to_json(ids), *encoder(row))])
         if self._connection.changes() != len(ids):
             raise Conflict(f"Another process has moved {row.id} or a row like it.")
+
+    @contextmanager
+    def _lawless(self, kind: Kind) -> Iterator[None]:  # noqa: ARG002 - SQLite switches the triggers of a connection, not of a table
+        self._connection.config(apsw.SQLITE_DBCONFIG_ENABLE_TRIGGER, 0)
+        try:
+            yield
+        finally:
+            self._connection.config(apsw.SQLITE_DBCONFIG_ENABLE_TRIGGER, 1)
 
     def _next_machine_id(self) -> int:
         machine_id = super()._next_machine_id()

@@ -5,23 +5,25 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fcntl
+import json
 import os
 from collections.abc import Iterator, Mapping, Set
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, ClassVar
 
-from pointsman.flows.model import FlowTask
+from pointsman.flows.model import FlowTask, Shell
 from pointsman.flows.values import Argv, Content, Word
 from pointsman.worker import processes
 from pointsman.worker.ending import Ending, describe_refusal, describe_status
 from pointsman.worker.process_table import Process
 from pointsman.worker.processes import Spawned
-from pointsman.worker.runner import OUTPUT_BYTES, Job, Running, read_output
+from pointsman.worker.runner import ANSWERS_SUFFIX, OUTPUT_BYTES, Job, Running, read_output
 from pointsman.worker.shortage import is_shortage
 from pointsman.world import World
 
-SHELL = ("/bin/sh", "-c")
+SHELLS: Mapping[Shell, tuple[str, ...]] = {"sh": ("/bin/sh", "-e", "-c"), "bash": ("bash", "-eo", "pipefail", "-c")}
+"""A script ends with the first command that fails: what follows would work with a result that is not there."""
 CHUNK = 65_536
 """Bytes per read: the capacity of a pipe. A process that writes faster than we read waits."""
 
@@ -50,7 +52,9 @@ class ShellTask(FlowTask):
     synonyms: ClassVar[Mapping[str, str]] = {"script": "run", "shell": "run", "bash": "run"}
 
     run: Annotated[Word, Content.SHELL]
-    """A script for /bin/sh; values of expressions are quoted for it."""
+    """A script, which ends with the first command that fails; values of expressions are quoted for the shell."""
+    shell: Shell = "sh"
+    """The shell of the script: `sh` (`/bin/sh -e`), or `bash` (`bash -eo pipefail`)."""
 
     def summary(self) -> str:
         return next((line.strip() for line in self.run.splitlines() if line.strip()), "")
@@ -77,13 +81,15 @@ class ShellRunner(CommandRunner):
 
     def _argv(self, job: Job) -> tuple[str, ...]:
         assert isinstance(job.task, ShellTask)
-        return (*SHELL, job.task.run)
+        return (*SHELLS[job.task.shell], job.task.run)
 
 
 def start_command(job: Job, argv: tuple[str, ...], world: World) -> RunningCommand | NotStarted:
     """Start a program while the lease is certain and the machine can; one that cannot be started has ended."""
     with contextlib.suppress(OSError):  # only work that writes something needs the folder
         job.log.make_folder()
+        if job.answers:
+            Path(job.stem + ANSWERS_SUFFIX).write_text(json.dumps(dict(job.answers)), "utf-8")
     job.lease.check()
     try:
         spawned = processes.spawn(argv, cwd=job.cwd, env=job.env, separate_stderr=job.stdout_wanted)
@@ -91,7 +97,7 @@ def start_command(job: Job, argv: tuple[str, ...], world: World) -> RunningComma
         if is_shortage(error):
             raise
         return NotStarted(describe_refusal(error, argv, job.cwd, job.env), world.clock.monotonic())
-    return RunningCommand(job, spawned, world, in_shell=argv[:2] == SHELL)
+    return RunningCommand(job, spawned, world, in_shell=argv[:-1] in SHELLS.values())
 
 
 class NotStarted:

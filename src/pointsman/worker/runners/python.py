@@ -59,7 +59,7 @@ class CallTask(FlowTask):
 
     def check(self, given: Set[str]) -> Iterator[tuple[str, str, str]]:
         if self.mode == "thread":
-            for key in sorted({"env", "cwd", "budget_usd"} & given):
+            for key in sorted({"env", "cwd", "budget_usd", "expects"} & given):
                 advice = "Pass the value in `with`, or run the function in a process: `mode: process`."
                 yield key, f"`{key}` has no effect on a function in a thread.", advice
 
@@ -94,7 +94,7 @@ class PythonRunner:
 
 def start_call(job: Job, task: CallTask, paths: list[str], world: World, offered: Mapping[str, Any] | None = None) -> Running:
     """Start a process that calls the function; `offered` are arguments for parameters of these names, if it has them."""
-    request = {"function": task.call, "arguments": dict(task.with_), "offered": offered or {}, "paths": paths}
+    request = {"function": task.call, "arguments": dict(task.with_), "offered": offered or job.offered, "paths": paths}
     request_path = Path(f"{job.output_path}.call")
     try:
         request_path.parent.mkdir(parents=True, exist_ok=True)
@@ -143,6 +143,7 @@ class RunningThread:
         self._world = world
         self._task = task
         self._log = job.log
+        self._offered = job.offered
         self._cancel = call.Cancel()
         self._stopped = False
         self._called: asyncio.Future[call.Called | None] = asyncio.get_running_loop().create_future()
@@ -189,7 +190,7 @@ class RunningThread:
         DividedStream.install()
         token = _writer.set(self._write)
         try:
-            called = call.call(self._task.call, self._task.with_, {}, self._cancel)
+            called = call.call(self._task.call, self._task.with_, self._offered, self._cancel)
         except BaseException as error:  # noqa: BLE001  # SystemExit and the like end the call, not the worker
             called = call.Called("raised", message=f"raised {type(error).__name__}: {error}".rstrip(": "))
         finally:

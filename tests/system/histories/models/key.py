@@ -31,6 +31,7 @@ class KeyState:
 class KeyModel:
     subject: str
     operations: Sequence[Operation]
+    expires: bool = True
     start: KeyState = field(default_factory=KeyState)
 
     def not_before(self, state: KeyState) -> float:
@@ -58,7 +59,7 @@ class KeyModel:
         return [state] if state.body is None or is_without_effect(operation.record) else []
 
     def drift(self, state: KeyState) -> Iterator[KeyState]:
-        if state.body is not None:
+        if state.body is not None and self.expires:
             yield KeyState(not_before=max(state.not_before, state.used + KEY_LASTS_SECONDS))
 
 
@@ -77,7 +78,7 @@ def key_models(records: Sequence[Record]) -> Iterator[KeyModel]:
         names = {twin.arguments["run"]["name"] for twin in twins if twin.operation == "submit_run"}
         if len(names) == 1 and submitters[min(names)] == {key}:
             operations += _counts(lists, min(names))
-        yield KeyModel(f"idempotency key {' '.join(key)}", operations)
+        yield KeyModel(f"idempotency key {' '.join(key)}", operations, expires=not names)
 
 
 def _words(record: Record) -> Mapping[str, str | None]:

@@ -24,6 +24,12 @@ SKIPPABLE = ("PENDING", "QUEUED", "RETRYING", "WAITING_APPROVAL", "FAILED", "TIM
 OF_AN_ATTEMPT = ("complete_task", "fail_task", "ask", "signal_attempt", "note_attempt")
 LIFECYCLES = ("standard", "supervised")
 """Those whose tasks follow standard.task."""
+NOBODY: Mapping[str, Any] = {"actor": "user", "answer": None}
+"""Who decides without saying who."""
+EXPIRED = {None: "FAILED", "reject": "FAILED", "approve": "SUCCEEDED", "cancel": "CANCELED", "skip": "SKIPPED"}
+"""By what a gate asks for: where it is when nobody has decided in time."""
+RETRIES = {"supervised": 2}
+"""Document 000 gives a task three attempts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +46,8 @@ class TaskState:
     said: str | None = None
     """The answer to its question."""
     output: str | None = None
+    approved_by: frozenset[str] = frozenset()
+    """Who has approved it, while it asks for more people."""
     keys: frozenset[Any] = frozenset()
     """Idempotency keys that have had their effect."""
     not_before: float = -math.inf
@@ -96,6 +104,8 @@ class TaskModel:
             if error == "LeaseLost":
                 return not holds
             return error == "TransitionRefused" and holds and not self._move(state, operation, heard=True)
+        if error == "NotAllowed":
+            return not self._may_decide(operation.details)
         if operation.act == "signal_task":
             # Whether a run that has ended takes another try of its task is not for the task to say.
             depends_on_run = operation.details["signal"] in ("retry", "resume", "ready")
@@ -132,9 +142,9 @@ class TaskModel:
             case "signal_worker":
                 return self._lose_worker(state, operation)
             case "signal_task":
-                return self._obey(state, details["signal"], details.get("answer"))
+                return self._obey(state, details["signal"], details)
             case "signal_run" | "approve_run":
-                return self._follow_run(state, details["signal"])
+                return self._follow_run(state, details["signal"], details)
             case _:
                 return self._report(state, operation) if state.is_held_by(details["epoch"]) else []
 
@@ -205,7 +215,9 @@ class TaskModel:
         if not self.is_known or self.agreed.get("max_attempts") is not None:
             return [again, over]
         retryable = details.get("retryable", True) and self.agreed.get("retry_on_failure", True)
-        return [again] if retryable and state.retries < self.agreed.get("max_retries", 0) else [over]
+        default = RETRIES.get(self.run.get("lifecycle", "standard"), 0)
+        most = default if self.agreed.get("max_retries") is None else self.agreed["max_retries"]
+        return [again] if retryable and state.retries < most else [over]
 
     def _lose_lease(self, state: TaskState) -> list[TaskState]:
         """Back to the queue; but a task that keeps losing its workers ends."""
@@ -221,12 +233,27 @@ class TaskModel:
             return self._lose_lease(state)
         return [state]
 
-    def _obey(self, state: TaskState, signal: str, answer: str | None) -> list[TaskState]:
+    def _may_decide(self, details: Mapping[str, Any]) -> bool:
+        """A gate may name the people who decide it."""
+        decides = details["signal"] in ("approve", "reject", "skip")
+        return not (decides and self.agreed.get("approvers") and details["actor"] not in self.agreed["approvers"])
+
+    def _approve(self, state: TaskState, actor: str) -> list[TaskState]:
+        """As many different people approve as the gate asks for; it knows whom it has counted."""
+        approved_by = state.approved_by | {actor}
+        enough, more = replace(state, state="SUCCEEDED"), replace(state, approved_by=approved_by)
+        if not self.is_known:
+            return [enough, more]
+        return [enough if len(approved_by) >= self.agreed.get("quorum", 1) else more]
+
+    def _obey(self, state: TaskState, signal: str, details: Mapping[str, Any] = NOBODY) -> list[TaskState]:
         """What people want of a task."""
         is_gate = bool(self.agreed.get("gate"))
+        if is_gate and not self._may_decide({**details, "signal": signal}):
+            return []
         match signal, state.state:
             case "approve", "WAITING_APPROVAL":
-                return [replace(state, state="SUCCEEDED")]
+                return self._approve(state, details["actor"])
             case "reject", "WAITING_APPROVAL":
                 return [replace(state, state="FAILED")]
             case "accept", "READY":
@@ -234,7 +261,7 @@ class TaskModel:
             case "reject", "READY":
                 return [replace(state, state="PENDING")]
             case "answer", "BLOCKED":
-                return [replace(state, state="QUEUED", said=answer)]
+                return [replace(state, state="QUEUED", said=details["answer"])]
             case "retry", name if name in TO_BE_RETRIED and not is_gate:
                 return [replace(state, state="QUEUED", retries=0, reclaims=0)]
             case "resume", name if name in TO_BE_RETRIED and not is_gate:
@@ -244,17 +271,23 @@ class TaskModel:
             case "ready", "PENDING":
                 return [replace(state, state="WAITING_APPROVAL" if is_gate else "QUEUED")]
             case "cancel", name if name is not None and name not in ENDED:
-                return [replace(state, state="CANCELED")]
+                return self._cancel(state)
             case _:
                 return []
 
-    def _follow_run(self, state: TaskState, signal: str) -> list[TaskState]:
+    def _cancel(self, state: TaskState) -> list[TaskState]:
+        """The worker of a job first ends the process of a running task, and reports that then."""
+        canceled = replace(state, state="CANCELED")
+        waits = self.run.get("lifecycle") == "supervised" and state.state in HELD_BY_AN_ATTEMPT
+        return [state, canceled] if waits else [canceled]
+
+    def _follow_run(self, state: TaskState, signal: str, details: Mapping[str, Any]) -> list[TaskState]:
         """What people want of a run happens to those of its tasks that it concerns."""
         match signal, state.state:
             case (("cancel" | "approve"), _):
-                return self._obey(state, signal, None) or [state]
+                return self._obey(state, signal, details) or [state]
             case "retry", name if name in TO_BE_RETRIED:
-                return [state, *self._obey(state, "retry", None)]
+                return [state, *self._obey(state, "retry")]
             case _:
                 return [state]
 
@@ -277,8 +310,10 @@ class TaskModel:
                 yield from self._get_over(state)
             case _:
                 pass
+        if self.agreed.get("parent") is not None and state.state in SKIPPABLE:
+            yield replace(state, state="SKIPPED")  # with its parent
         if self.run.get("lifecycle") == "supervised" and state.state is not None:
-            yield from self._obey(state, "cancel", None)  # when its job has failed, or took too long
+            yield from self._obey(state, "cancel")  # when its job has failed, or took too long
 
     def _get_ready(self, state: TaskState) -> Iterator[TaskState]:
         is_gate = bool(self.agreed.get("gate"))
@@ -292,18 +327,21 @@ class TaskModel:
         if state.state == "BLOCKED" and self._has_parts():
             yield from (replace(state, state=name) for name in ("READY", "SUCCEEDED", "FAILED"))
         if state.state == "WAITING_APPROVAL" and self._limit("approval_seconds") is not None:
-            yield replace(state, state="FAILED")
+            yield from (replace(state, state=name) for name in self._after_expiry())
         if state.state == "QUEUED" and (self.agreed.get("on_open_circuit") == "fail" or self._has_budget()):
             tried = replace(state, epoch=state.epoch + 1)
             yield from (replace(tried, state=name) for name in ("FAILED", "BUDGET_EXCEEDED"))
             yield from self._fail(tried, {}, "FAILED")
+
+    def _after_expiry(self) -> Iterable[str]:
+        return EXPIRED.values() if not self.is_known else (EXPIRED[self.agreed.get("on_expiry")],)
 
     def _get_over(self, state: TaskState) -> Iterator[TaskState]:
         """What is not critical is passed over, and a run that has another try gives its tasks one."""
         if not self.agreed.get("critical", True):
             yield replace(state, state="SKIPPED")
         if self.run.get("max_retries"):
-            yield from self._obey(state, "retry", None)
+            yield from self._obey(state, "retry")
 
     def _run_out(self, state: TaskState) -> Iterator[TaskState]:
         """A lease or a limit is over, which takes its time."""
@@ -380,9 +418,9 @@ def _operation(record: Record, facts: Facts, task_id: str, run_id: str, holders:
             if arguments["signal"] in ("terminate", "fail"):
                 return Operation(record, "signal_worker", {"worker_id": arguments["worker_id"]})
         case "signal_run" | "approve_run" if arguments["run_id"] == run_id and record.fate != "refused":
-            return Operation(record, record.operation, {"signal": arguments.get("signal", "approve")})
+            return Operation(record, record.operation, _decision_of(record))
         case "signal_task" if arguments["task_id"] == task_id:
-            return Operation(record, "signal_task", {"signal": arguments["signal"], "answer": arguments.get("answer")})
+            return Operation(record, "signal_task", _decision_of(record))
         case "get_task" | "list_tasks":
             if row := next((task for task in tasks_seen(record) if task["task_id"] == task_id), None):
                 return Operation(record, "look", row)
@@ -391,6 +429,12 @@ def _operation(record: Record, facts: Facts, task_id: str, run_id: str, holders:
         case _:
             pass
     return None
+
+
+def _decision_of(record: Record) -> dict[str, Any]:
+    arguments = record.arguments
+    signal = arguments.get("signal", "approve")
+    return {"signal": signal, "answer": arguments.get("answer"), "actor": arguments.get("actor", NOBODY["actor"])}
 
 
 def _claim(record: Record, task_id: str) -> Operation | None:

@@ -1,0 +1,184 @@
+"""`pointsman inbox`: what waits for a person, as a list, as it comes, or one by one."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Coroutine, Iterator
+from contextlib import suppress
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+import click
+import msgspec
+
+from pointsman.cli.describe import list_results, show_json
+from pointsman.cli.hints import show_waiting, write_command
+from pointsman.cli.output import echo, fail, show_seconds
+from pointsman.cli.project import Asked, Project, in_project, person, project_options
+from pointsman.cli.steer import Decision, steer
+from pointsman.errors import NothingYet, PointsmanError
+from pointsman.store.contract import Wakeup
+from pointsman.views.find import short
+from pointsman.views.inbox import InboxItem, list_inbox
+
+LOOK_SECONDS = 5.0
+MOST_CHOICES = 5
+"""With more choices than these, the command asks for one."""
+DECIDED = ("approve", "reject", "accept", "answer", "ready")
+"""Steps that end the waiting; others, such as `skip`, are in `pointsman status`."""
+LETTERS = {"approve": "a", "accept": "a", "reject": "r", "ready": "s"}
+
+
+@click.command()
+@click.option("--watch", "-w", is_flag=True, help="Show what comes, until Ctrl-C.")
+@click.option("--list", "as_list", is_flag=True, help="Only list; by default, a terminal asks for a decision about each.")
+@click.option("--as", "actor", metavar="NAME", help="Who decides, for the history (default: the user of this system).")
+@project_options
+def command(*, watch: bool, as_list: bool, actor: str | None, asked: Asked) -> None:
+    """Show everything that waits for a person, oldest first: approvals, reviews, questions, tasks to start.
+
+    Each has what is needed to decide, and the command that does it. On a terminal, it asks for a decision about each of them.
+
+    \b
+    Examples:
+      pointsman inbox
+      pointsman inbox --list
+      pointsman inbox --watch
+    """
+    walks = sys.stdin.isatty() and sys.stdout.isatty() and not (watch or as_list or asked.as_json)
+
+    def act(project: Project) -> Coroutine[Any, Any, None]:
+        for_person = replace(project, actor=actor or person())
+        if watch:
+            return keep_showing(for_person, as_json=asked.as_json)
+        return walk(for_person) if walks else show(for_person, as_json=asked.as_json)
+
+    try:
+        in_project(asked, act)
+    except NothingYet as nothing:
+        echo("[]") if asked.as_json else echo(str(nothing), err=True)
+
+
+async def find_items(project: Project) -> tuple[list[InboxItem], datetime]:
+    now = await project.engine.now()
+    return await list_inbox(project.engine, now, project.find_dead()), now
+
+
+async def show(project: Project, *, as_json: bool) -> None:
+    items, now = await find_items(project)
+    if as_json:
+        echo(show_json([describe(project, item) for item in items]))
+    elif not items:
+        echo("Nothing waits for you.", err=True)
+    else:
+        for item in items:
+            show_item(project, item, now)
+
+
+async def keep_showing(project: Project, *, as_json: bool) -> None:
+    """Show each item once, when it begins to wait."""
+    moved = asyncio.Event()
+    stop = project.engine.listen(Wakeup.EVENTS, moved.set)
+    shown: set[tuple[str, datetime]] = set()
+    try:
+        while True:
+            moved.clear()
+            items, now = await find_items(project)
+            for item in items:
+                if (item.task_id, item.waiting.since) not in shown:
+                    echo(msgspec.json.encode(describe(project, item)).decode()) if as_json else show_item(project, item, now)
+            shown = {(item.task_id, item.waiting.since) for item in items}
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_SECONDS):
+                    await moved.wait()
+    finally:
+        stop()
+
+
+async def walk(project: Project) -> None:
+    """One after the other; what was decided is said as the commands say it."""
+    items, now = await find_items(project)
+    if not items:
+        echo("Nothing waits for you.")
+    for number, item in enumerate(items, 1):
+        echo(click.style(f"{number} of {len(items)}", dim=True))
+        show_item(project, item, now)
+        signal = ask_for_step(item)
+        if signal == "quit":
+            return
+        if signal is None:
+            continue
+        try:
+            await steer(project, signal, item.run_id, item.task_id, ask_for_words(item, signal, project.actor), as_json=False)
+        except PointsmanError as error:
+            fail(str(error))
+        echo()
+
+
+def ask_for_step(item: InboxItem) -> str | None:
+    """What to do about it: a signal, `quit`, or None to leave it for later."""
+    steps = [step.operation for step in item.steps if step.operation in DECIDED]
+    if "answer" in steps:
+        return "answer" if click.confirm("Answer it?", default=True) else None
+    letters = {LETTERS[step]: step for step in steps} | {"n": None, "q": "quit"}
+    words = ", ".join(f"[{letter}]{(word or 'next').removeprefix(letter)}" for letter, word in letters.items())
+    return letters[click.prompt(words, type=click.Choice(list(letters)), show_choices=False, default="n")]
+
+
+def ask_for_words(item: InboxItem, signal: str, actor: str) -> Decision:
+    if signal == "answer":
+        return Decision(actor, answer=prompt_for_answer(item.choices, item.default), epoch=item.attempts)
+    words = click.prompt("Why? (empty for nothing)", default="", show_default=False) or None
+    return Decision(actor, words, comment=words if signal == "reject" else None, epoch=item.attempts)
+
+
+def prompt_for_answer(choices: tuple[str, ...], default: str | None) -> str:
+    kind = click.Choice(choices) if choices else None
+    return str(click.prompt("Answer", type=kind, default=default, err=True))
+
+
+def describe(project: Project, item: InboxItem) -> dict[str, object]:
+    commands = [{"command": command, "what": effect} for command, effect in list_commands(project, item)]
+    return {**msgspec.to_builtins(item), "commands": commands}
+
+
+def show_item(project: Project, item: InboxItem, now: datetime) -> None:
+    waits = show_seconds((now - item.waiting.since).total_seconds())
+    head = click.style(f"{item.run}: {item.task}", bold=True)
+    why = "needs an answer" if item.waiting.kind == "answer" else show_waiting(item.waiting, now)  # the question follows
+    echo(f"{head}  {why}, for {waits}")
+    for line in list_facts(item):
+        echo(f"  {line}")
+    commands = list_commands(project, item)
+    width = max((len(command) for command, _ in commands), default=0)
+    for command, effect in commands:
+        echo(f"  {command.ljust(width)}  {click.style(f'# {effect}', dim=True)}")
+    echo()
+
+
+def list_facts(item: InboxItem) -> Iterator[str]:
+    """What is needed to decide."""
+    yield from filter(None, (item.description, *item.text.splitlines()))
+    if item.choices:
+        yield f"choices: {', '.join(item.choices)}"
+    if item.default is not None:
+        yield f"default: {item.default}"
+    if item.schema is not None:
+        yield f"schema: {msgspec.json.encode(item.schema).decode()}"
+    if item.waiting.kind != "review":
+        return
+    yield from list_results(item.outputs, item.tail, item.diff, item.log_path)
+
+
+def list_commands(project: Project, item: InboxItem) -> list[tuple[str, str]]:
+    """The commands that decide about it, for this person."""
+    found = []
+    for step in item.steps:
+        if step.operation == "answer" and 0 < len(item.choices) <= MOST_CHOICES:
+            words = (short(item.run_id), item.task)
+            found += [(project.hint_decision("answer", *words, each), step.effect) for each in item.choices]
+        elif step.operation in DECIDED and (command := write_command(project, step, item.run_id, {item.task_id: item.task})):
+            found.append((command, step.effect))
+    return found

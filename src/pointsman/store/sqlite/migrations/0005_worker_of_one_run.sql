@@ -1,0 +1,12 @@
+-- A worker that `pointsman run` starts claims tasks of one run only, so no other run may have it allocated.
+ALTER TABLE worker ADD COLUMN only_run_id TEXT REFERENCES run;
+
+DROP TRIGGER worker_keeps_what_it_began_with;
+CREATE TRIGGER worker_keeps_what_it_began_with
+    BEFORE UPDATE OF id, tenant, machine_id, created_at, name, lifecycle, serves, max_concurrent_tasks, lease_seconds, only_run_id ON worker
+    WHEN (new.id, new.tenant, new.machine_id, new.created_at, new.name, new.lifecycle, new.serves, new.max_concurrent_tasks,
+          new.lease_seconds, new.only_run_id)
+  IS NOT (old.id, old.tenant, old.machine_id, old.created_at, old.name, old.lifecycle, old.serves, old.max_concurrent_tasks,
+          old.lease_seconds, old.only_run_id) BEGIN
+    SELECT RAISE(ABORT, 'pointsman: a worker keeps its id, machine, tenant, the tenants that it serves and everything else that it was created with');
+END;

@@ -1,0 +1,39 @@
+"""Notices: what happened without a move, with the names of what it happened to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from pointsman.engine.engine import TenantEngine
+from pointsman.kernel.machine import Kind
+from pointsman.store.rows import Notice
+from pointsman.views.values import NoticeView
+
+
+async def list_notices(engine: TenantEngine, *, about: str | None = None, limit: int) -> list[NoticeView]:
+    """The latest ones, newest first: all, or those about an entity, and if it is a run also about its tasks."""
+    notices = await engine.list_notices(about=about, limit=limit)
+    names = await _find_names(engine, notices)
+    return [
+        NoticeView(
+            at=notice.at,
+            kind=notice.kind,
+            id=notice.entity_id,
+            name=names.get(notice.entity_id, notice.entity_id),
+            run_id=notice.run_id,
+            subject=notice.subject,
+            message=notice.message,
+        )
+        for notice in notices
+    ]
+
+
+async def _find_names(engine: TenantEngine, notices: Iterable[Notice]) -> dict[str, str]:
+    """By id; at most one query for each task of the page."""
+    ids = {kind: {notice.entity_id for notice in notices if notice.kind == kind} for kind in Kind}
+    names = {run.id: run.name for run in await engine.find_runs(sorted(ids[Kind.RUN]))} if ids[Kind.RUN] else {}
+    if ids[Kind.WORKER]:
+        names |= {worker.id: worker.name for worker in await engine.list_workers()}
+    if ids[Kind.BREAKER]:
+        names |= {breaker.id: breaker.tool for breaker in await engine.list_breakers()}
+    return names | {task_id: (await engine.get_task(task_id)).name for task_id in sorted(ids[Kind.TASK])}
