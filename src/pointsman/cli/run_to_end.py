@@ -227,7 +227,7 @@ class Following:
         if self.obstacle is None:
             self.view.say(run.obstacle)
         self.obstacle = run.obstacle
-        if all(task.phase == Phase.DONE or (task.waiting and task.waiting.kind == "dependency") for task in run.tasks):
+        if run.is_stuck:
             self.worker.drain()
 
     async def tell_of_leftovers(self) -> None:

@@ -17,8 +17,7 @@ from pointsman.engine.engine import Engine
 from pointsman.kernel.machine import Kind, Outcome, Phase
 from pointsman.store.rows import Run, Transition
 from pointsman.views.find import find_run, short
-from pointsman.views.runs import make_run_summary
-from pointsman.views.values import first_line
+from pointsman.views.values import RunView, first_line
 
 LONGEST_NAME = 24
 
@@ -29,6 +28,8 @@ LONGEST_NAME = 24
 @project_options
 def command(run: str | None, *, from_start: bool, asked: Asked) -> int:
     """Show the transitions of RUN, or of the latest run, until it has ended, and why its tasks wait.
+
+    A run that cannot succeed and of which no task can move any more is not waited for.
 
     Exit code 0: the run succeeded, 1: it did not. With --json every transition is an object on a line of its own.
 
@@ -47,40 +48,66 @@ async def watch(project: Project, name: str | None, *, from_start: bool, as_json
     position = None if from_start else await engine.last_position()
     run = await find_run(engine, name)
     if run.phase != Phase.DONE:
-        run = await follow_with_reasons(project, run, position, as_json=as_json)
+        await follow_with_reasons(project, run, position, as_json=as_json)
     elif from_start:
-        run = await follow(project, run, position, as_json=as_json)
-    show_end(project, run)
-    return 0 if run.outcome == Outcome.SUCCESS else 1
+        await follow(project, run, position, as_json=as_json)
+    ended = await project.view_run(run.id)
+    show_end(project, ended)
+    return 0 if ended.outcome == Outcome.SUCCESS else 1
 
 
-async def follow_with_reasons(project: Project, run: Run, position: str | None, *, as_json: bool) -> Run:
+async def follow_with_reasons(project: Project, run: Run, position: str | None, *, as_json: bool) -> None:
     printer = WaitingPrinter(project, tell, run.id)
     await printer.look()
     telling = asyncio.create_task(printer.keep_telling())
     try:
-        return await follow(project, run, position, as_json=as_json)
+        await follow(project, run, position, as_json=as_json)
     finally:
         telling.cancel()
         await asyncio.wait({telling})
 
 
-async def follow(project: Project, run: Run, position: str | None, *, as_json: bool) -> Run:
-    """Show the transitions behind a position until the run has ended, and was not retried since."""
+async def follow(project: Project, run: Run, position: str | None, *, as_json: bool) -> None:
+    """Show the transitions behind a position until the run has ended, and was not retried since, or is stuck."""
     engine = project.engine
-    names = Names(engine, run)
-    async with aclosing(engine.watch(after=position, run_id=run.id)) as moves:
-        async for move in moves:
+    names, lookout = Names(engine, run), Lookout(project, run.id)
+    if not await lookout.is_stuck():
+        async with aclosing(engine.watch(after=position, run_id=run.id)) as moves:
+            async for move in moves:
+                position = move.position
+                await show_move(engine, move, names, as_json=as_json)
+                await keep_up(project.world.sleep)
+                if await lookout.is_over(move):
+                    break
+    while page := await engine.list_transitions(after=position, run_id=run.id):
+        for move in page:
+            position = move.position
             await show_move(engine, move, names, as_json=as_json)
             await keep_up(project.world.sleep)
-            if move.entity_id == run.id and (await engine.get_machine(move)).state(move.to_state).phase is Phase.DONE:
-                run = await engine.get_run(run.id)
-                if run.phase == Phase.DONE:
-                    break
-    for last in await engine.list_transitions(after=move.position, run_id=run.id):
-        await show_move(engine, last, names, as_json=as_json)
-        await keep_up(project.world.sleep)
-    return run
+
+
+class Lookout:
+    """Says after each move whether there is nothing more to wait for."""
+
+    def __init__(self, project: Project, run_id: str) -> None:
+        self._project = project
+        self._run_id = run_id
+        self._has_obstacle = False
+
+    async def is_over(self, move: Transition) -> bool:
+        """The whole run is looked at only after a loss: that is too slow for every move of a large one."""
+        engine = self._project.engine
+        entered = (await engine.get_machine(move)).state(move.to_state)
+        if entered.phase is not Phase.DONE:
+            return False
+        if move.entity_id == self._run_id:
+            return (await engine.get_run(self._run_id)).phase == Phase.DONE
+        return (self._has_obstacle or entered.outcome is not Outcome.SUCCESS) and await self.is_stuck()
+
+    async def is_stuck(self) -> bool:
+        run = await self._project.view_run(self._run_id)
+        self._has_obstacle = bool(run.obstacle)
+        return run.is_stuck
 
 
 class Names:
@@ -117,12 +144,12 @@ async def show_move(engine: Engine, move: Transition, names: Names, *, as_json: 
     echo(f"{line}  {click.style(why, dim=True)}" if why else line)
 
 
-def show_end(project: Project, run: Run) -> None:
-    summary = make_run_summary(run)
-    seconds = summary.elapsed_seconds(project.world.clock.now())
+def show_end(project: Project, run: RunView) -> None:
+    seconds = run.elapsed_seconds(run.as_of)
     after = f", {show_seconds(seconds)} elapsed" if seconds is not None else ""
-    error = first_line(summary.error) if run.outcome == Outcome.FAILURE else ""
+    error = first_line(run.error) if run.outcome == Outcome.FAILURE else ""
+    why = error or (run.obstacle if run.is_stuck else "")
     state = show_state(run.state, run.phase, run.outcome)
-    echo(f"{run.name} is {state}{after}." + (f" {error}" if error else ""), err=True)
-    if run.outcome == Outcome.FAILURE:
+    echo(f"{run.name} is {state}{after}." + (f" {why}" if why else ""), err=True)
+    if run.outcome == Outcome.FAILURE or run.is_stuck:
         echo(f"More: {project.hint('status', short(run.id))}", err=True)

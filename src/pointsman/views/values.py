@@ -111,6 +111,11 @@ class TaskView(EntityView, frozen=True, kw_only=True):
     cost_usd: Decimal
     waiting: Waiting | None
 
+    @property
+    def is_at_rest(self) -> bool:
+        """It has ended, or waits for other tasks only."""
+        return self.phase == "done" or (self.waiting is not None and self.waiting.kind == "dependency")
+
 
 class RunSummary(EntityView, frozen=True, kw_only=True):
     """A run without its tasks."""
@@ -175,6 +180,11 @@ class RunView(CurrentRun, frozen=True, kw_only=True):
     """Why the run cannot succeed any more, and what to do instead."""
     next_steps: tuple[NextStep, ...]
     as_of: datetime
+
+    @property
+    def is_stuck(self) -> bool:
+        """It has not ended, cannot succeed, and no task of it can move any more: only a person can end it."""
+        return bool(self.obstacle) and self.phase != "done" and all(task.is_at_rest for task in self.tasks)
 
     @property
     def failed_tasks(self) -> list[TaskView]:

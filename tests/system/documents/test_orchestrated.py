@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 from pathlib import Path
 
@@ -131,8 +132,15 @@ def a_failure_that_is_not_critical_leaves_the_end_to_a_person(project: Project) 
     run = project.start("run", "flow.yaml")
     project.wait_for("executing", lint="failed", build="running")
     until(lambda: "release cannot succeed without lint, and failed is final" in run.said.text)
+    watch = project.start("watch", "--all")
+    until(lambda: "lint" in watch.said.text, lambda: project.said)
     project.write("go")
     said = run.wait(1)
+    watched = watch.wait(1).text
+    assert "build    running → validating" in watched
+    stuck = r"release is executing, \S+ elapsed. release cannot succeed without lint, and failed is final. Run the flow again."
+    assert re.search(stuck, watched)
+    assert re.search(stuck, project.call("watch", code=1).err)  # nor does it wait if nothing moves from the start
     assert (project.folder / "tries").read_text() == "try\ntry\n"
     project.expect("executing", lint="failed", build="completed", report="pending")
     found = project.call("doctor", code=1)
