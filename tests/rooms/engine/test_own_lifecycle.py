@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
+from contextlib import closing
 from pathlib import Path
 
 import apsw
+import msgspec
 import psycopg
 import pytest
+from tests.databases import DATABASES, open_store, sqlite_url
 from tests.rooms.engine.harness import (
     ManualClock,
     claim_one,
@@ -23,12 +27,16 @@ from tests.rooms.engine.test_supervised import STEADY, assert_promises_kept, las
 from tests.system.faults.prompt import prompt
 
 from pointsman import lifecycles
+from pointsman.cli import main
 from pointsman.engine.engine import Engine
+from pointsman.engine.machines import take_fingerprint
 from pointsman.engine.operations.attempts import AttemptReport
 from pointsman.engine.submit import NewTask
 from pointsman.errors import LeaseLost, LifecycleError, LifecycleInvalid, RequestInvalid, TransitionRefused, UnknownName
-from pointsman.kernel.machine import Kind
+from pointsman.kernel.machine import Kind, Lifecycle, Machine
+from pointsman.store.law import RuleRow, rule_rows
 from pointsman.store.rows import Run, Worker
+from pointsman.store.scripts import Migration, read_migrations
 
 PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "write-a-lifecycle.md"
 QA = "      QA:        {phase: held}\n"
@@ -435,3 +443,45 @@ async def test_what_the_engine_cannot_do_is_refused_when_it_is_opened(
     with pytest.raises(LifecycleError, match=words):
         async with open_engine(database_url, clock, lifecycles=[file]):
             pass
+
+
+def write_as_the_version_before(url: str, lifecycle: Lifecycle) -> None:
+    """A database of schema 2 with this lifecycle: for that version, no move of a run waited for its tasks."""
+
+    def read_first_migrations(package: str) -> list[Migration]:
+        return read_migrations(package)[:2]
+
+    def write_old_rules(machine_id: int, machine: Machine) -> list[RuleRow]:
+        is_run = machine.kind is Kind.RUN
+        rows = rule_rows(machine_id, machine)
+        return [msgspec.structs.replace(row, needs_dependencies=row.needs_dependencies and not is_run) for row in rows]
+
+    package = f"pointsman.store.{'sqlite' if url.startswith('sqlite') else 'postgres'}.store"
+    with pytest.MonkeyPatch.context() as patch, prompt(url) as session:
+        patch.setattr(f"{package}.read_migrations", read_first_migrations)
+        patch.setattr("pointsman.store.contract.rule_rows", write_old_rules)
+        with closing(open_store(url)) as store:
+            transaction = store.begin()
+            for machine in lifecycle.machines:
+                transaction.insert_machine(machine, fingerprint=take_fingerprint(machine), definition=lifecycle.text)
+            transaction.commit()
+        assert session.ask("SELECT max(number) FROM migration") == [(2,)]
+
+
+@pytest.mark.parametrize("database", DATABASES)
+async def test_runs_of_a_lifecycle_that_the_version_before_has_stored_wait_for_their_tasks(
+    database: str, clock: ManualClock, tmp_path: Path, request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url: str = sqlite_url(tmp_path) if database == "sqlite" else request.getfixturevalue("empty_postgres_url")
+    file = adapt(tmp_path, "orchestrated")
+    write_as_the_version_before(url, lifecycles.load_lifecycle(file))
+    async with open_engine(url, clock):
+        pass  # the first process that opens it need not have the file
+    async with open_engine(url, clock, lifecycles=[file]) as engine:
+        run = await submit(engine, NewTask(name="build"), lifecycle="my-orchestrated")
+        await claim_one(engine, await register(engine))
+        with prompt(url) as session, pytest.raises((apsw.ConstraintError, psycopg.DatabaseError), match="all of its tasks have"):
+            session.ask("UPDATE run SET state = 'validating' WHERE id = :run", run=run.id)
+    assert await asyncio.to_thread(main, ["doctor", "--audit", "--store", url]) == 0, capsys.readouterr()
+    with prompt(url) as session, pytest.raises((apsw.ConstraintError, psycopg.DatabaseError), match="rule cannot be changed"):
+        session.ask("UPDATE rule SET needs_dependencies = NOT needs_dependencies")

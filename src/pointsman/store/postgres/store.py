@@ -15,7 +15,7 @@ from msgspec import Struct
 from psycopg.pq import TransactionStatus
 
 from pointsman.errors import Conflict, OutcomeUnknown, StoreError, StoreUnavailable, StoreUnusable
-from pointsman.kernel.machine import Kind, Machine
+from pointsman.kernel.machine import Machine
 from pointsman.store.clock import DatabaseTime
 from pointsman.store.columns import Row, to_json
 from pointsman.store.contract import Reader, Transaction, Wakeup
@@ -305,13 +305,13 @@ class PostgresTransaction(Transaction, PostgresReader):
             raise Conflict(f"Another process has changed {len(ids) - changed} of {len(ids)} rows like {row.id}.")
 
     @contextmanager
-    def _lawless(self, kind: Kind) -> Iterator[None]:
+    def _lawless(self, table: str) -> Iterator[None]:
         """A transaction that fails leaves the triggers as they were."""
         with explained(self._url):
-            self._connection.execute(f"ALTER TABLE {kind} DISABLE TRIGGER USER".encode())
+            self._connection.execute(f"ALTER TABLE {table} DISABLE TRIGGER USER".encode())
         yield
         with explained(self._url):
-            self._connection.execute(f"ALTER TABLE {kind} ENABLE TRIGGER USER".encode())
+            self._connection.execute(f"ALTER TABLE {table} ENABLE TRIGGER USER".encode())
 
     def insert_machine(self, machine: Machine, *, fingerprint: str, definition: str) -> MachineRow:
         """Servers that start together load the same machines: the second gets the row that the first has stored."""

@@ -7,6 +7,16 @@ SELECT {machine} FROM machine ORDER BY id
 -- name: next_machine_id
 SELECT coalesce(max(id), 0) + 1 FROM machine
 
+-- name: list_unguarded_machines
+SELECT {machine} FROM machine
+ WHERE kind = 'run' AND NOT EXISTS (SELECT 1 FROM rule WHERE machine_id = machine.id AND needs_dependencies)
+ ORDER BY id
+
+-- name: guard_rule
+UPDATE rule SET needs_dependencies = NOT needs_dependencies
+ WHERE machine_id = :machine_id AND from_state = :from_state AND to_state = :to_state AND trigger = :trigger
+   AND NOT needs_dependencies
+
 -- name: insert_machine
 INSERT INTO {new machine}
 

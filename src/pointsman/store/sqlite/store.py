@@ -15,7 +15,6 @@ import apsw
 from msgspec import Struct
 
 from pointsman.errors import Conflict, LawBroken, StoreBusy, StoreError, StoreFull, StoreGone, StoreUnusable
-from pointsman.kernel.machine import Kind
 from pointsman.store.clock import DatabaseTime
 from pointsman.store.columns import Row, to_json
 from pointsman.store.contract import Reader, Transaction, Wakeup
@@ -292,7 +291,7 @@ class SqliteTransaction(Transaction, SqliteReader):
             raise Conflict(f"Another process has moved {row.id} or a row like it.")
 
     @contextmanager
-    def _lawless(self, kind: Kind) -> Iterator[None]:  # noqa: ARG002 - SQLite switches the triggers of a connection, not of a table
+    def _lawless(self, table: str) -> Iterator[None]:  # noqa: ARG002 - SQLite switches the triggers of a connection, not of a table
         self._connection.config(apsw.SQLITE_DBCONFIG_ENABLE_TRIGGER, 0)
         try:
             yield
