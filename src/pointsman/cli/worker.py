@@ -8,10 +8,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import click
+import msgspec
 
 from pointsman.cli.output import STDIN, count, silence, tell
 from pointsman.cli.project import Asked, Project, open_project, project_options, worker_options
 from pointsman.cli.streams import background_output
+from pointsman.errors import Problem, RequestInvalid
 from pointsman.kernel.machine import Lifecycle
 from pointsman.lifecycles import DEFAULT, load_lifecycle
 
@@ -28,6 +30,13 @@ LOST = 1
 @click.option(
     "--lifecycle", metavar="NAME", default=DEFAULT, help=f"The lifecycle that the worker itself follows (default: {DEFAULT})."
 )
+@click.option(
+    "--metadata",
+    "given",
+    metavar="KEY=VALUE",
+    multiple=True,
+    help="What `pointsman workers` shows of this worker; repeat for more. A value that is JSON stays JSON.",
+)
 @click.option("--in-pool", is_flag=True, hidden=True)
 @worker_options
 @project_options
@@ -37,6 +46,7 @@ def command(
     workers: int | None,
     name: str | None,
     lifecycle: str,
+    given: tuple[str, ...],
     *,
     in_pool: bool,
     flags: dict[str, Any],
@@ -59,11 +69,12 @@ def command(
       pointsman worker --store postgresql://user@db/pointsman --slots 8
       pointsman worker --store postgresql://user@db/pointsman --capability gpu --capability docker
       pointsman worker --count 4 --slots 2 --max-memory 4GB
+      pointsman worker --metadata rack=7 --metadata owner=ada
     """
     with background_output(reserves_stdout=asked.as_json or in_pool):
-        followed = load_lifecycle(lifecycle)
+        followed, metadata = load_lifecycle(lifecycle), read_metadata(given)
         if workers is None:
-            return asyncio.run(_work(asked, flags, name, followed, in_pool=in_pool))
+            return asyncio.run(_work(asked, flags, name, followed, metadata, in_pool=in_pool))
         return asyncio.run(_supervise(context, asked, flags, name, workers))
 
 
@@ -75,12 +86,29 @@ async def _supervise(context: click.Context, asked: Asked, flags: dict[str, Any]
         return await supervise(project, name or worker_name(), workers, repeat_options(context), as_json=asked.as_json)
 
 
-async def _work(asked: Asked, flags: dict[str, Any], name: str | None, lifecycle: Lifecycle, *, in_pool: bool) -> int:
+def read_metadata(given: tuple[str, ...]) -> dict[str, Any]:
+    metadata: dict[str, Any] = {}
+    for each in given:
+        key, separator, value = each.partition("=")
+        if not separator or not key:
+            raise RequestInvalid([Problem("--metadata", f"'{each}' is not KEY=VALUE. Write for example: --metadata rack=7")])
+        try:
+            metadata[key] = msgspec.json.decode(value)
+        except msgspec.DecodeError:
+            metadata[key] = value
+    return metadata
+
+
+async def _work(
+    asked: Asked, flags: dict[str, Any], name: str | None, lifecycle: Lifecycle, metadata: dict[str, Any], *, in_pool: bool
+) -> int:
     async with open_project(asked, creates=True, keeps=True, lifecycles=[lifecycle], **flags) as project:
-        return await _attend(project, name, lifecycle.name, as_json=asked.as_json, in_pool=in_pool)
+        return await _attend(project, name, lifecycle.name, metadata, as_json=asked.as_json, in_pool=in_pool)
 
 
-async def _attend(project: Project, name: str | None, lifecycle: str, *, as_json: bool, in_pool: bool) -> int:
+async def _attend(
+    project: Project, name: str | None, lifecycle: str, metadata: dict[str, Any], *, as_json: bool, in_pool: bool
+) -> int:
     from pointsman.cli.attempt_printer import AttemptPrinter
     from pointsman.cli.hints import WaitingPrinter
     from pointsman.cli.run import declare_tools
@@ -96,6 +124,7 @@ async def _attend(project: Project, name: str | None, lifecycle: str, *, as_json
         project.world,
         name=name,
         lifecycle=lifecycle,
+        metadata=metadata,
         owns_process=True,
         notify=tell,
         note=AttemptPrinter(project.world.clock, name, as_json=as_json or in_pool).note,

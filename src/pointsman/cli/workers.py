@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import click
+import msgspec
 
 from pointsman.cli.describe import show_json
 from pointsman.cli.group import Collection
@@ -137,13 +138,19 @@ async def show_workers(project: Project, *, show_all: bool, as_json: bool) -> No
             f"{show_seconds((now - worker.heartbeat_at).total_seconds())} ago"
             + ("" if worker.alive or worker.phase == Phase.DONE else ", lost"),
             ", ".join(worker.capabilities),
+            ", ".join(f"{key}={show_value(value)}" for key, value in worker.metadata.items()),
             worker.protection or "",
             short(worker.id),
             ", ".join(f"{task.name} ({short(task.run_id)})" for task in worker.holds),
         )
         for worker in workers
     ]
-    show_table(("worker", "state", "slots", "heartbeat", "capabilities", "protection", "id", "holds"), rows, fits=True)
+    show_table(("worker", "state", "slots", "heartbeat", "capabilities", "metadata", "protection", "id", "holds"), rows, fits=True)
+
+
+def show_value(value: object) -> str:
+    """Text as it was given, everything else as JSON."""
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
 async def signal(project: Project, name: str, signal: str, decision: Decision, *, suspend: bool = False, as_json: bool) -> None:

@@ -133,6 +133,13 @@ def json(path: str, value: object) -> Iterator[Problem]:
         yield Problem(path, problem)
 
 
+def json_object(path: str, value: object) -> Iterator[Problem]:
+    if isinstance(value, dict):
+        yield from json(path, value)
+    else:
+        yield Problem(path, f"Must be an object, not {brief(value)}.")
+
+
 def write_json(value: object) -> tuple[str, str | None]:
     """A value as JSON, or what is wrong with it."""
     if problem := _find_odd(value):

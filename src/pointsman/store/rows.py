@@ -237,7 +237,7 @@ class TaskKey(Struct, frozen=True, kw_only=True):
 
 
 class Worker(Entity, kw_only=True):
-    FIXED = ("name", "lifecycle", "serves", "max_concurrent_tasks", "lease_seconds", "only_run_id")
+    FIXED = ("name", "lifecycle", "serves", "max_concurrent_tasks", "lease_seconds", "only_run_id", "worker_metadata")
     name: str
     lifecycle: str
     serves: str = "[]"
@@ -255,6 +255,8 @@ class Worker(Entity, kw_only=True):
     """The run to which the worker is allocated."""
     only_run_id: str | None = None
     """The only run that it works for; it is allocated to no other one."""
+    worker_metadata: str = "{}"
+    """A JSON object: what the worker says of itself. `metadata` belongs to its last move."""
     drain_wanted: bool = False
     pause_wanted: bool = False
     terminate_wanted: bool = False
@@ -271,7 +273,7 @@ class Worker(Entity, kw_only=True):
         if self.tenant == tenant:
             return self
         hidden = dict.fromkeys(("reason", "actor", "metadata", "error", "run_id", "only_run_id", "last_tenant"))
-        return replace(self, serves=msgspec.json.encode([tenant]).decode(), **hidden)
+        return replace(self, serves=msgspec.json.encode([tenant]).decode(), worker_metadata="{}", **hidden)
 
 
 class Breaker(Entity, kw_only=True):

@@ -238,6 +238,8 @@ class WorkerView(EntityView, frozen=True, kw_only=True):
     """What a person wants of it, where its state does not say so."""
     slots: int
     capabilities: tuple[str, ...]
+    metadata: Mapping[str, Any]
+    """What it said of itself when it was started."""
     run_id: str | None
     holds: tuple[HeldTask, ...]
     heartbeat_at: datetime

@@ -6,6 +6,8 @@ from collections.abc import Collection, Mapping
 from datetime import datetime
 from typing import Literal
 
+import msgspec
+
 from pointsman.engine.engine import TenantEngine
 from pointsman.engine.workers import AVAILABLE, capabilities, is_suspended
 from pointsman.kernel.machine import Phase
@@ -34,6 +36,7 @@ def _make_worker_view(worker: Worker, holds: list[Task], fleet: Fleet, protectio
         wish=_find_wish(worker),
         slots=worker.max_concurrent_tasks,
         capabilities=tuple(sorted(capabilities(worker))),
+        metadata=msgspec.json.decode(worker.worker_metadata),
         run_id=worker.run_id,
         holds=tuple(HeldTask(task.run_id, task.id, task.name) for task in holds),
         heartbeat_at=worker.heartbeat_at,

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from pointsman.engine.claims import Claim
 from pointsman.engine.engine import Engine
@@ -41,6 +41,8 @@ POLLS_PER_LEASE = 3
 RETRY_SECONDS = 1.0
 """The delay before the next claim when the database is unavailable or the worker may not claim."""
 
+NO_METADATA: Mapping[str, Any] = {}
+
 
 class Worker:
     """Runs the tasks of a database, or of one run."""
@@ -54,6 +56,7 @@ class Worker:
         name: str,
         run_id: str | None = None,
         lifecycle: str = DEFAULT,
+        metadata: Mapping[str, Any] = NO_METADATA,
         owns_process: bool = False,
         notify: Callable[[str], None] = lambda _: None,
         note: Note = lambda *_: None,
@@ -68,6 +71,7 @@ class Worker:
         self._name = name
         self._run_id = run_id
         self._lifecycle = lifecycle
+        self._metadata = metadata
         self._owns_process = owns_process
         self._notify = notify
         self._note = note
@@ -100,6 +104,7 @@ class Worker:
             lease_seconds=lease_seconds,
             lifecycle=self._lifecycle,
             only_run_id=self._run_id,
+            metadata=dict(self._metadata),
         )
         containment = contain(row.id) if self._owns_process else NOTHING
         record = records.Record(directory, row.id, containment, self._run_id)

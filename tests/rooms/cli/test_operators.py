@@ -79,6 +79,18 @@ def last_move(scene: Scene, entity: str) -> dict[str, object]:
     return move
 
 
+def test_workers_show_the_metadata_that_they_were_started_with(project: Scene) -> None:
+    with working(project, "worker --name box --metadata rack=7 --metadata owner=ada"):
+        said = wait_for(project, lambda said: bool(said.json), "workers --json")
+        assert said.json[0]["metadata"] == {"rack": 7, "owner": "ada"}
+        assert "rack=7, owner=ada" in project.call("workers").out
+        project.call("workers drain box")
+    refused = project.call("worker --metadata rack")
+    assert refused.code == 2
+    assert "'rack' is not KEY=VALUE. Write for example: --metadata rack=7" in refused.err
+
+
+
 def follow(hint: str) -> None:
     """A hint as it was printed: what is typed after it may be read."""
     assert main(shlex.split(hint)[1:]) == 0, hint
@@ -92,7 +104,7 @@ def test_workers_are_listed_with_what_they_hold(project: Scene) -> None:
     assert project.call("workers").err.startswith("No worker is running. Start one: pointsman worker")
     project.claim()
     head, row = project.call("workers").out.splitlines()
-    assert head.split() == ["worker", "state", "slots", "heartbeat", "capabilities", "protection", "id", "holds"]
+    assert head.split() == ["worker", "state", "slots", "heartbeat", "capabilities", "metadata", "protection", "id", "holds"]
     assert re.fullmatch(rf"box +BUSY +1/1 +\d\S+ ago +\w{{8}}  fetch \({run.id[-8:]}\)", row)
     (told,) = project.call("workers --json").json
     assert (told["name"], told["alive"], told["slots"], told["phase"], told["wish"]) == ("box", True, 1, "active", None)

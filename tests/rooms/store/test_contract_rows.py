@@ -186,6 +186,7 @@ def test_a_worker_comes_back_as_it_was_stored(db: StoreFixture) -> None:
         missing=True,
         run_id=run.id,
         only_run_id=run.id,
+        worker_metadata=JSON,
         drain_wanted=True,
         pause_wanted=True,
         terminate_wanted=True,

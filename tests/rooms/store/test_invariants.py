@@ -144,6 +144,7 @@ UNTHINKABLE: dict[str, tuple[str, str, dict[str, Any], dict[str, Any]]] = {
         {"completed_at": BEFORE},
     ),
     "a worker whose capabilities are not JSON": ("standard.worker", "IDLE", {}, {"capabilities": "juggling"}),
+    "a worker whose own metadata is no JSON object": ("standard.worker", "IDLE", {}, {"worker_metadata": "[]"}),
     "a worker without slots": ("standard.worker", "IDLE", {}, {"max_concurrent_tasks": 0}),
     "a worker without a lease": ("standard.worker", "IDLE", {}, {"lease_seconds": 0}),
     "a worker that has ended and is allocated to a run": ("standard.worker", "SHUTDOWN", {}, {"run_id": "any"}),
@@ -600,6 +601,25 @@ def test_a_worker_holds_no_more_tasks_than_it_may(db: StoreFixture) -> None:
         db.move(task, "failed")
     with db.transaction() as begun:
         assert begun.count_held([worker.id]) == {}
+
+
+@pytest.mark.parametrize("change", [{"max_concurrent_tasks": 1}, {"state": "shutdown", "phase": "done", "outcome": "success"}])
+def test_a_worker_that_holds_too_much_gets_nothing_more_and_can_end_what_it_has(
+    db: StoreFixture, prompt: Outsider, change: dict[str, Any]
+) -> None:
+    """The room of a worker counts when an attempt begins. A database of an older version may have such a worker."""
+    worker = db.bring(db.put(db.worker("orchestrated.worker", max_concurrent_tasks=3)), "busy")
+    held = [db.bring(db.put_task(machine="orchestrated.task"), "running", worker_id=worker.id) for _ in range(2)]
+    queued = db.bring(db.put_task(machine="orchestrated.task"), "queued")
+    with db.prompt.lawless("worker"):
+        type_columns(db.prompt, worker, **change, **({"completed_at": AT + 9 * SECOND} if "phase" in change else {}))
+    type_columns(prompt, held[0], cancel_requested_at=AT + SECOND)
+    assert find(db.store, held[0]).cancel_requested_at == AT + SECOND
+    db.bring(held[1], "validating")
+    with pytest.raises(LawBroken, match="more than it may hold"):
+        db.bring(queued, "running", worker_id=worker.id)
+    for task in held:
+        db.move(find(db.store, task), "failed")
 
 
 def test_only_a_living_worker_has_heartbeats(db: StoreFixture, prompt: Outsider) -> None:

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from pointsman.engine import claims, tasks, workers
 from pointsman.engine.claims import Claim
-from pointsman.engine.fields import HIDDEN, Attempts, Count, Name, RunId, Seconds, Tenants, Text, Words, WorkerId
+from pointsman.engine.fields import HIDDEN, Attempts, Count, JsonObject, Name, RunId, Seconds, Tenants, Text, Words, WorkerId
 from pointsman.engine.operation import Needs, Operation, Recorded, Stage
 from pointsman.engine.people import check_person, list_signals
 from pointsman.engine.policy import name_workspace
@@ -33,6 +33,7 @@ class RegisterWorker(Operation[Worker], frozen=True):
     lease_seconds: Annotated[Seconds, "It is lost when it has been silent for so long."] = 30.0
     lifecycle: Annotated[Name, "The lifecycle that it follows; it may serve tasks of any."] = DEFAULT
     only_run_id: Annotated[RunId | None, "The only run that it works for."] = None
+    metadata: Annotated[JsonObject | None, "What it says of itself, for people and programs; any JSON object."] = None
     serves: Annotated[Tenants, HIDDEN, 'Other tenants that it serves, or "all"; set by operators only.'] = ()
 
     @property
@@ -60,6 +61,7 @@ class RegisterWorker(Operation[Worker], frozen=True):
             lease_seconds=float(self.lease_seconds),
             heartbeat_at=work.now,
             only_run_id=self.only_run_id,
+            worker_metadata=msgspec.json.encode(self.metadata or {}).decode(),
         )
         if self.only_run_id is not None:
             _check_run(work, worker, self.only_run_id)
