@@ -43,9 +43,20 @@ class Asked:
 
     @property
     def options(self) -> str:
-        """The options that another command needs to find the same project; passwords are left out."""
-        store = f" --store {shlex.quote(hide_password(self.store))}" if self.store else ""
+        """The options that another command needs to find the same project, as far as they can be shown."""
+        shown = self.store and not self.hides_password and not self._is_default_store
+        store = f" --store {shlex.quote(self.store)}" if self.store and shown else ""
         return store + (f" -C {shlex.quote(str(self.directory))}" if self.directory != Path() else "")
+
+    @property
+    def hides_password(self) -> bool:
+        """Other commands need a database that no hint can name, since a hint never has a password."""
+        return bool(self.store) and hide_password(str(self.store)) != self.store and not self._is_default_store
+
+    @property
+    def _is_default_store(self) -> bool:
+        """Commands without --store use this database, too."""
+        return self.settings().store == load_settings(self.directory, {}, os.environ).store
 
     def settings(self, **flags: object) -> Settings:
         return load_settings(self.directory, {"store": self.store, **flags}, os.environ)
@@ -185,6 +196,7 @@ async def open_project(
         _create(file, settings.directory / FOLDER)
     _protect(settings.directory / FOLDER, creates=keeps)
     _tell_of_project(settings.directory, asked.directory)
+    _tell_of_password(asked)
     world = World()
     journal = settings.directory / JOURNAL if (settings.directory / FOLDER).exists() else None
     async with app.open(settings.store, lifecycles=lifecycles, keeps=keeps, journal=journal, world=world) as engine:
@@ -195,6 +207,12 @@ def _tell_of_project(directory: Path, asked: Path) -> None:
     """Name the folder of the project where that is another one than the person is in, or has asked for: tasks run there."""
     if directory.resolve() != asked.resolve():
         echo(click.style(f"Project: {directory} (its settings or .pointsman are there)", dim=True), err=True)
+
+
+def _tell_of_password(asked: Asked) -> None:
+    if asked.hides_password:
+        advice = "To use the commands that are shown, set POINTSMAN_STORE to the URL of --store: its password is not shown."
+        echo(click.style(advice, dim=True), err=True)
 
 
 def _create(file: Path, folder: Path) -> None:

@@ -5,16 +5,16 @@ from __future__ import annotations
 import os
 import pty
 import re
+import shlex
+import shutil
 import subprocess
 import sys
 from datetime import datetime, timedelta
-from pathlib import Path
 
 import pytest
 from tests.rooms.cli.scene import EXIT_CODE_2, Scene
 
 from pointsman.cli.output import show_time
-from pointsman.cli.project import Asked
 from pointsman.engine.engine import Engine
 from pointsman.engine.operations.attempts import AttemptReport
 from pointsman.engine.submit import NewTask
@@ -352,7 +352,29 @@ def test_a_hint_means_the_same_project(scene: Scene, command: str) -> None:
     assert all(hint.endswith(scene.options) for hint in hints), hints
 
 
-def test_a_hint_does_not_repeat_a_password() -> None:
-    asked = Asked("postgresql://ada:hunter2@db/work?sslmode=require", Path("elsewhere"), as_json=False)
-    assert asked.options == " --store 'postgresql://ada:***@db/work?sslmode=require' -C elsewhere"
-    assert "hunter2" not in Asked("postgresql://ada:hunter2@db:port/work", Path(), as_json=False).options
+def test_a_hint_works_without_the_password(scene_on_postgres: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = scene_on_postgres
+    scene.failed_run()
+    url = scene.url.replace("postgresql://postgres@", "postgresql://postgres:hunter2@")
+    given = ("--store", url, "-C", str(scene.folder))
+    said = scene.call_anywhere("status", "latest", *given)
+    assert "hunter2" not in said.out + said.err
+    assert "***" not in said.out + said.err
+    assert "set POINTSMAN_STORE to the URL of --store: its password is not shown." in said.err
+    (hint,) = re.findall(r"pointsman (retry .*?)  #", said.out)
+    assert "--store" not in hint
+    monkeypatch.setenv("POINTSMAN_STORE", url)
+    said = scene.call_anywhere("status", "latest", *given)
+    assert (said.err, hint in said.out) == ("", True)
+    assert scene.call_anywhere(*shlex.split(hint)).code == 0
+
+
+def test_a_hint_leaves_out_a_store_that_the_settings_name(scene: Scene) -> None:
+    scene.failed_run()
+    said = scene.call_anywhere("status", "latest", "--store", scene.url, "-C", str(scene.folder))
+    assert "--store" not in said.out
+    other = scene.folder / "other.db"
+    shutil.copyfile(scene.url.removeprefix("sqlite:///"), other)
+    said = scene.call_anywhere("status", "latest", "--store", f"sqlite:///{other}", "-C", str(scene.folder))
+    assert f"--store sqlite:///{other} -C {scene.folder}  #" in said.out
+    assert said.err == ""
