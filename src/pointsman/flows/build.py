@@ -13,6 +13,7 @@ from pointsman.engine.submit import NewRun, NewTask
 from pointsman.flows.approval import ApprovalTask
 from pointsman.flows.check import check_flow
 from pointsman.flows.inputs import check_inputs
+from pointsman.flows import model
 from pointsman.flows.model import FINAL_TASK, Flow, FlowTask
 from pointsman.flows.templates import render_text
 from pointsman.kernel.machine import Lifecycle
@@ -70,6 +71,7 @@ def build_run(
         payload=payload,
         final_task=_build_final_task(flow),
         max_retries=flow.retries,
+        backoff=_make_backoff(flow.backoff),
         timeout_seconds=flow.timeout,
         budget_usd=flow.budget_usd,
     )
@@ -169,10 +171,14 @@ def _describe_task(
         max_retries=task.retries if "retries" in task.model_fields_set else None,
         max_attempts=task.max_attempts,
         reclaim_after_seconds=task.reclaim_after,
-        backoff=Backoff(task.backoff.base, task.backoff.factor, task.backoff.max, task.backoff.jitter),
+        backoff=_make_backoff(task.backoff),
         on_open_circuit=task.on_open_circuit,
         retry_on_failure=tool.retry_on_failure if tool is not None else True,
         expected_exit_codes=task.expected_exit_codes if own_codes or tool is None else tool.expected_exit_codes,
         timeout_seconds=task.timeout + EXTRA_SECONDS if task.timeout is not None else None,
         budget_usd=task.budget_usd,
     )
+
+
+def _make_backoff(given: model.Backoff) -> Backoff:
+    return Backoff(given.base, given.factor, given.max, given.jitter)

@@ -61,6 +61,9 @@ def _find_misfits_of_run(flow: Flow, lifecycle: Lifecycle) -> Iterator[Misfit]:
         yield "check", ("checks",), f"{runs} have no final checks.", advice
     if flow.retries and not _retries(run):
         yield "retries", ("retries",), f"{runs} are never retried as a whole.", "Set the `retries` of its tasks instead."
+    if "backoff" in flow.model_fields_set and not _retries(run):
+        message = f"{runs} are never retried as a whole: `backoff` has no effect."
+        yield "retries", ("backoff",), message, "Set the `backoff` of its tasks instead."
     if not allocates(run):
         for key in JOB_KEYS:
             if key in flow.model_fields_set:

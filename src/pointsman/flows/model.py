@@ -393,6 +393,8 @@ class Flow(_Model):
     """The longest time that the whole run may take."""
     retries: Count = Field(default=0, ge=0, le=MAX_COUNT)
     """How many times to retry the run as a whole."""
+    backoff: Backoff = Backoff()
+    """The delay before the run is retried as a whole. Failed tasks can be reset or skipped meanwhile."""
     budget_usd: Money | None = None
     """How much the whole run may spend."""
 

@@ -25,7 +25,8 @@ def hide_password(url: str) -> str:
     if url.startswith("sqlite:"):
         return url
     if found := _URL.fullmatch(url):
-        return _join(found, f":{HIDDEN}" if found["password"] else "", f"={HIDDEN}")
+        password = found["password"] or ""
+        return _join(found, password if password in ("", ":") else f":{HIDDEN}", f"={HIDDEN}")
     scheme, separator, rest = url.partition("://")
     if not separator:
         return HIDDEN if "@" in url or is_secret(url) else url

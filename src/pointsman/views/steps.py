@@ -106,8 +106,21 @@ def find_obstacle(records: RunRecords, now: datetime) -> str | None:
     if budgets.is_spent(run):
         return _explain_poverty(records)
     if run.outcome == Outcome.FAILURE and not any(_mending_steps(records, now)):
-        return f"{run.state} is final. Run the flow again."
+        return f"{run.state} is final. Run the flow again.{_explain_window(records)}"
     return None
+
+
+def _explain_window(records: RunRecords) -> str:
+    """Of a run that has ended for good: how its failed tasks could have been mended before."""
+    waits = any("schedule_retry" in move.effects for move in records.machine(records.run).transitions)
+    failed = [task for task in records.tasks if task.outcome == Outcome.FAILURE]
+    signals = [signal for signal in ("reset", "skip") if any(records.takes(task, signal) for task in failed)]
+    if not waits or not signals:
+        return ""
+    return (
+        f" To {' or '.join(signals)} a failed task before the run ends, set `retries` and `backoff` of the flow: "
+        "the run waits that long before it is retried."
+    )
 
 
 def _explain_poverty(records: RunRecords) -> str:

@@ -355,7 +355,8 @@ def test_a_hint_means_the_same_project(scene: Scene, command: str) -> None:
 def test_a_hint_works_without_the_password(scene_on_postgres: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     scene = scene_on_postgres
     scene.failed_run()
-    url = scene.url.replace("postgresql://postgres@", "postgresql://postgres:hunter2@")
+    url = re.sub(r"//(\w+):?@", r"//\1:hunter2@", scene.url)
+    assert "hunter2" in url
     given = ("--store", url, "-C", str(scene.folder))
     said = scene.call_anywhere("status", "latest", *given)
     assert "hunter2" not in said.out + said.err
