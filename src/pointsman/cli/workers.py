@@ -145,7 +145,8 @@ async def show_workers(project: Project, *, show_all: bool, as_json: bool) -> No
         )
         for worker in workers
     ]
-    show_table(("worker", "state", "slots", "heartbeat", "capabilities", "metadata", "protection", "id", "holds"), rows, fits=True)
+    headings = ("worker", "state", "slots", "heartbeat", "capabilities", "metadata", "protection", "id", "holds")
+    show_table(headings, rows, fits=True)
 
 
 def show_value(value: object) -> str:

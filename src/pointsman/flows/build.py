@@ -10,10 +10,10 @@ from msgspec.structs import replace
 
 from pointsman.engine.policy import Backoff
 from pointsman.engine.submit import NewRun, NewTask
+from pointsman.flows import model
 from pointsman.flows.approval import ApprovalTask
 from pointsman.flows.check import check_flow
 from pointsman.flows.inputs import check_inputs
-from pointsman.flows import model
 from pointsman.flows.model import FINAL_TASK, Flow, FlowTask
 from pointsman.flows.templates import render_text
 from pointsman.kernel.machine import Lifecycle

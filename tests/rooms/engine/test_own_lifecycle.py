@@ -480,7 +480,8 @@ async def test_runs_of_a_lifecycle_that_the_version_before_has_stored_wait_for_t
     async with open_engine(url, clock, lifecycles=[file]) as engine:
         run = await submit(engine, NewTask(name="build"), lifecycle="my-orchestrated")
         await claim_one(engine, await register(engine))
-        with prompt(url) as session, pytest.raises((apsw.ConstraintError, psycopg.DatabaseError), match="all of its tasks have"):
+        refused = pytest.raises((apsw.ConstraintError, psycopg.DatabaseError), match="all of its tasks have")
+        with prompt(url) as session, refused:
             session.ask("UPDATE run SET state = 'validating' WHERE id = :run", run=run.id)
     assert await asyncio.to_thread(main, ["doctor", "--audit", "--store", url]) == 0, capsys.readouterr()
     with prompt(url) as session, pytest.raises((apsw.ConstraintError, psycopg.DatabaseError), match="rule cannot be changed"):
