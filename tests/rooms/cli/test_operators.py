@@ -90,7 +90,6 @@ def test_workers_show_the_metadata_that_they_were_started_with(project: Scene) -
     assert "'rack' is not KEY=VALUE. Write for example: --metadata rack=7" in refused.err
 
 
-
 def follow(hint: str) -> None:
     """A hint as it was printed: what is typed after it may be read."""
     assert main(shlex.split(hint)[1:]) == 0, hint
