@@ -36,6 +36,7 @@ from tests.rooms.store.store_fixture import (
 
 from pointsman.errors import Conflict, LawBroken
 from pointsman.store.contract import Reader, Store, Transaction, Wakeup
+from pointsman.store.law import rule_rows
 from pointsman.store.rows import Dependency, MachineRow, Run
 
 
@@ -69,6 +70,19 @@ def test_a_machine_is_kept_with_its_definition_and_every_version_beside_the_othe
         assert begun.list_machines() == [*before, row]
     assert [machine.name for machine in before] == list(MACHINES)
     assert [machine.id for machine in before] == sorted({machine.id for machine in before})
+
+
+def test_the_moves_of_a_machine_that_was_stored_without_its_guards_are_guarded_later(db: StoreFixture) -> None:
+    machine = with_fields(MACHINES["orchestrated.workstream"], version=99)
+    unguarded = with_fields(machine, transitions=tuple(with_fields(move, guards=()) for move in machine.transitions))
+    with db.transaction() as begun:
+        row = begun.insert_machine(unguarded, fingerprint="sha-2", definition=WORDS)
+        assert row in begun.list_unguarded_machines()
+        begun.guard_rules(row.id, machine)
+        assert row not in begun.list_unguarded_machines()
+    with db.store.read() as reader:
+        guarded = [rule for rule in reader.list_rules() if rule.machine_id == row.id and rule.needs_dependencies]
+    assert len(guarded) == sum(rule.needs_dependencies for rule in rule_rows(row.id, machine))
 
 
 def test_a_version_of_a_machine_is_stored_once(db: StoreFixture) -> None:

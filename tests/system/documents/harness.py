@@ -318,6 +318,16 @@ class Project:
             assert re.search(pattern, finding)
         self.read("doctor", "--audit")
 
+    def stop(self, command: Command) -> None:
+        """Stop a process between its transactions: one that stops with a lock stops everybody."""
+        with prompt(self.url) as session:
+            session.ask("BEGIN IMMEDIATE" if session.dialect == "sqlite" else "BEGIN")
+            if session.dialect == "postgres":
+                session.ask("LOCK TABLE worker, task IN SHARE ROW EXCLUSIVE MODE")
+            command.send(signal.SIGSTOP)
+            until(lambda: command.has_stopped)
+            session.ask("ROLLBACK")
+
     def end_processes(self) -> None:
         for process in self._started:
             process.kill()
@@ -347,6 +357,11 @@ class Command:
     @property
     def has_ended(self) -> bool:
         return self._process.poll() is not None
+
+    @property
+    def has_stopped(self) -> bool:
+        states = [file.read_text().rpartition(")")[2].split()[0] for file in Path(f"/proc/{self.pid}/task").glob("*/stat")]
+        return set(states) == {"T"}
 
     @property
     def said(self) -> Said:

@@ -172,7 +172,7 @@ def the_task_of_an_unresponsive_worker_is_reassigned(project: Project) -> None:
     first = start_worker(project, "first")
     project.submit()
     project.wait_for("executing", load="running")
-    first.send(signal.SIGSTOP)
+    project.stop(first)
     second = start_worker(project, "second")
     project.wait_for_attempt("load", 2)
     assert project.workers() == {"first": "unresponsive", "second": "busy"}
@@ -186,7 +186,7 @@ def the_task_of_an_unresponsive_worker_is_reassigned(project: Project) -> None:
 
     project.submit("flow.yaml", "-i", "go=again")
     project.wait_for("executing", load="running")
-    first.send(signal.SIGSTOP)
+    project.stop(first)
     third = start_worker(project, "third")
     project.wait_for_attempt("load", 2)
     first.kill()

@@ -158,7 +158,7 @@ def a_supervisor_pauses_resumes_and_terminates_workers(project: Project) -> None
 @SCENARIOS.add(recovery=(CRASHED, TIMED_OUT))
 def a_supervisor_replaces_a_crashed_worker_and_ends_a_silent_one(project: Project) -> None:
     silent = start_worker(project, "silent", lease_seconds=0.5)
-    silent.send(signal.SIGSTOP)
+    project.stop(silent)
     pool = project.start("worker", "--lifecycle", "supervised", "--name", "pool", "--count", "1")
     wait_for_worker(project, "silent", "TERMINATED")
     assert "was silent for too long" in silent.end(signal.SIGCONT, code=1).text

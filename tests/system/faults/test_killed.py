@@ -190,8 +190,9 @@ async def test_two_programs_one_of_which_is_killed(database_url: str) -> None:
         journal.hear([await survivor.hear() for _ in range(40)])
         survivor.kill()
         journal.hear(survivor.read_rest())
-    async with app.open(database_url, keeps=True) as engine:
+    async with app.open(database_url, keeps=False) as engine:
         await check_promises(engine, journal)
+    async with app.open(database_url, keeps=True) as engine:
         await finish(engine)
         await check_folding(engine)
 
