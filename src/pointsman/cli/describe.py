@@ -11,7 +11,7 @@ import msgspec
 
 from pointsman.cli.output import count
 from pointsman.store.rows import Attempt, Transition
-from pointsman.views.values import read_error
+from pointsman.views.values import TaskView, read_error
 from pointsman.worker.log import log_parts, log_path
 
 MOST_LINES = 10
@@ -22,12 +22,13 @@ def show_json(value: object) -> str:
     return msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
 
 
-def describe_attempt(attempt: Attempt) -> dict[str, Any]:
+def describe_attempt(attempt: Attempt, task: TaskView) -> dict[str, Any]:
     return {
         "attempt": attempt.epoch,
         "worker_id": attempt.worker_id,
         "started_at": show_instant(attempt.started_at),
         "ended_at": show_instant(attempt.ended_at),
+        "took_seconds": task.attempt_seconds.get(attempt.epoch),
         "ended_by": attempt.ended_by,
         "exit_code": attempt.exit_code,
         "error": read_error(attempt.error),

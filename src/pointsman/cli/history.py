@@ -15,10 +15,10 @@ from pointsman.cli.project import Asked, Project, in_project, project_options
 from pointsman.engine.engine import Engine
 from pointsman.errors import NotFound, NothingYet, Problem, RequestInvalid
 from pointsman.kernel.machine import Kind
-from pointsman.store.rows import Attempt, Task, Transition
+from pointsman.store.rows import Attempt, Transition
 from pointsman.views.find import LATEST, find_run, find_task, find_worker, is_part, short
 from pointsman.views.notices import list_notices
-from pointsman.views.values import first_line, read_error, show_usd
+from pointsman.views.values import TaskView, first_line, read_error, show_usd
 from pointsman.worker.journal import JOURNAL, rebuild
 
 RUNS_TO_SEARCH = 20
@@ -67,6 +67,7 @@ async def show_history(project: Project, identity: str, task: str | None, *, as_
     kind, entity_id, name = await find_entity(engine, identity, task)
     moves = await engine.list_history(entity_id)
     attempts = await engine.list_attempts(entity_id) if kind is Kind.TASK else []
+    view = await view_task(project, entity_id) if attempts else None
     listed = await list_notices(engine, about=entity_id, limit=MOST_NOTICES)
     notices = [notice for notice in reversed(listed) if notice.id == entity_id]
     if as_json:
@@ -75,7 +76,7 @@ async def show_history(project: Project, identity: str, task: str | None, *, as_
             "id": entity_id,
             "name": name,
             "moves": [describe_move(move, name) for move in moves],
-            "attempts": [describe_attempt(attempt) for attempt in attempts],
+            "attempts": [describe_attempt(attempt, view) for attempt in attempts if view],
             "notices": notices,
         }
         echo(show_json(described))
@@ -83,13 +84,18 @@ async def show_history(project: Project, identity: str, task: str | None, *, as_
     label = "tool" if kind is Kind.BREAKER else kind
     echo(f"{label} {click.style(name, bold=True)}  {click.style(entity_id, dim=True)}\n")
     await show_moves(engine, moves)
-    if attempts:
+    if view:
         echo()
-        show_attempts(attempts, await engine.get_task(entity_id), project.settings.directory)
+        show_attempts(attempts, view, project.settings.directory)
     if notices:
         echo()
         rows = [(f"{each.at.astimezone():%Y-%m-%d %H:%M:%S}", each.subject, each.message) for each in notices]
         show_table(("when", "notice", "message"), rows, fits=True)
+
+
+async def view_task(project: Project, task_id: str) -> TaskView:
+    run = await project.view_run((await project.engine.get_task(task_id)).run_id)
+    return next(task for task in run.tasks if task.id == task_id)
 
 
 async def show_moves(engine: Engine, moves: Sequence[Transition]) -> None:
@@ -114,13 +120,14 @@ async def show_moves(engine: Engine, moves: Sequence[Transition]) -> None:
     show_table(("when", "state", "trigger", "by", "why"), [(row[0].rjust(width), *row[1:]) for row in rows], fits=True)
 
 
-def show_attempts(attempts: Sequence[Attempt], task: Task, directory: Path) -> None:
+def show_attempts(attempts: Sequence[Attempt], task: TaskView, directory: Path) -> None:
+    is_lost = task.waiting is not None and task.waiting.kind == "lost_worker"
     rows = [
         (
             str(attempt.epoch),
             short(attempt.worker_id),
-            show_seconds((attempt.ended_at - attempt.started_at).total_seconds()) if attempt.ended_at else "",
-            attempt.ended_by or "still running",
+            show_seconds(task.attempt_seconds[attempt.epoch]) if attempt.epoch in task.attempt_seconds else "",
+            attempt.ended_by or ("interrupted" if is_lost else "still running"),
             str(attempt.exit_code) if attempt.exit_code is not None else "",
             f"{show_usd(attempt.cost_usd)} USD" if attempt.cost_usd else "",
             first_line(read_error(attempt.error)),

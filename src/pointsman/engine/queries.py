@@ -20,6 +20,7 @@ from pointsman.kernel.machine import Machine, Phase
 from pointsman.store.contract import Reader, Store, Wakeup, read_position
 from pointsman.store.rows import (
     Attempt,
+    AttemptTimes,
     Breaker,
     Dependency,
     Entity,
@@ -178,8 +179,8 @@ class Queries:
     async def list_breakers(self) -> list[Breaker]:
         return await self._ask(lambda reader: reader.list_breakers(self.tenant))
 
-    async def list_attempt_times(self, run_id: str) -> list[tuple[str, datetime, datetime]]:
-        """(task, start, end) of the attempts of a run that have ended."""
+    async def list_attempt_times(self, run_id: str) -> list[AttemptTimes]:
+        """Of the attempts of a run that have ended."""
         checks.identity("run", run_id)
         return await self._ask(lambda reader: reader.list_attempt_times(self.tenant, run_id))
 

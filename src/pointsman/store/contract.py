@@ -32,6 +32,7 @@ from pointsman.store.columns import Row, to_json
 from pointsman.store.law import RuleRow, StateRow, rule_rows, state_rows
 from pointsman.store.rows import (
     Attempt,
+    AttemptTimes,
     Breaker,
     Contradiction,
     Dependency,
@@ -157,10 +158,9 @@ class Reader(ABC):
         """The results of these tasks of a run, and of their subtasks."""
         return self._all(Result, "list_results", tenant=tenant, run_id=run_id, names=self._list(names))
 
-    def list_attempt_times(self, tenant: str, run_id: str) -> list[tuple[str, datetime, datetime]]:
-        """(task, start, end) of the attempts of a run that have ended."""
-        rows = self._rows("list_attempt_times", tenant=tenant, run_id=run_id)
-        return [(task_id, self._to_instant(started), self._to_instant(ended)) for task_id, started, ended in rows]
+    def list_attempt_times(self, tenant: str, run_id: str) -> list[AttemptTimes]:
+        """Of the attempts of a run that have ended."""
+        return self._all(AttemptTimes, "list_attempt_times", tenant=tenant, run_id=run_id)
 
     def list_attempts(self, tenant: str, task_id: str) -> list[Attempt]:
         return self._all(Attempt, "list_attempts", tenant=tenant, task_id=task_id)

@@ -316,6 +316,19 @@ class Attempt(Struct, kw_only=True):
     log_path: str | None = None
 
 
+class AttemptTimes(Struct, frozen=True, kw_only=True):
+    """When an attempt that has ended began and ended."""
+
+    task_id: str
+    epoch: int
+    worker_id: str
+    started_at: datetime
+    ended_at: datetime
+    """When the task moved on. If the worker was lost, that is later than the end of its process."""
+    has_log: bool
+    """Its worker reported its end."""
+
+
 class Result(Struct, frozen=True, kw_only=True):
     """The result of a task, for the tasks that depend on it."""
 

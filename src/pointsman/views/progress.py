@@ -12,6 +12,7 @@ from pointsman.store.rows import Transition
 
 SKIP = "skip"
 CHILD_FAILED = "child_failed"
+LEASE_LOST = "lease_lost"
 
 
 @dataclass(slots=True)
@@ -25,8 +26,10 @@ class Line:
     key: str = ""
     """How it is counted."""
     attempts: int = 0
+    worker_id: str | None = None
+    """The one that began its last attempt."""
     took: float | None = None
-    """The seconds that the attempt took which has just ended."""
+    """The seconds that the attempt took which has just ended; None if its worker was lost: nobody knows when it ended."""
     reason: str | None = None
     position: int = 0
 
@@ -85,7 +88,9 @@ class Progress:
         is_active = state.phase is Phase.ACTIVE
         if is_active and (not was_active or transition.from_state == transition.to_state):
             line.attempts += 1
-        line.took = (transition.at - line.since).total_seconds() if was_active and not is_active else None
+            line.worker_id = transition.actor
+        has_ended = was_active and not is_active and not _is_lost(machine, transition, line)
+        line.took = (transition.at - line.since).total_seconds() if has_ended else None
         if is_active != was_active or transition.from_state == transition.to_state:
             line.since = transition.at
         line.state, line.key, line.reason = state, _key(machine, transition, state), _reason(transition)
@@ -125,6 +130,12 @@ def _key(machine: Machine, transition: Transition, state: State) -> str:
     if any(move.signal == CHILD_FAILED and move.trigger == transition.trigger for move in moves):
         return Phase.HELD.value
     return state.outcome.value if state.outcome else state.phase.value
+
+
+def _is_lost(machine: Machine, transition: Transition, line: Line) -> bool:
+    """Whether somebody else than its worker ended an attempt, because that worker was lost."""
+    moves = machine.moves(transition.from_state, LEASE_LOST) if transition.from_state else ()
+    return transition.actor != line.worker_id and any(move.trigger == transition.trigger for move in moves)
 
 
 def _reason(transition: Transition) -> str | None:

@@ -34,6 +34,7 @@ ENGINE = "engine"
 SKIP = "skip"
 QUIET = ("cancel", "claim", "dependency", "retry_delay", "run_ended", "run_held", "run_paused", "slots_busy", "subtasks")
 """Reasons that pass by themselves, or that are said of the run."""
+NONE_RAN: Mapping[int, float] = {}
 Nested = TypeVar("Nested", Task, TaskView)
 
 
@@ -78,7 +79,7 @@ def make_run_view(records: RunRecords, fleet: Fleet) -> RunView:
             make_task_view(
                 task,
                 why,
-                took_seconds=_sum_attempts(task, records, fleet),
+                attempt_seconds=_measure_attempts(task, records, fleet),
                 failed_with_subtask=_failed_with_subtask(task, records),
             )
             for task, why in zip(records.tasks, waiting, strict=True)
@@ -92,14 +93,15 @@ def make_run_view(records: RunRecords, fleet: Fleet) -> RunView:
     )
 
 
-def _sum_attempts(task: Task, records: RunRecords, fleet: Fleet) -> float | None:
-    """How long its attempts ran; None where none did."""
-    periods = list(records.attempts.get(task.id, ()))
+def _measure_attempts(task: Task, records: RunRecords, fleet: Fleet) -> dict[int, float]:
+    """By epoch: how many seconds each attempt ran, up to the last heartbeat of a worker that was lost."""
+    ended = records.attempts.get(task.id, ())
+    periods = {each.epoch: (each.started_at, fleet.last_seen_before_end(each)) for each in ended}
     if task.current_attempt is not None and task.attempt_started_at:
-        periods.append((task.attempt_started_at, max(fleet.last_seen(task), task.attempt_started_at)))
+        periods[task.current_attempt] = (task.attempt_started_at, fleet.last_seen(task))
     if _is_needless(task):
-        periods.pop()
-    return sum((end - start).total_seconds() for start, end in periods) if periods else None
+        periods.pop(task.epoch, None)
+    return {epoch: max((end - start).total_seconds(), 0.0) for epoch, (start, end) in periods.items()}
 
 
 def _failed_with_subtask(task: Task, records: RunRecords) -> bool:
@@ -117,7 +119,7 @@ def make_task_view(
     task: Task,
     waiting: Waiting | None = None,
     *,
-    took_seconds: float | None = None,
+    attempt_seconds: Mapping[int, float] = NONE_RAN,
     failed_with_subtask: bool = False,
 ) -> TaskView:
     output, is_reviewed = read_output(task), waiting is not None and waiting.kind == "review"
@@ -132,7 +134,8 @@ def make_task_view(
         given_up=task.trigger == SKIP and task.actor == ENGINE,
         failed_with_subtask=failed_with_subtask,
         attempts=task.epoch - _is_needless(task),
-        took_seconds=took_seconds,
+        took_seconds=sum(attempt_seconds.values()) if attempt_seconds else None,
+        attempt_seconds=attempt_seconds,
         retry_count=task.retry_count,
         max_retries=task.max_retries,
         worker_id=task.worker_id,

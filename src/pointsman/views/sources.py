@@ -6,16 +6,14 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import TypeAlias
 
 import msgspec
 
 from pointsman.engine.engine import TenantEngine
 from pointsman.engine.workers import AVAILABLE, capabilities
 from pointsman.kernel.machine import Machine, Outcome, Phase
-from pointsman.store.rows import Breaker, Entity, Lane, Run, Task, Worker
+from pointsman.store.rows import AttemptTimes, Breaker, Entity, Lane, Run, Task, Worker
 
-Period: TypeAlias = tuple[datetime, datetime]
 NOT_BOUND: Mapping[str, str] = {}
 
 
@@ -30,8 +28,8 @@ class RunRecords:
     """By task: the tasks that it depends on."""
     dependents: Mapping[str, Sequence[str]] = field(default_factory=dict)
     subtasks: Mapping[str, Sequence[Task]] = field(default_factory=dict)
-    attempts: Mapping[str, Sequence[Period]] = field(default_factory=dict)
-    """By task: when its attempts ran that have ended."""
+    attempts: Mapping[str, Sequence[AttemptTimes]] = field(default_factory=dict)
+    """By task: those that have ended."""
     moved_at: datetime | None = None
     """When one of its tasks moved last, where the tasks themselves were not read."""
 
@@ -89,6 +87,15 @@ class Fleet:
         is_lost = worker is not None and (task.lease_expired or not self.is_alive(worker.id))
         return worker.heartbeat_at if worker and is_lost else self.now
 
+    def last_seen_before_end(self, attempt: AttemptTimes) -> datetime:
+        """When an attempt that has ended was last known to run: at its end, unless its worker was lost before."""
+        worker = self.workers.get(attempt.worker_id)
+        if worker is None or attempt.has_log or worker.heartbeat_at >= attempt.ended_at:
+            return attempt.ended_at
+        had_left = worker.phase == Phase.DONE and worker.entered_at <= attempt.ended_at
+        was_lost = had_left or lease_end(worker) <= attempt.ended_at
+        return worker.heartbeat_at if was_lost else attempt.ended_at
+
     def breaker_of(self, task: Task) -> Breaker | None:
         lane = self.lanes.get(task.lane_id)
         return self.breakers.get(lane.tool) if lane and lane.tool else None
@@ -117,9 +124,9 @@ async def load_run(engine: TenantEngine, run: Run) -> RunRecords:
     for task in tasks:
         if task.parent_task_id:
             subtasks.setdefault(task.parent_task_id, []).append(task)
-    attempts: dict[str, list[Period]] = {}
-    for task_id, started_at, ended_at in await engine.list_attempt_times(run.id):
-        attempts.setdefault(task_id, []).append((started_at, ended_at))
+    attempts: dict[str, list[AttemptTimes]] = {}
+    for times in await engine.list_attempt_times(run.id):
+        attempts.setdefault(times.task_id, []).append(times)
     machines = await load_machines(engine, (run, *tasks))
     return RunRecords(run, tasks, machines, dependencies, dependents, subtasks, attempts)
 

@@ -97,6 +97,8 @@ class TaskView(EntityView, frozen=True, kw_only=True):
     """How often its work was started; 0 where its worker only found that it need not run."""
     took_seconds: float | None
     """How long its attempts ran, all together, with their checks; not how long it waited before, between or after them."""
+    attempt_seconds: Mapping[int, float]
+    """The same for each attempt, by its number."""
     retry_count: int
     max_retries: int
     worker_id: str | None

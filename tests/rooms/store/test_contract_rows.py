@@ -279,7 +279,9 @@ def test_an_attempt_has_what_its_task_knew_about_it(db: StoreFixture) -> None:
     second = Attempt(task_id=begun_second.id, epoch=2, tenant=GLOBEX, worker_id=another.id, started_at=begun_second.entered_at)
     assert attempts_of(db, begun_second) == [first, second]
     with db.store.read() as reader:
-        assert reader.list_attempt_times(GLOBEX, again.run_id) == [(again.id, first.started_at, first.ended_at)]
+        (times,) = reader.list_attempt_times(GLOBEX, again.run_id)
+    assert (times.task_id, times.epoch, times.worker_id, times.has_log) == (again.id, 1, another.id, True)
+    assert (times.started_at, times.ended_at) == (first.started_at, first.ended_at)
     elsewhere = db.bring(db.put_task(), "RUNNING", worker_id=worker.id)
     assert attempts_of(db, elsewhere) == [attempt_of(elsewhere)]
     assert each_column_varies(first, second, attempt_of(elsewhere))

@@ -55,6 +55,14 @@ async def test_no_time_passes_for_what_is_interrupted(database_url: str, clock: 
         assert (view.elapsed_seconds(clock.now()), tasks["a"].took_seconds) == (5, 5)
         (listed,) = await list_runs(engine, 9, clock.now())
         assert listed.interrupted_at == view.interrupted_at
+        (found,) = view.tasks
+        await pass_time(engine, clock, 100)
+        another = await claim_one(engine, await register(engine))
+        clock.advance(3)
+        assert (await look(engine, run, clock))[1]["a"].attempt_seconds == {1: 5, 2: 3}, "its end is known no better now"
+        await engine.complete_task(found.id, another.epoch)
+        await pass_time(engine, clock, 1000)
+        assert (await look(engine, run, clock))[1]["a"].attempt_seconds == {1: 5, 2: 3}, "the worker that reported is gone, too"
 
 
 async def test_every_task_is_counted_once_and_a_failure_where_it_happened(database_url: str, clock: ManualClock) -> None:

@@ -160,6 +160,13 @@ class Project:
         async with self.start(*arguments, **settings) as command:
             return await command.wait(), command.said
 
+    async def show(self, *arguments: str) -> str:
+        """What a command that succeeds prints on stdout."""
+        async with self.start(*arguments) as command:
+            out, _ = await command.process.communicate()
+            assert command.process.returncode == 0, (command.process.returncode, command.said)
+        return out.decode()
+
     @asynccontextmanager
     async def engine(self) -> AsyncIterator[Engine]:
         async with app.open(self.url, keeps=False) as engine:
@@ -167,10 +174,7 @@ class Project:
 
     async def submit(self, flow: str) -> str:
         """For workers to do; the id of the run."""
-        async with self.start("run", flow, "--detach") as command:
-            out, _ = await command.process.communicate()
-            assert command.process.returncode == 0, (command.process.returncode, command.said)
-        return out.decode().strip()
+        return (await self.show("run", flow, "--detach")).strip()
 
     async def freeze(self, command: Command) -> None:
         """Stop it, but not in the middle of a transaction: nobody could do anything as long as that holds its locks."""

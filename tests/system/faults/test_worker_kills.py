@@ -7,6 +7,7 @@ import json
 import signal
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 from tests.system.faults.inquest import check_effects, check_everything, find_inhabitants
@@ -143,6 +144,36 @@ async def test_what_a_killed_worker_has_left_running_is_ended_before_it_is_done_
     async with project.engine() as engine:
         assert len(await check_effects(engine, run.id, tmp_path / "effects" / run.id)) == 1
     await check_everything(project)
+
+
+SLOW = "name: slow\ntasks:\n  slow: {run: touch began; test $POINTSMAN_EPOCH = 2 || sleep 1000}\n"
+
+
+async def test_an_interrupted_attempt_took_the_same_time_whenever_it_is_shown(sqlite_url: str, tmp_path: Path) -> None:
+    project = Project(tmp_path, sqlite_url)
+    project.write_flow(SLOW)
+    async with project.start("run", "flow.yaml") as command:
+        await command.until((tmp_path / "began").exists)
+        await command.kill()
+    before, shown = await _ask(project, "history", "latest", "slow", "--json"), await project.show("history", "latest", "slow")
+    status = await _ask(project, "status", "latest", "--json")
+    (task,) = status["tasks"]
+    took = before["attempts"][0]["took_seconds"]
+    assert task["took_seconds"] == task["attempt_seconds"]["1"] == took
+    assert "interrupted" in shown
+    assert "still running" not in shown
+    assert (await project.call("resume"))[0] == 0
+    after, status = (
+        await _ask(project, "history", "latest", "slow", "--json"),
+        await _ask(project, "status", "latest", "--json"),
+    )
+    assert [attempt["ended_by"] for attempt in after["attempts"]] == ["lease_lost", "complete"]
+    assert after["attempts"][0]["took_seconds"] == took, "the time without a worker is not counted"
+    assert status["tasks"][0]["took_seconds"] == sum(attempt["took_seconds"] for attempt in after["attempts"])
+
+
+async def _ask(project: Project, *arguments: str) -> Any:
+    return json.loads(await project.show(*arguments))
 
 
 async def test_what_a_worker_that_was_killed_beside_another_one_has_left_is_ended_before_it_is_done_again(

@@ -93,7 +93,7 @@ SELECT subtask.name, parent.name, subtask.position, subtask.phase, subtask.outco
 
 -- name: list_attempt_times
 -- Of the attempts that have ended; the index on the run of a task finds the tasks, the primary key their attempts.
-SELECT attempt.task_id, attempt.started_at, attempt.ended_at
+SELECT attempt.task_id, attempt.epoch, attempt.worker_id, attempt.started_at, attempt.ended_at, attempt.log_path IS NOT NULL AS has_log
   FROM task JOIN attempt ON attempt.task_id = task.id
  WHERE task.run_id = :run_id AND task.tenant = :tenant
 
