@@ -86,7 +86,9 @@ class WaitingPrinter:
     """The only run to look at."""
     works: bool = False
     """This process is a worker itself, so there is no need to say that none is running."""
-    _told: set[tuple[str, str]] = field(default_factory=set)
+    _told: dict[tuple[str, str], datetime] = field(default_factory=dict)
+    """By run and reason: since when it waits."""
+    _looked_at: datetime | None = None
 
     async def keep_telling(self) -> None:
         """Look when something has moved and then nothing for a moment; and from time to time in any case."""
@@ -115,12 +117,21 @@ class WaitingPrinter:
         dead, bound = self.project.find_dead(), self.project.find_bound()
         found = await list_waiting(self.project.engine, now, dead, bound, run_id=self.run_id)
         lines = {
-            (each.run_id, why.reason): line for each in found for why, line in self._write_lines(each, now) if self._tells(why)
+            (each.run_id, why.reason): (why, line)
+            for each in found
+            for why, line in self._write_lines(each, now)
+            if self._tells(why)
         }
-        for key, line in lines.items():
-            if key not in self._told:
+        for key, (why, line) in lines.items():
+            if key not in self._told or self._waits_again(why, self._told[key]):
                 self.say(line)
-        self._told = set(lines)
+        self._told = {key: why.since for key, (why, _) in lines.items()}
+        self._looked_at = now
+
+    def _waits_again(self, waiting: Waiting, told: datetime) -> bool:
+        """A person decided since the last look, and has to decide again: a rejected result that was redone meanwhile."""
+        is_new = self._looked_at is not None and waiting.since > max(told, self._looked_at)
+        return is_new and waiting.kind in NEEDS_PERSON
 
     def _tells(self, waiting: Waiting) -> bool:
         return not (self.works and waiting.kind in ("interrupted", "no_worker"))

@@ -98,3 +98,15 @@ def test_without_a_work_tree_there_are_no_changes(scene: Scene) -> None:
     for shown in run_to_review(scene, "standard", "review: true"):
         assert "| wrote it" in shown
         assert "changes:" not in shown
+
+
+def test_a_result_that_waits_again_is_announced_again(scene: Scene) -> None:
+    (scene.folder / "flow.yaml").write_text("{name: f, tasks: {write: {review: true, run: 'true'}}}")
+    with scene.start(f"run {scene.folder / 'flow.yaml'}") as process:
+        assert process.stderr
+        assert any("write waits: needs a review" in line for line in process.stderr)
+        assert scene.call("reject latest write", "--comment", "again").code == 0
+        assert any("write waits: needs a review" in line for line in process.stderr)
+        assert scene.call("accept latest write").code == 0
+        process.communicate(timeout=60)
+    assert process.returncode == 0
