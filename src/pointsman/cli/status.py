@@ -206,6 +206,8 @@ def explain(task: TaskView, now: datetime) -> str:
     if task.skipped:
         return "; ".join(filter(None, (first_line(task.reason), last_error)))
     if task.phase == Phase.DONE:
+        if task.expired:
+            return first_line(task.reason)
         return "" if task.outcome == Outcome.SUCCESS else error or first_line(task.reason)
     return last_error if task.phase != Phase.ACTIVE else ""
 

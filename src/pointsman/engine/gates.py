@@ -24,6 +24,9 @@ PASSING = ("approve", "skip")
 ON_EXPIRY = ("expire", "reject", "cancel")
 """What a gate gets that nobody has decided in time, unless it says so itself: the first of these that its machine takes."""
 
+EXPIRED = "nobody decided in time"
+"""The reason for what a gate gets then."""
+
 
 class Approvals(Struct, frozen=True):
     """Who has approved a gate, and since when it is open."""

@@ -111,7 +111,7 @@ def _expire_gate(work: Work, task: Task) -> None:
     chosen = read_policy(task.policy).on_expiry
     signal = next((each for each in ((chosen,) if chosen else gates.ON_EXPIRY) if work.takes(task, each)), None)
     if signal is not None:
-        reason = "nobody decided in time"
+        reason = gates.EXPIRED if chosen is None else f"{gates.EXPIRED}, so on_expire: {chosen} applies"
         tasks.try_send(work, task, signal, Cause(reason=reason), tasks.Report(error=tasks.as_error(reason)))
 
 

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from pointsman.engine.engine import TenantEngine
+from pointsman.engine.gates import EXPIRED
 from pointsman.flows.results import describe_job
 from pointsman.kernel.machine import Outcome, Phase
 from pointsman.store.rows import Run, Task, WaitingTask
@@ -130,6 +131,7 @@ def make_task_view(
         depth=task.depth,
         has_subtasks=task.has_subtasks,
         critical=task.critical,
+        expired=task.is_gate and (task.reason or "").startswith(EXPIRED) and task.actor == ENGINE,
         skipped=task.trigger == SKIP,
         given_up=task.trigger == SKIP and task.actor == ENGINE,
         failed_with_subtask=failed_with_subtask,

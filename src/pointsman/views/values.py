@@ -88,6 +88,8 @@ class TaskView(EntityView, frozen=True, kw_only=True):
     depth: int
     has_subtasks: bool
     critical: bool
+    expired: bool
+    """An approval that nobody decided in time: the engine did what the flow says for that case."""
     skipped: bool
     given_up: bool
     """It failed and is not critical, so the engine skipped it."""

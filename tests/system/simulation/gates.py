@@ -65,7 +65,7 @@ class Gates:
     def _follow_decision(self, task: Any, gate: Gate, move: Move) -> None:
         policy = read_policy(task.policy)
         stays_open = self._is_open(task, move.to_state)
-        if move.reason == EXPIRED:
+        if (move.reason or "").startswith(EXPIRED):
             self._check_expiry(task, gate, move, policy)
         else:
             self._check_person(task, gate, move, policy, stays_open=stays_open)
