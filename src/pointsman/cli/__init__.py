@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
+INTERRUPTED = 130
+"""The exit code after Ctrl-C."""
 COMMANDS = {
     "run": "Run a flow, and show its progress.",
     "resume": "Continue a run that was interrupted or paused.",
@@ -64,11 +69,36 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not arguments or list(arguments) in (["--help"], ["-h"]):
         return show_overview()
     try:
-        from pointsman.cli.group import run
+        with quiet_start():
+            from pointsman.cli.group import run
 
-        return run(arguments)
+            return run(arguments)
     except KeyboardInterrupt:
-        return 130
+        return INTERRUPTED
+
+
+@contextmanager
+def quiet_start() -> Iterator[None]:
+    """Until a command begins, Ctrl-C just ends the program: an exception in the middle of an import would be printed."""
+    is_mine = (
+        threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    )
+    if is_mine:
+        signal.signal(signal.SIGINT, _leave)
+    try:
+        yield
+    finally:
+        end_quiet_start()
+
+
+def end_quiet_start() -> None:
+    """A command begins, and deals with Ctrl-C itself."""
+    if signal.getsignal(signal.SIGINT) is _leave:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _leave(*_: object) -> None:
+    os._exit(INTERRUPTED)
 
 
 def show_overview() -> int:

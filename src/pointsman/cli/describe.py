@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from pointsman.cli.output import count
+from pointsman.cli.output import count, near
 from pointsman.store.rows import Attempt, Transition
 from pointsman.views.values import TaskView, read_error
 from pointsman.worker.log import log_parts, log_path
@@ -55,7 +55,7 @@ def describe_move(move: Transition, name: str | None = None) -> dict[str, Any]:
     }
 
 
-def list_results(outputs: Any, tail: str | None, diff: str | None, log_path: str | None) -> Iterator[str]:
+def list_results(outputs: Any, tail: str | None, diff: str | None, log: Path | None) -> Iterator[str]:
     """What a person has to see of a result to accept or reject it."""
     if outputs is not None:
         yield f"outputs: {msgspec.json.encode(outputs).decode()}"
@@ -63,8 +63,8 @@ def list_results(outputs: Any, tail: str | None, diff: str | None, log_path: str
     if len(lines) > MOST_LINES:
         yield f"… {count(len(lines) - MOST_LINES, 'line')} before"
     yield from (f"| {line}" for line in lines[-MOST_LINES:])
-    if log_path:
-        yield f"log: {log_path}"
+    if log:
+        yield f"log: {near(log)}"
     if diff:
         yield "changes:"
         yield from (f"  {line}" for line in diff.splitlines())

@@ -13,8 +13,8 @@ import click
 from click.exceptions import NoArgsIsHelpError
 
 from pointsman import __version__
-from pointsman.cli import COMMANDS, SHARED_MODULES, overview
-from pointsman.cli.output import echo, fail
+from pointsman.cli import COMMANDS, INTERRUPTED, SHARED_MODULES, end_quiet_start, overview
+from pointsman.cli.output import STDERR, echo, fail, is_read
 from pointsman.errors import PointsmanError, suggest
 
 LONGEST_SUMMARY = 1000
@@ -64,6 +64,7 @@ class Root(Commands):
             return None
         shared = SHARED_MODULES.get(cmd_name)
         module = import_module(f"pointsman.cli.{shared or cmd_name}")
+        end_quiet_start()
         command: click.Command = getattr(module, cmd_name if shared else "command")
         return command
 
@@ -86,7 +87,8 @@ def run(arguments: Sequence[str]) -> int:
         echo(error.ctx.get_help())
         return 0
     except click.ClickException as error:
-        error.show()
+        show_usage(error)
+        fail(error.format_message())
         return 2
     except PointsmanError as error:
         if "--json" in arguments:
@@ -98,13 +100,21 @@ def run(arguments: Sequence[str]) -> int:
         fail(f"{what}: {error.strerror or error}.")
         return 2
     except (click.Abort, KeyboardInterrupt):
-        fail("Interrupted.")
-        return 130
+        if is_read(STDERR):  # nobody waits for a reader after Ctrl-C
+            fail("Interrupted.")
+        return INTERRUPTED
     except Exception:  # noqa: BLE001 - exit code 1 would mean that the command did its work
         traceback.print_exc()
         fail("This is a bug in Pointsman. Please report it with the lines above.")
         return 2
     return result if isinstance(result, int) else 0
+
+
+def show_usage(error: click.ClickException) -> None:
+    """How the command is called, after a mistake in calling it."""
+    if isinstance(error, click.UsageError) and error.ctx is not None:
+        echo(error.ctx.get_usage(), err=True)
+        echo(f"Try '{error.ctx.command_path} --help' for help.\n", err=True)
 
 
 def wants_color() -> bool | None:

@@ -59,7 +59,7 @@ async def rebuild_journal(project: Project, *, as_json: bool) -> None:
     if as_json:
         echo(json.dumps({"file": str(path), "lines": lines}))
     else:
-        echo(f"wrote {count(lines, 'line')} to {path}", err=True)
+        echo(f"wrote {count(lines, 'line')} to {near(path)}", err=True)
 
 
 async def show_history(project: Project, identity: str, task: str | None, *, as_json: bool) -> None:

@@ -28,6 +28,7 @@ MOST_CHOICES = 5
 """With more choices than these, the command asks for one."""
 DECIDED = ("approve", "reject", "accept", "answer", "ready")
 """Steps that end the waiting; others, such as `skip`, are in `pointsman status`."""
+OTHERS = {"next": "leaves it for later and shows the next one", "quit": "leaves the inbox; what is not decided stays there"}
 LETTERS = {"approve": "a", "accept": "a", "reject": "r", "ready": "s"}
 
 
@@ -122,9 +123,13 @@ def ask_for_step(item: InboxItem) -> str | None:
     steps = [step.operation for step in item.steps if step.operation in DECIDED]
     if "answer" in steps:
         return "answer" if click.confirm("Answer it?", default=True) else None
+    effects = {step.operation: step.effect for step in item.steps}
     letters = {LETTERS[step]: step for step in steps} | {"n": None, "q": "quit"}
     words = ", ".join(f"[{letter}]{(word or 'next').removeprefix(letter)}" for letter, word in letters.items())
-    return letters[click.prompt(words, type=click.Choice(list(letters)), show_choices=False, default="n")]
+    while (letter := str(click.prompt(f"{words}, [?] help", default="n")).strip().lower()) not in letters:
+        for each, step in letters.items():
+            echo(f"  {each}  {(effects | OTHERS)[step or 'next']}")
+    return letters[letter]
 
 
 def ask_for_words(item: InboxItem, signal: str, actor: str) -> Decision:
@@ -149,7 +154,7 @@ def show_item(project: Project, item: InboxItem, now: datetime) -> None:
     head = click.style(f"{item.run}: {item.task}", bold=True)
     why = "needs an answer" if item.waiting.kind == "answer" else show_waiting(item.waiting, now)  # the question follows
     echo(f"{head}  {why}, for {waits}")
-    for line in list_facts(item):
+    for line in list_facts(project, item):
         echo(f"  {line}")
     commands = list_commands(project, item)
     width = max((len(command) for command, _ in commands), default=0)
@@ -158,7 +163,7 @@ def show_item(project: Project, item: InboxItem, now: datetime) -> None:
     echo()
 
 
-def list_facts(item: InboxItem) -> Iterator[str]:
+def list_facts(project: Project, item: InboxItem) -> Iterator[str]:
     """What is needed to decide."""
     yield from filter(None, (item.description, *item.text.splitlines()))
     if item.choices:
@@ -169,7 +174,7 @@ def list_facts(item: InboxItem) -> Iterator[str]:
         yield f"schema: {msgspec.json.encode(item.schema).decode()}"
     if item.waiting.kind != "review":
         return
-    yield from list_results(item.outputs, item.tail, item.diff, item.log_path)
+    yield from list_results(item.outputs, item.tail, item.diff, project.find_log(item.log_path))
 
 
 def list_commands(project: Project, item: InboxItem) -> list[tuple[str, str]]:

@@ -6,6 +6,7 @@ import codecs
 import json
 import os
 import re
+import select
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
@@ -83,6 +84,13 @@ def tell(message: str) -> None:
         echo(message, err=True)
     except OSError:
         silence(STDERR)
+
+
+def is_read(descriptor: int) -> bool:
+    """Whether a line can be written there without waiting for its reader."""
+    poll = select.poll()
+    poll.register(descriptor, select.POLLOUT)
+    return any(events & select.POLLOUT for _, events in poll.poll(0))
 
 
 def silence(descriptor: int) -> None:

@@ -173,6 +173,10 @@ class Project:
 
         return list_protections(self.settings.directory)
 
+    def find_log(self, recorded: str | None) -> Path | None:
+        """The log that a worker recorded, which is relative to the project if it is in it."""
+        return self.settings.directory / recorded if recorded else None
+
     async def view_run(self, run_id: str) -> RunView:
         return await runs.view_run(self.engine, run_id, await self.engine.now(), self.find_dead(), self.find_bound())
 

@@ -17,7 +17,7 @@ import msgspec
 from pointsman.cli.hints import WaitingPrinter, list_commands
 from pointsman.cli.log_output import divert_logs
 from pointsman.cli.outlet import GRACE_SECONDS
-from pointsman.cli.output import show_counts, show_seconds, tell
+from pointsman.cli.output import near, show_counts, show_seconds, tell
 from pointsman.cli.project import Project
 from pointsman.cli.streams import is_behind, wait_for_reader, write_line
 from pointsman.cli.view import FRAMES_A_SECOND, View, choose_view
@@ -353,6 +353,6 @@ def _show_failures(project: Project, tasks: Sequence[TaskView], color: str) -> N
         error = (task.error or task.state).rstrip().replace("\n", "\n      ")
         tell(f"  {click.style('✗ ' + task.name, fg=color)}  {error}")
         if task.log_path:
-            tell(click.style(f"    log: {task.log_path.removeprefix(f'{project.settings.directory}/')}", dim=True))
+            tell(click.style(f"    log: {near(project.settings.directory / task.log_path)}", dim=True))
     if len(tasks) > MOST_FAILURES_SHOWN:
         tell(f"  … and {len(tasks) - MOST_FAILURES_SHOWN} more")

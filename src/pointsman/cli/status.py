@@ -226,7 +226,7 @@ def show_results(project: Project, reviewed: Sequence[TaskView]) -> None:
     """What people have to see of results that wait for a review."""
     for task in reviewed[:MOST_REVIEWS]:
         echo(f"\n{click.style(task.name, bold=True)}:")
-        for line in list_results(task.outputs, task.tail, task.diff, task.log_path):
+        for line in list_results(task.outputs, task.tail, task.diff, project.find_log(task.log_path)):
             echo(f"  {line}")
     if len(reviewed) > MOST_REVIEWS:
         echo(f"\nand {count(len(reviewed) - MOST_REVIEWS, 'more result')}: {project.hint('inbox')}")

@@ -203,7 +203,7 @@ def test_a_terminal_asks_for_a_decision_about_each(scene: Scene) -> None:
     command = [sys.executable, "-m", "pointsman", "inbox", "--as", "ada", "-C", str(scene.folder)]
     with subprocess.Popen(command, stdin=terminal, stdout=terminal, stderr=terminal) as process:
         os.close(terminal)
-        os.write(controller, b"a\nfine\nr\nshorter\ny\nwest\n")
+        os.write(controller, b"?\na\nfine\nr\nshorter\ny\nwest\n")
         shown = b""
         try:
             while chunk := os.read(controller, 65536):
@@ -216,6 +216,7 @@ def test_a_terminal_asks_for_a_decision_about_each(scene: Scene) -> None:
     assert (tasks["gate"].actor, tasks["gate"].reason, tasks["gate"].outcome) == ("ada", "fine", "success")
     assert (tasks["draft"].comment, tasks["plan"].answer) == ("shorter", "west")
     assert "3 of 3" in shown.decode()
+    assert "leaves it for later and shows the next one" in shown.decode()
 
 
 def test_a_subtask_is_added_inside_a_task_only(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -267,3 +268,21 @@ def test_a_subtask_that_does_not_fit_to_those_before_it_is_refused_at_once(
     assert file.read_text() == before
     assert main(["task", "add", "1", "--run", "true"]) == 0
     assert main(["task", "add", "2", "--run", "true", "--set", "needs=1"]) == 0
+
+
+def test_an_approval_that_expired_is_not_shown_as_the_decision_of_a_person(scene: Scene) -> None:
+    gate = "{approval: {prompt: Go?, expires: 0.2s, on_expire: approve}}"
+    (scene.folder / "flow.yaml").write_text(f"{{name: f, tasks: {{gate: {gate}}}}}")
+    assert scene.call("run", str(scene.folder / "flow.yaml")).code == 0
+    reason = "nobody decided in time, so on_expire: approve applies"
+    assert reason in scene.call("status latest").out
+    last = scene.call("history latest gate --json").json["moves"][-1]
+    assert (last["to"], last["actor"], last["reason"]) == ("SUCCEEDED", "engine", reason)
+
+
+def test_a_mistake_in_a_command_line_is_said_like_every_other_error(scene: Scene) -> None:
+    for command in ("status --nonsense", "history"):
+        said = scene.call(command)
+        assert said.code == 2
+        assert "\nerror: " in said.err
+        assert "Error:" not in said.err
