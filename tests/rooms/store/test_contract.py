@@ -77,6 +77,7 @@ def test_the_moves_of_a_machine_that_was_stored_without_its_guards_are_guarded_l
     unguarded = with_fields(machine, transitions=tuple(with_fields(move, guards=()) for move in machine.transitions))
     with db.transaction() as begun:
         row = begun.insert_machine(unguarded, fingerprint="sha-2", definition=WORDS)
+    with db.transaction() as begun:
         assert row in begun.list_unguarded_machines()
         begun.guard_rules(row.id, machine)
         assert row not in begun.list_unguarded_machines()
