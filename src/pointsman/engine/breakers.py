@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from pointsman.engine import limits
 from pointsman.engine.work import Cause, Work
@@ -35,6 +35,11 @@ def is_open(work: Work, task: Task) -> bool:
 def admits(breaker: Breaker) -> bool:
     """Whether the circuit lets a task of this tool begin now."""
     return breaker.phase == Phase.QUEUED or (breaker.phase == Phase.ACTIVE and breaker.probe_task_id is None)
+
+
+def is_limited(breaker: Breaker) -> bool:
+    """Whether the circuit is open because the tool has reached its usage limit."""
+    return breaker.phase == Phase.HELD and breaker.limited_until is not None
 
 
 def refusal(work: Work, breaker: Breaker) -> CircuitOpen:
@@ -107,9 +112,36 @@ def trip(work: Work, breaker: Breaker, cause: Cause, seconds: float | None) -> N
     """
     if breaker.phase == Phase.HELD:
         raise TransitionRefused(work.machine(breaker).refuse(breaker.state, "trip", already_there=True))
-    tripped = Cause(cause.actor, cause.reason, {"tripped": True})
-    if refused := _move(work, breaker, "fail", tripped, BreakerFacts(threshold_reached=True, successes_reached=False), seconds):
+    until = None if seconds is None else work.now + timedelta(seconds=seconds)
+    if refused := _open(work, breaker, Cause(cause.actor, cause.reason, {"tripped": True}), until):
         raise TransitionRefused(refused)
+
+
+def meet_usage_limit(work: Work, task: Task, until: datetime) -> None:
+    """An attempt was told that the tool has reached its usage limit: the circuit opens until that ends.
+
+    A circuit that is open already stays so until the later of the two instants. That moves nothing, so it is a notice.
+    """
+    breaker = of_task(work, task)
+    if breaker is None:
+        return
+    reason = f"usage limit until {until:%Y-%m-%d %H:%M:%S} UTC"
+    if breaker.phase != Phase.HELD:
+        _open(work, breaker, Cause(reason=reason, metadata={"usage_limit": True}), until)
+    elif breaker.retry_at is None or until > breaker.retry_at:
+        breaker.retry_at = until
+        work.set_timer(breaker, Kind.BREAKER, "cooldown", until)
+        message = f"Reported by {task.name}: {reason}."
+        work.give_notice(breaker, Kind.BREAKER.value, None, subject="usage limit", message=message)
+    else:
+        return
+    breaker.limited_until = until
+    work.breakers.change(breaker)
+
+
+def _open(work: Work, breaker: Breaker, cause: Cause, until: datetime | None) -> Refusal | None:
+    """As if the tool had failed as often as opens its circuit."""
+    return _move(work, breaker, "fail", cause, BreakerFacts(threshold_reached=True, successes_reached=False), until)
 
 
 def try_send(work: Work, breaker: Breaker, signal: str, cause: Cause) -> Refusal | None:
@@ -121,7 +153,7 @@ def try_send(work: Work, breaker: Breaker, signal: str, cause: Cause) -> Refusal
 
 
 def _move(
-    work: Work, breaker: Breaker, signal: str, cause: Cause, facts: BreakerFacts, open_seconds: float | None = None
+    work: Work, breaker: Breaker, signal: str, cause: Cause, facts: BreakerFacts, open_until: datetime | None = None
 ) -> Refusal | None:
     decided = work.decide(breaker, signal, facts)
     if isinstance(decided, Refusal):
@@ -131,11 +163,10 @@ def _move(
         work.drop_timers(breaker)
         state = work.move(breaker, transition, cause)
         breaker.probe_task_id = None
-        breaker.retry_at = None
+        breaker.retry_at = breaker.limited_until = None
         for effect in transition.effects:
             if effect == "start_cooldown":
-                seconds = breaker.cooldown_seconds if open_seconds is None else open_seconds
-                breaker.retry_at = work.now + timedelta(seconds=seconds)
+                breaker.retry_at = open_until or work.now + timedelta(seconds=breaker.cooldown_seconds)
                 breaker.success_count = 0
                 work.set_timer(breaker, Kind.BREAKER, "cooldown", breaker.retry_at)
             elif effect == "reset_failures":

@@ -283,7 +283,8 @@ def _circuit_state(breaker: Breaker, now: datetime) -> str:
 def describe_circuit(breaker: Breaker) -> str:
     """How the circuit of a tool stands; views use the same words."""
     if breaker.phase == Phase.HELD:
-        return f"{breaker.tool} circuit is open"
+        limited = breakers.is_limited(breaker)
+        return f"{breaker.tool} has reached its usage limit" if limited else f"{breaker.tool} circuit is open"
     probe = "one probe is under way" if breaker.probe_task_id else "its next task is the probe"
     return f"{breaker.tool} circuit is half open: {probe}"
 

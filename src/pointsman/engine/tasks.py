@@ -39,6 +39,8 @@ class Report:
     """A usage limit of the tool lasts until this instant: the attempt does not count."""
     interrupted: bool = False
     """A person has stopped the worker: the attempt does not count."""
+    timed_out: bool = False
+    """It took too long: the next attempt continues its session, under every lifecycle."""
     question: str | None = None
     answer: str | None = None
     comment: str | None = None
@@ -132,7 +134,7 @@ class TaskFacts:
 
     @property
     def retryable(self) -> bool:
-        return self._report.retryable and self.retry_on_failure
+        return not self._report.counts or (self._report.retryable and self.retry_on_failure)
 
     @property
     def retry_on_failure(self) -> bool:
@@ -146,7 +148,8 @@ class TaskFacts:
 
     @property
     def breaker_open(self) -> bool:
-        return breakers.is_open(self._work, self._task)
+        """An attempt that does not count says nothing of its tool, and waits for it like all others."""
+        return self._report.counts and breakers.is_open(self._work, self._task)
 
 
 def check(work: Work, task: Task, signal: str, report: Report) -> tuple[Transition, ...]:
@@ -312,6 +315,8 @@ def _take(work: Work, task: Task, transition: Transition, cause: Cause, report: 
             task.worker_id = None
     for effect in transition.effects:
         _apply(task, effect, report)
+    if ends and report.timed_out:
+        task.keep_session = True
     if "schedule_retry" in transition.effects:
         _schedule_retry(work, task, transition, policy, report)
     work.watch_stay(task, Kind.TASK, state, task.run_id)
@@ -378,6 +383,13 @@ def note_attempt(work: Work, task: Task, report: Report) -> None:
     work.tasks.change(task)
 
 
+def keep_session(work: Work, task: Task) -> None:
+    """The attempt ended through no fault of its own: the next one continues its session, if it had begun one."""
+    if task.session_id is not None:
+        task.keep_session = True
+        work.tasks.change(task)
+
+
 def _note(task: Task, report: Report) -> None:
     task.session_id = report.session_id or task.session_id
     if report.cost_usd:
@@ -388,11 +400,12 @@ def _note(task: Task, report: Report) -> None:
 
 
 def _count(task: Task, transition: Transition, report: Report) -> None:
-    """Before the move, which is stored with the count."""
+    """Before the move, which is stored with the count. Who resets the retries starts over, with a new session."""
     if "count_retry" in transition.effects:
         task.retry_count += report.counts
     elif "reset_retries" in transition.effects:
         task.retry_count = task.reclaim_count = task.attempt_count = 0
+        task.keep_session = False
 
 
 def _apply(task: Task, effect: str, report: Report) -> None:
@@ -420,6 +433,11 @@ def _schedule_retry(work: Work, task: Task, transition: Transition, policy: Poli
     else:
         exponent = task.retry_count - 1 if "count_retry" in transition.effects else task.attempt_count
         due_at = work.now + policy.backoff.delay(exponent, work.world.chance)
+    wait_until(work, task, due_at, report)
+
+
+def wait_until(work: Work, task: Task, due_at: datetime, report: Report) -> None:
+    """Keep a task that was put back from being claimed before an instant."""
     task.error = report.error
     task.available_at = due_at
     work.set_timer(task, Kind.TASK, "retry", due_at, task.run_id)

@@ -96,9 +96,8 @@ def _fire_for_task(work: Work, task: Task, purpose: str) -> None:
             seconds = read_policy(task.policy).timeout_seconds or 0
             reason = f"timed out after {format_duration(seconds)}"
             breakers.failed(work, task)
-            tasks.try_send(
-                work, task, "expire", Cause(reason=reason), tasks.Report(error=tasks.as_error(reason, type="timeout"))
-            )
+            report = tasks.Report(error=tasks.as_error(reason, type="timeout"), timed_out=True)
+            tasks.try_send(work, task, "expire", Cause(reason=reason), report)
         case "reclaim" if task.phase == Phase.ACTIVE:
             workers.lose_lease(work, task, Cause(reason="the attempt exceeded reclaim_after_seconds"))
         case "approval":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import msgspec
 
@@ -21,6 +21,7 @@ FRESH_LEASES = 0.05
 """A heartbeat younger than this share of a lease is not renewed by a claim."""
 MOST_RUNS = 100
 MOST_WORKERS = 1000
+SHORTEST_LIMIT = timedelta(seconds=1)
 SUSPENDED = {"suspend": True}
 """The metadata of a pause that also suspends processes. They go on with the next move of the worker, whatever it is."""
 AVAILABLE = (Phase.QUEUED.value, Phase.ACTIVE.value)
@@ -218,6 +219,7 @@ def lose_lease(work: Work, task: Task, cause: Cause) -> None:
         _expire_lease(work, task)
     elif _send_lease_lost(work, task, cause) and task.outcome is None:
         task.reclaim_count = min(task.reclaim_count + 1, task.max_reclaims)
+    tasks.keep_session(work, task)
 
 
 def give_back(work: Work, task: Task, cause: Cause, report: tasks.Report) -> None:
@@ -231,6 +233,7 @@ def give_back(work: Work, task: Task, cause: Cause, report: tasks.Report) -> Non
     if task.outcome == Outcome.FAILURE and not is_last:
         _try_again(work, task, cause)
         task.reclaim_count = reclaims
+        tasks.keep_session(work, task)
 
 
 def _try_again(work: Work, task: Task, cause: Cause) -> None:
@@ -247,14 +250,31 @@ def interrupt(work: Work, task: Task, cause: Cause, report: tasks.Report) -> Non
     """
     if task.cancel_requested_at is not None and tasks.try_send(work, task, "cancel", cause, report) is None:
         return
-    if not work.machine(task).moves(task.state, "lease_lost"):
+    can_lose_lease = bool(work.machine(task).moves(task.state, "lease_lost"))
+    if not can_lose_lease and report.usage_limit_until is None:
         task.attempt_count -= 1
         tasks.note_attempt(work, task, report)
         _expire_lease(work, task)
+        tasks.keep_session(work, task)
         return
-    tasks.send(work, task, "lease_lost", cause, report)
+    # A task that waits for the end of a usage limit is not active: no worker has it.
+    tasks.send(work, task, "lease_lost" if can_lose_lease else "fail", cause, report)
     if task.outcome == Outcome.FAILURE:
         _try_again(work, task, cause)
+    tasks.keep_session(work, task)
+
+
+def meet_usage_limit(work: Work, task: Task, cause: Cause, report: tasks.Report, until: datetime) -> None:
+    """The tool has reached its usage limit: an interruption, and neither this task nor others of the tool begin before it ends.
+
+    A limit that has ended already delays by a moment: a tool that reports the wrong time must not be started without a pause.
+    """
+    until = max(until, work.now + SHORTEST_LIMIT)
+    report = replace(report, usage_limit_until=until)
+    interrupt(work, task, cause, report)
+    if task.phase in (Phase.QUEUED, Phase.HELD):
+        tasks.wait_until(work, task, until, report)
+    breakers.meet_usage_limit(work, task, until)
 
 
 def _expire_lease(work: Work, task: Task) -> None:

@@ -294,6 +294,8 @@ class Breaker(Entity, kw_only=True):
     rate_seconds: float | None = None
     begun: str = "[]"
     """A JSON list of instants in microseconds and how many attempts started at each; only for a breaker with a rate."""
+    limited_until: datetime | None = None
+    """The tool has reported a usage limit that ends then; the circuit is open at least until that instant."""
 
 
 class Attempt(Struct, kw_only=True):

@@ -18,6 +18,7 @@ def make_breaker_view(breaker: Breaker) -> BreakerView:
         failure_threshold=breaker.failure_threshold,
         cooldown_seconds=breaker.cooldown_seconds,
         retry_at=breaker.retry_at,
+        limited_until=breaker.limited_until,
         probe_task_id=breaker.probe_task_id,
         max_concurrent=breaker.max_concurrent,
         rate_count=breaker.rate_count,

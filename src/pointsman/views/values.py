@@ -259,6 +259,8 @@ class BreakerView(EntityView, frozen=True, kw_only=True):
     cooldown_seconds: float
     retry_at: datetime | None
     """When an open circuit lets a probe through."""
+    limited_until: datetime | None
+    """When the usage limit that the tool has reported ends."""
     probe_task_id: str | None
     max_concurrent: int | None
     rate_count: int | None

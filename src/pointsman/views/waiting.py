@@ -178,7 +178,8 @@ def explain_capabilities(needed: frozenset[str], abilities: Sequence[frozenset[s
 
 def _explain_tool(breaker: Breaker, fleet: Fleet) -> Waiting | None:
     if not breakers.admits(breaker):
-        return Waiting("circuit_open", describe_circuit(breaker), breaker.entered_at, breaker.retry_at)
+        kind: WaitingKind = "rate_limit" if breakers.is_limited(breaker) else "circuit_open"
+        return Waiting(kind, describe_circuit(breaker), breaker.entered_at, breaker.retry_at)
     if breaker.max_concurrent is not None and fleet.at_work.get(breaker.tool, 0) >= breaker.max_concurrent:
         return Waiting("tool_limit", f"{breaker.tool} is at its limit of {breaker.max_concurrent} at once", fleet.now)
     free_at = limits.find_free_at(breaker, fleet.now)

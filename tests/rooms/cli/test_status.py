@@ -148,9 +148,11 @@ def test_a_usage_limit_says_of_what_and_until_when(scene: Scene) -> None:
     run = scene.submit(using("claude"))
     (claim,) = scene.claim()
     report = AttemptReport(error="try later", usage_limit_until=run.created_at + timedelta(hours=2))
-    scene.do(lambda engine: engine.fail_task(claim.task_id, claim.epoch, report))
-    said = why(scene, "only") or ""
-    assert re.fullmatch(r"claude has reached its usage limit, retry in 1h 5\dm \(at [\d: -]+\); last error: try later", said)
+    scene.do(lambda engine: engine.report_attempt(claim.task_id, claim.epoch, "interrupt", report))
+    limited = r"claude has reached its usage limit, retry in 1h 5\dm \(at [\d: -]+\)"
+    assert re.fullmatch(limited + "; last error: try later", why(scene, "only") or "")
+    scene.submit(using("claude"))
+    assert re.fullmatch(limited, why(scene, "only") or "")
 
 
 def test_a_time_on_another_day_has_its_date() -> None:

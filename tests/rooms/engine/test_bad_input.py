@@ -13,7 +13,7 @@ import threading
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from decimal import Decimal
 from functools import partial
 from itertools import pairwise, product
@@ -1020,9 +1020,17 @@ def test_an_epoch_is_a_whole_number(desk: Desk, epoch: Any) -> None:
 def test_an_instant_says_its_time_zone(desk: Desk) -> None:
     until = datetime(2031, 1, 1)  # noqa: DTZ001 - the point
     desk.refuses(
-        lambda desk: desk.engine.fail_task(desk.running.id, 1, AttemptReport(error="limit", usage_limit_until=until)),
+        lambda desk: desk.engine.report_attempt(desk.running.id, 1, "interrupt", AttemptReport(usage_limit_until=until)),
         RequestInvalid,
         path="usage_limit_until",
+    )
+
+
+@each_row("signal", [None, "fail", "complete", "expire"])
+def test_a_usage_limit_goes_with_an_interruption_only(desk: Desk, signal: str | None) -> None:
+    report = AttemptReport(usage_limit_until=datetime(2031, 1, 1, tzinfo=UTC))
+    desk.refuses(
+        lambda desk: desk.engine.report_attempt(desk.running.id, 1, signal, report), RequestInvalid, path="usage_limit_until"
     )
 
 

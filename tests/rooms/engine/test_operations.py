@@ -85,8 +85,8 @@ BODIES: dict[str, tuple[dict[str, Any], Operation[Any]]] = {
         ),
     ),
     "report_attempt": (
-        {"task_id": "t", "epoch": 2, "signal": "fail", "error": "no", "usage_limit_until": "2030-01-01T00:00:00Z"},
-        ReportAttempt("t", 2, "fail", AttemptReport(error="no", usage_limit_until=datetime(2030, 1, 1, tzinfo=UTC))),
+        {"task_id": "t", "epoch": 2, "signal": "interrupt", "error": "no", "usage_limit_until": "2030-01-01T00:00:00Z"},
+        ReportAttempt("t", 2, "interrupt", AttemptReport(error="no", usage_limit_until=datetime(2030, 1, 1, tzinfo=UTC))),
     ),
     "set_budget": ({"run_id": "r", "budget_usd": None, "request_id": "k"}, SetBudget("r", None, request_id="k")),
 }

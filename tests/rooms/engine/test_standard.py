@@ -1756,27 +1756,6 @@ async def test_an_attempt_that_is_too_old_is_taken_from_a_worker_that_still_beat
         assert (await claim_and_complete(engine, worker)).epoch == 2
 
 
-@pytest.mark.parametrize("retry_on_failure", [True, False])
-async def test_a_usage_limit_costs_neither_a_retry_nor_an_attempt(
-    database_url: str, clock: ManualClock, *, retry_on_failure: bool
-) -> None:
-    """It was not tried at all, so it has not failed either."""
-    async with proved_engine(database_url, clock) as engine:
-        worker = await register(engine, lease_seconds=86400)
-        run = await submit(engine, NewTask(name="a", max_attempts=1, retry_on_failure=retry_on_failure))
-        for number in range(1, 4):
-            until = clock.now() + timedelta(hours=5)
-            claim = await claim_and_fail(engine, worker, "usage limit reached", usage_limit_until=until)
-            task = await task_of(engine, run, "a")
-            assert (task.state, task.available_at) == ("RETRYING", until)
-            assert (task.retry_count, task.attempt_count, task.epoch) == (0, 0, number)
-            assert claim.epoch == number
-            await pass_time(engine, clock, 5 * 3600)
-        await claim_and_complete(engine, worker)
-        assert await state_of(engine, run) == "SUCCEEDED"
-        assert len(await engine.list_attempts(claim.task_id)) == 4
-
-
 # the run as a whole
 
 

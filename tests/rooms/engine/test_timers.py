@@ -412,19 +412,19 @@ async def test_retries_wait_longer_each_time(database_url: str, clock: ManualClo
             assert await state_of(engine, run, "a") == "QUEUED"
 
 
-async def test_a_usage_limit_waits_for_its_instant_and_counts_nothing(database_url: str, clock: ManualClock) -> None:
+async def test_a_usage_limit_waits_for_its_instant_with_several_engines(database_url: str, clock: ManualClock) -> None:
     async with open_engines(database_url, clock, 3) as engines:
-        run = await submit(engines[0], NewTask(name="a"))
-        claim = await claim_one(engines[0], await register(engines[0], lease_seconds=FOREVER))
-        until = clock.now() + timedelta(hours=5)
-        await engines[0].fail_task(claim.task_id, claim.epoch, AttemptReport(error="come back later", usage_limit_until=until))
+        await submit(engines[0], NewTask(name="a"))
+        worker = await register(engines[0], lease_seconds=FOREVER)
+        claim = await claim_one(engines[0], worker)
+        report = AttemptReport(error="come back later", usage_limit_until=clock.now() + timedelta(hours=5))
+        await engines[0].report_attempt(claim.task_id, claim.epoch, "interrupt", report)
         clock.advance(5 * 3600 - 1)
         await tend_together(engines)
-        assert await state_of(engines[0], run, "a") == "RETRYING"
+        assert await engines[1].claim_tasks(worker.id) == []
         clock.advance(1)
         await tend_together(engines)
-        task = await task_of(engines[0], run, "a")
-        assert (task.state, task.retry_count, task.attempt_count) == ("QUEUED", 0, 0)
+        assert (await claim_one(engines[2], worker)).epoch == 2
 
 
 async def test_a_step_of_a_pipeline_waits_where_it_can_be_claimed(database_url: str, clock: ManualClock) -> None:

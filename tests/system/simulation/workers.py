@@ -219,7 +219,7 @@ class SimulatedWorker:
             return "fail", AttemptReport(error="it broke", exit_code=1, cost_usd=cost, retryable=chance.random() < 0.7)
         if luck < 0.89:
             until = BEGINNING + timedelta(seconds=round(self._simulation.time.seconds + chance.uniform(-2, 20)))
-            return "fail", AttemptReport(error="usage limit", usage_limit_until=until, cost_usd=cost)
+            return "interrupt", AttemptReport(error="usage limit", usage_limit_until=until, cost_usd=cost)
         if luck < 0.95:
             return self._ask_a_person(cost)
         return chance.choice(("expire", "overspend", "skip", "checks_passed", "cancel")), AttemptReport(error="it ended")

@@ -22,7 +22,7 @@ LONGEST_REASON = 500
 WITHOUT_ERROR = ("complete", "ask", "skip", "checks_passed")
 """Signals of which no error is kept; what comes with them goes into the audit trail only."""
 INTERRUPT = "interrupt"
-"""A person has stopped the worker, and the process has ended: the attempt does not count."""
+"""A person has stopped the worker, or its tool has reached a usage limit. The process has ended; the attempt does not count."""
 GIVE_BACK = "give_back"
 """The worker has run out of memory or disk, and the process has ended: it counts as a reclaim, as if the worker had died."""
 
@@ -34,9 +34,10 @@ class AttemptReport(Struct, frozen=True, kw_only=True):
     error: Annotated[Text | None, "What went wrong; of a skipped task, why."] = None
     tail: Annotated[Text | None, "The end of what it wrote, kept with its error."] = None
     retryable: Annotated[bool, "Whether another attempt could succeed."] = True
-    usage_limit_until: Annotated[Instant | None, "It cannot be tried before then; it is retried, and nothing is counted."] = (
-        None
-    )
+    usage_limit_until: Annotated[
+        Instant | None,
+        "With interrupt: the usage limit of its tool ends then. Neither the task nor others of the tool start before.",
+    ] = None
     question: Annotated[Text | None, "What its agent wants to know before it goes on."] = None
     cost_usd: Annotated[Amount, "Spent since the last report."] = ZERO_USD
     exit_code: Annotated[ExitCode | None, "Of its process."] = None
@@ -67,6 +68,8 @@ class ReportAttempt(Operation[Task], frozen=True):
     def check(self, found: Sequence[Problem]) -> Iterable[Problem]:
         if not found and self.signal == "ask" and not self.report.question:
             yield Problem("question", "It is missing. Give the question with the signal.")
+        if not found and self.report.usage_limit_until and self.signal != INTERRUPT:
+            yield Problem("usage_limit_until", f"It goes with the signal {INTERRUPT} only. Give it with that one.")
 
     def decide(self, work: Work) -> Callable[[], Task]:
         task = self.decide_for(work, self.tenant)
@@ -90,6 +93,9 @@ class ReportAttempt(Operation[Task], frozen=True):
             claims.overspend(work, task, reason)
 
     def _signal(self, work: Work, task: Task, signal: str, report: Report) -> None:
+        if signal == INTERRUPT and report.usage_limit_until:
+            workers.meet_usage_limit(work, task, self._cause(task), report, report.usage_limit_until)
+            return
         if signal == INTERRUPT:
             workers.interrupt(work, task, self._cause(task), report)
             return
@@ -108,9 +114,9 @@ class ReportAttempt(Operation[Task], frozen=True):
 
     def _cause(self, task: Task) -> Cause:
         """Whose attempt it is; a try that does not count says so in the audit trail."""
-        metadata = {"usage_limit": True} if self.report.usage_limit_until else None
+        metadata = None
         if self.signal == INTERRUPT:
-            metadata = {"interrupted": True}
+            metadata = {"usage_limit": True} if self.report.usage_limit_until else {"interrupted": True}
         error = self.report.error
         reason = " ".join(error.split())[:LONGEST_REASON] if error else None
         return Cause(task.attempt_worker_id or "worker", reason, metadata)
@@ -121,7 +127,7 @@ class ReportAttempt(Operation[Task], frozen=True):
             return False
         if signal == "complete":
             breakers.succeeded(work, task)
-        elif signal == "fail" and not self.report.usage_limit_until:
+        elif signal == "fail":
             breakers.failed(work, task)
         return True
 
@@ -209,6 +215,7 @@ def _as_report(signal: str | None, report: AttemptReport) -> Report:
         retryable=report.retryable and signal != "cancel",
         usage_limit_until=report.usage_limit_until,
         interrupted=signal == INTERRUPT,
+        timed_out=signal == "expire",
         question=report.question,
         cost_usd=report.cost_usd,
         exit_code=report.exit_code,

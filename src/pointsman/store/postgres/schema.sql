@@ -1069,3 +1069,6 @@ CREATE TRIGGER worker_keeps_what_it_began_with
           (old.id, old.tenant, old.machine_id, old.created_at, old.name, old.lifecycle, old.serves, old.max_concurrent_tasks,
            old.lease_seconds, old.only_run_id, old.worker_metadata))
     EXECUTE FUNCTION forbid('a worker keeps its id, machine, tenant, the tenants that it serves and everything else that it was created with');
+
+-- A tool that has reached its usage limit says when that ends: its circuit is open until then, at least.
+ALTER TABLE breaker ADD COLUMN limited_until instant;

@@ -962,3 +962,6 @@ CREATE TRIGGER worker_keeps_what_it_began_with
           old.lease_seconds, old.only_run_id, old.worker_metadata) BEGIN
     SELECT RAISE(ABORT, 'pointsman: a worker keeps its id, machine, tenant, the tenants that it serves and everything else that it was created with');
 END;
+
+-- A tool that has reached its usage limit says when that ends: its circuit is open until then, at least.
+ALTER TABLE breaker ADD COLUMN limited_until INTEGER CHECK (limited_until BETWEEN 0 AND 253402300799999999);

@@ -81,8 +81,10 @@ class BreakerModel:
                 return [state]
             case "complete_task":
                 return [self._succeed(state, details["task_id"])]
-            case "fail_task" if not details["usage_limit_until"]:
+            case "fail_task":
                 return [self._fail(state, details["task_id"], operation.invoked_at)]
+            case "usage_limit":
+                return [self._meet_usage_limit(state)]
             case _:
                 return [self._free(state) if self._concerns_probe(state, details) else state]
 
@@ -114,6 +116,12 @@ class BreakerModel:
             failures = state.failures + 1
             return replace(opened if failures >= state.failure_threshold else state, failures=failures)
         return opened if self._is_probe(state, task_id) else state
+
+    def _meet_usage_limit(self, state: BreakerState) -> BreakerState:
+        """It opens, whoever says so; for how long is up to the tool, perhaps for a moment only."""
+        if state.state not in ("CLOSED", "HALF_OPEN"):
+            return state
+        return replace(state, state="OPEN", opened=-math.inf, successes=0, probe=None)
 
     def _is_probe(self, state: BreakerState, task_id: str) -> bool:
         return state.state == "HALF_OPEN" and state.probe is not None and state.probe.task_id == task_id
@@ -176,8 +184,10 @@ def _operations(record: Record, facts: Facts, tool: str) -> Iterator[Operation]:
         case "heartbeat" if record.fate == "answered":
             yield from _heartbeat(record, facts, tool)
         case "complete_task" | "fail_task" if record.fate != "refused" and _uses(facts, task_id, tool):
-            verdict = {"task_id": task_id, "task_ids": [task_id], "usage_limit_until": arguments.get("usage_limit_until")}
-            yield Operation(record, record.operation, verdict)
+            yield Operation(record, record.operation, {"task_id": task_id, "task_ids": [task_id]})
+        case "signal_attempt" if arguments.get("usage_limit_until") and record.fate != "refused":
+            if _uses(facts, task_id, tool):
+                yield Operation(record, "usage_limit", {"task_ids": [task_id]})
         case operation if operation in ENDS_WITHOUT_A_VERDICT and record.fate != "refused":
             yield from _end(record, facts, tool)
         case _:

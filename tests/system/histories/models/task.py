@@ -189,6 +189,8 @@ class TaskModel:
                 return [replace(state, state="SKIPPED")]
             case "overspend" if running:
                 return [replace(state, state="BUDGET_EXCEEDED")]
+            case "interrupt":
+                return [replace(state, state="QUEUED"), *self._cancel(state)[1:]]
             case "cancel":
                 return [replace(state, state="CANCELED")]
             case "note":
@@ -210,8 +212,6 @@ class TaskModel:
     def _fail(self, state: TaskState, details: Mapping[str, Any], end: str) -> list[TaskState]:
         again = replace(state, state="RETRYING", retries=state.retries + 1)
         over = replace(state, state=end)
-        if details.get("usage_limit_until"):
-            return [replace(state, state="RETRYING")]
         if not self.is_known or self.agreed.get("max_attempts") is not None:
             return [again, over]
         retryable = details.get("retryable", True) and self.agreed.get("retry_on_failure", True)
@@ -470,6 +470,5 @@ def _report_of(record: Record) -> dict[str, Any]:
         "epoch": arguments["epoch"],
         "signal": named.get(record.operation) or arguments["signal"],
         "retryable": arguments.get("retryable", True),
-        "usage_limit_until": arguments.get("usage_limit_until"),
         "output": None if output is None else msgspec.json.encode(output).decode(),
     }
