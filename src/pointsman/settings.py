@@ -27,6 +27,8 @@ PYPROJECT = "pyproject.toml"
 FOLDER = ".pointsman"
 """Where Pointsman keeps the database, logs and worker records of a project."""
 PREFIX = "POINTSMAN_"
+TABLES = {"tools": "curl", "agents": "mycli"}
+"""Settings that are tables by name, with an example."""
 LOG = "LOG"
 """The level of the log, which the command line reads by itself."""
 GIVEN_TO_TASKS = ("RUN_ID", "TASK_ID", "TASK_NAME", "ATTEMPT", "EPOCH", "OUTPUT", "COST", "LOG_DIR", "WORKER_ID", "CALL")
@@ -64,6 +66,42 @@ class ToolProfile:
     env: dict[str, str] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class AgentProfile:
+    """The command line of a coding agent that Pointsman does not know by itself.
+
+    Where something is found in a line: `TYPE: path.to.value` in JSON objects of that `type`, `path.to.value` in any object.
+    """
+
+    name: str
+    command: tuple[str, ...] = ()
+    """The program and its arguments; `{prompt_file}` and `{folder}` stand for paths."""
+    prompt: Literal["stdin", "file"] = "stdin"
+    model: tuple[str, ...] = ()
+    """The arguments that select `{model}`."""
+    resume: tuple[str, ...] = ()
+    """The arguments that continue `{session}`."""
+    plan: tuple[str, ...] = ()
+    """The arguments for `permissions: plan`; likewise `edit` and `full`."""
+    edit: tuple[str, ...] = ()
+    full: tuple[str, ...] = ()
+    install: str = ""
+    session: str = ""
+    text: str = ""
+    tool: str = ""
+    cost_usd: str = ""
+    tokens_in: str = ""
+    tokens_out: str = ""
+    result: str = ""
+    """The text of the last event. Without this, the exit code alone decides."""
+    error: str = ""
+    """What is there when it has failed: a text, or true."""
+
+
+AGENTS = ("claude", "codex", "gemini", "opencode", "aider")
+"""The agents that Pointsman knows by itself."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """The settings of a project, and the origin of each (`origins`, by name)."""
@@ -90,7 +128,14 @@ class Settings:
     min_free_disk_bytes: int | None = None
     """A worker gives its tasks back while the disk of the project has less space left."""
     tools: dict[str, ToolProfile] = field(default_factory=dict)
+    agents: dict[str, AgentProfile] = field(default_factory=dict)
+    """The agents that the settings add."""
     origins: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def all_tools(self) -> dict[str, ToolProfile]:
+        """The declared tools, and those of all agents: an agent is a tool of the same name."""
+        return {name: ToolProfile(name) for name in (*AGENTS, *self.agents)} | self.tools
 
 
 Reader = Callable[[object], object]
@@ -106,6 +151,7 @@ def load_settings(directory: Path, flags: Mapping[str, Any], environ: Mapping[st
     values: dict[str, Any] = {}
     origins = {"directory": "default", **dict.fromkeys(SETTINGS, "default")}
     tools: dict[str, ToolProfile] = {}
+    agents: dict[str, AgentProfile] = {}
     for source in reversed(sources):  # the first one wins
         for name, setting in SETTINGS.items():
             if name not in source.values:
@@ -122,11 +168,15 @@ def load_settings(directory: Path, flags: Mapping[str, Any], environ: Mapping[st
             origins = {
                 key: value for key, value in origins.items() if not f"{key}.".startswith(f"tools.{name}.")
             } | tool_origins
+        for name, raw in source.values.get("agents", {}).items():
+            agents[name], invalid = _read_agent(name, raw, source)
+            findings += invalid
+            origins[f"agents.{name}"] = source.origin("agents", name)
     if findings:
         raise SettingsInvalid(findings)
     values.setdefault("store", f"sqlite:///{project / FOLDER / 'state.db'}")
     values.setdefault("slots", _count_processors())
-    return Settings(directory=project, tools=tools, origins=origins, **values)
+    return Settings(directory=project, tools=tools, agents=agents, origins=origins, **values)
 
 
 def _find_project(directory: Path) -> tuple[Path, str | None]:
@@ -301,6 +351,14 @@ _TOOL: dict[str, Reader] = {
     "rate": _read_rate,
     "env": _read_env,
 }
+_AGENT: dict[str, Reader] = {
+    "command": _read_command,
+    "prompt": _read_choice("stdin", "file"),
+    **dict.fromkeys(("model", "resume", "plan", "edit", "full"), _read_command),
+    **dict.fromkeys(
+        ("install", "session", "text", "tool", "cost_usd", "tokens_in", "tokens_out", "result", "error"), _read_word
+    ),
+}
 _BREAKER: dict[str, Reader] = {
     "failure_threshold": _read_count(1),
     "success_threshold": _read_count(1),
@@ -399,11 +457,12 @@ def _parse_file(path: Path, text: str, table: tuple[str, ...]) -> _Source:
         advice = f"Write [{'.'.join(table)}] and the settings below it."
         return _refuse_file(path, Finding("type", place(()), f"{brief(value)} is not a table.", advice))
     source = _Source(value, path.parent, place)
-    source.refuse_unknown((*SETTINGS, "tools"))
-    if not isinstance(tools := value.get("tools", {}), dict):
-        advice = "Write a table for each tool: [tools.curl]."
-        source.findings.append(Finding("type", place(("tools",)), f"tools: {brief(tools)} is not a table.", advice))
-        source.values = {**value, "tools": {}}
+    source.refuse_unknown((*SETTINGS, *TABLES))
+    for key, example in TABLES.items():
+        if not isinstance(table := value.get(key, {}), dict):
+            advice = f"Write a table for each of them: [{key}.{example}]."
+            source.findings.append(Finding("type", place((key,)), f"{key}: {brief(table)} is not a table.", advice))
+            source.values = {**source.values, key: {}}
     return source
 
 
@@ -444,6 +503,39 @@ def find_keys(text: str) -> dict[tuple[str, ...], tuple[int, int]]:
 
 def _locate(text: str, offset: int) -> tuple[int, int]:
     return text.count("\n", 0, offset) + 1, offset - text.rfind("\n", 0, offset)
+
+
+def _read_agent(name: str, raw: object, source: _Source) -> tuple[AgentProfile, list[Finding]]:
+    """An agent, and the findings."""
+    top = ("agents", name)
+
+    def find(keys: tuple[str, ...], message: str, advice: str) -> Finding:
+        return Finding("setting", source.place(keys), f"{'.'.join(keys)}: {message}", advice)
+
+    if name in AGENTS:
+        return AgentProfile(name), [
+            find(
+                top,
+                "Pointsman knows this agent by itself.",
+                f"Use another name, or set [tools.{name}] to change how it is called.",
+            )
+        ]
+    if not isinstance(raw, dict):
+        return AgentProfile(name), [find(top, f"{brief(raw)} is not a table.", f"Write [agents.{name}] and its keys below.")]
+    fields: dict[str, Any] = {}
+    findings: list[Finding] = []
+    for key, value in raw.items():
+        result = _AGENT[key](value) if key in _AGENT else _unknown_key(key, _AGENT)
+        if isinstance(result, Finding):
+            keys = (*top, key)
+            findings.append(replace(result, place=source.place(keys), message=f"{'.'.join(keys)}: {result.message}"))
+        else:
+            fields[key] = result
+    if "command" not in raw:
+        findings.append(find(top, "It has no `command`.", 'Name the program and its arguments: command = ["mycli", "--json"].'))
+    elif fields.get("prompt") == "file" and not any("{prompt_file}" in word for word in fields.get("command", ())):
+        findings.append(find((*top, "command"), "It does not say where the prompt is.", "Put {prompt_file} into the command."))
+    return AgentProfile(name, **fields), findings
 
 
 def _read_tool(name: str, raw: object, source: _Source) -> tuple[ToolProfile, dict[str, str], list[Finding]]:

@@ -25,7 +25,9 @@ from pointsman.worker.verdict import (
     Failed,
     FanOut,
     Interrupted,
+    Limited,
     Nothing,
+    Overspent,
     Skipped,
     Verdict,
 )
@@ -115,8 +117,10 @@ def _describe(verdict: Verdict | None) -> tuple[str, str]:
             return "asked", question.text
         case Checked(failures):
             return Outcome.FAILURE.value, "\n".join(failures)
-        case Failed(message) | Expired(message):
+        case Failed(message) | Expired(message) | Overspent(message):
             return Outcome.FAILURE.value, message
+        case Limited(until, message):
+            return "usage limit", f"until {show_time(until)}: {message}"
         case Canceled():
             return Outcome.CANCELED.value, ""
         case Skipped(reason):

@@ -215,7 +215,7 @@ def _find_tools(file: str, directory: Path | None) -> Collection[str] | None:
 
 @cache
 def _load_tools(folder: Path) -> Collection[str] | None:
-    return load_settings(folder, {}, os.environ).tools if folder.is_dir() else None
+    return load_settings(folder, {}, os.environ).all_tools if folder.is_dir() else None
 
 
 def _load(file: str, *, as_json: bool) -> Flow | None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections import defaultdict, deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO, Literal
+from typing import TYPE_CHECKING, BinaryIO
 
 import click
 
@@ -27,11 +27,14 @@ from pointsman.views.values import read_error, read_output
 from pointsman.worker.log import log_parts
 from pointsman.world import Sleep
 
+if TYPE_CHECKING:
+    from pointsman.settings import AgentProfile
+    from pointsman.worker.transcript import TranscriptReader
+
 BLOCK = 65_536
 LONGEST_LINE = 1 << 20
 """A longer line is shown in pieces."""
 LOOK_SECONDS = 0.1
-Form = Literal["text", "raw", "json"]
 PREFIX_COLORS = ("cyan", "magenta", "yellow", "green", "blue", "bright_cyan", "bright_magenta")
 
 
@@ -41,7 +44,7 @@ PREFIX_COLORS = ("cyan", "magenta", "yellow", "green", "blue", "bright_cyan", "b
 @click.option("--follow", "-f", is_flag=True, help="Wait for more output until the run has ended.")
 @click.option("--attempt", type=click.IntRange(1), metavar="N", help="Show attempt N of the task instead of the last one.")
 @click.option("--tail", "-n", type=click.IntRange(0), metavar="N", help="Show only the last N lines of each task.")
-@click.option("--raw", is_flag=True, help="Send control characters to the terminal as they were written.")
+@click.option("--raw", is_flag=True, help="Show output as it was written: control characters, and the stream of an agent.")
 @project_options
 def command(run: str, task: str | None, attempt: int | None, tail: int | None, *, follow: bool, raw: bool, asked: Asked) -> int:
     """Show the output of the tasks of RUN, or only of TASK: the last attempt of each.
@@ -50,6 +53,8 @@ def command(run: str, task: str | None, attempt: int | None, tail: int | None, *
 
     On a terminal, control characters other than colors are shown as text (\\u001b), so that output cannot change the terminal.
     Into a file or a pipe, output is written as it is.
+
+    Of a coding agent, you see what it said, one line for each tool call and its result. With --raw you see its stream.
 
     \b
     Examples:
@@ -60,9 +65,17 @@ def command(run: str, task: str | None, attempt: int | None, tail: int | None, *
     """
     if attempt is not None and task is None:
         raise click.UsageError("--attempt needs a TASK.", click.get_current_context())
-    form: Form = "json" if asked.as_json else "raw" if raw else "text"
+    form = Form(as_json=asked.as_json, is_raw=raw)
     with background_output(needs_reader=True):
         return in_project(asked, lambda project: show_logs(project, run, task, attempt, tail, follow=follow, form=form))
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """How lines are printed."""
+
+    as_json: bool = False
+    is_raw: bool = False
 
 
 @dataclass(slots=True)
@@ -76,6 +89,10 @@ class Log:
     """By file: its inode, and how many bytes of it were shown."""
     rest: bytes = b""
     """The beginning of an unfinished line."""
+    transcript: TranscriptReader | None = None
+    """Makes the stream of an agent readable."""
+    is_stream: bool = False
+    """It is the stream of an agent."""
 
     def parts(self) -> tuple[Path, ...]:
         """Oldest first."""
@@ -107,6 +124,19 @@ class Log:
             start, found = find_tail(part, wanted)
             self.offsets[part] = (part.stat().st_ino, start if wanted else size)
             wanted = max(wanted - found, 0)
+
+    def recognize(self, agents: Mapping[str, AgentProfile], *, is_raw: bool) -> None:
+        """Find out whether it is the stream of an agent, once its file exists."""
+        if self.path is None or self.is_stream or not self.path.with_suffix(".agent").exists():
+            return
+        from pointsman.worker.runners.agent import read_transcript
+
+        self.is_stream = True
+        self.transcript = None if is_raw else read_transcript(self.path, agents)
+
+    def readable_lines(self, *, to_the_end: bool) -> Iterator[bytes]:
+        lines = self.lines(to_the_end=to_the_end)
+        return self.transcript.read(lines, to_the_end=to_the_end) if self.transcript else lines
 
     def lines(self, *, to_the_end: bool) -> Iterator[bytes]:
         """Complete lines without their line breaks; at the end also an unfinished one."""
@@ -163,16 +193,16 @@ async def show_logs(
         logs = [Log(each, each.epoch, last_log(project, each)) for each in tasks]
     if follow:
         logs.sort(key=Log.written_at)
-    printer = Printer([log.task for log in logs], project.world.sleep, several=only is None, form=form)
+    printer = Printer(
+        [log.task for log in logs], project.world.sleep, several=only is None, form=form, agents=project.settings.agents
+    )
     is_missing = False
     for log in logs:
         if not log.parts() and not (follow and log.task.phase != Phase.DONE):
             await show_remains(log, printer, several=only is None)
             is_missing |= log.path is not None
             continue
-        if tail is not None:
-            log.skip_to_tail(tail)
-        await printer.show(log, to_the_end=not follow)
+        await printer.show(log, to_the_end=not follow, tail=tail)
     if follow:
         await follow_logs(project, run, only, logs, printer)
     if printer.is_silent and tail != 0:
@@ -247,27 +277,37 @@ async def show_remains(log: Log, printer: Printer, *, several: bool) -> None:
 class Printer:
     """Prints lines: as objects, behind the name of their task, or as they were written, but harmless on a terminal."""
 
-    def __init__(self, tasks: Sequence[Task], sleep: Sleep, *, several: bool, form: Form) -> None:
+    def __init__(
+        self, tasks: Sequence[Task], sleep: Sleep, *, several: bool, form: Form, agents: Mapping[str, AgentProfile]
+    ) -> None:
         self._width = max((len(task.name) for task in tasks), default=0)
         self._sleep = sleep
         self._several = several
-        self._as_json = form == "json"
-        is_terminal = sys.stdout is not None and sys.stdout.isatty()
-        self._is_harmless = is_terminal and form != "raw"
-        self._colored = is_terminal and wants_color() is not False
+        self._form = form
+        self._agents = agents
+        self._is_terminal = sys.stdout is not None and sys.stdout.isatty()
+        self._colored = self._is_terminal and wants_color() is not False
         self.is_silent = True
         """Nothing has been shown yet."""
         self._shown: defaultdict[tuple[str, int], TerminalOutput] = defaultdict(TerminalOutput)
 
-    async def show(self, log: Log, *, to_the_end: bool = False) -> None:
-        """What was written since the last call."""
-        if self._several or self._as_json:
-            await self.show_lines(log, log.lines(to_the_end=to_the_end))
+    def _is_harmless(self, log: Log) -> bool:
+        """Nobody needs the control characters of an agent."""
+        return self._is_terminal and (log.is_stream or not self._form.is_raw)
+
+    async def show(self, log: Log, *, to_the_end: bool = False, tail: int | None = None) -> None:
+        """What was written since the last call, or only the last lines of it."""
+        log.recognize(self._agents, is_raw=self._form.is_raw)
+        if tail is not None and not log.transcript:
+            log.skip_to_tail(tail)
+        if self._several or self._form.as_json or log.transcript:
+            lines = log.readable_lines(to_the_end=to_the_end)
+            await self.show_lines(log, deque(lines, maxlen=tail) if tail is not None and log.transcript else lines)
             return
-        shown = self._shown[log.task.id, log.epoch]
+        shown, is_harmless = self._shown[log.task.id, log.epoch], self._is_harmless(log)
         for block in log.read_on():
-            await self._write(shown.feed(block).encode() if self._is_harmless else block)
-        if to_the_end and self._is_harmless:
+            await self._write(shown.feed(block).encode() if is_harmless else block)
+        if to_the_end and is_harmless:
             await self._write(shown.feed(b"", to_the_end=True).encode())
 
     async def show_lines(self, log: Log, lines: Iterable[bytes]) -> None:
@@ -280,11 +320,12 @@ class Printer:
         await self._write(bytes(waiting))
 
     def _format(self, log: Log, line: bytes) -> bytes:
-        if self._as_json:
+        if self._form.as_json:
             text = line.decode("utf-8", "replace")
             return json.dumps({"task": log.task.name, "attempt": log.epoch, "text": text}).encode()
-        prefix = self._prefix(log.task) if self._several else b""
-        if self._is_harmless:
+        is_harmless = self._is_harmless(log)
+        prefix = self._prefix(log.task, is_harmless=is_harmless) if self._several else b""
+        if is_harmless:
             line = TerminalOutput().feed(line.removesuffix(b"\r"), to_the_end=True).encode()
         return prefix + line
 
@@ -294,8 +335,8 @@ class Printer:
             click.echo(data, nl=False)
             await keep_up(self._sleep)
 
-    def _prefix(self, task: Task) -> bytes:
+    def _prefix(self, task: Task, *, is_harmless: bool) -> bytes:
         label = f"{task.name.ljust(self._width)} | "
-        label = harmless(label) if self._is_harmless else label
+        label = harmless(label) if is_harmless else label
         color = PREFIX_COLORS[task.position % len(PREFIX_COLORS)]
         return (click.style(label, fg=color) if self._colored else label).encode()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -60,10 +61,10 @@ async def _run(
     from pointsman.flows.load import load_with_lifecycle
     from pointsman.flows.plan import write_plan
 
-    flow, lifecycle = load_with_lifecycle(file, tools=settings.tools)
-    new = build_run(flow, inputs, directory=str(settings.directory), tools=settings.tools, lifecycle=lifecycle)
+    flow, lifecycle = load_with_lifecycle(file, tools=settings.all_tools)
+    new = build_run(flow, inputs, directory=str(settings.directory), tools=settings.all_tools, lifecycle=lifecycle)
     async with open_project(asked, settings=settings, creates=True, keeps=True, lifecycles=[lifecycle]) as project:
-        await declare_tools(project)
+        await declare_tools(project, [tool for name in flow.tasks if (tool := flow.task(name).tool_name)])
         after = await project.engine.last_position()  # a repeated request continues its run
         run = await project.engine.for_tenant(actor=decision.actor).submit_run(
             new, reason=decision.reason, request_id=decision.request_id
@@ -84,18 +85,14 @@ async def _run(
         return await run_to_end(project, run, after=after, as_json=asked.as_json)
 
 
-async def declare_tools(project: Project) -> None:
-    """Declare the tools of the settings, with their breakers and limits."""
-    for tool in project.settings.tools.values():
-        await project.engine.declare_tool(
-            tool.name,
-            failure_threshold=tool.failure_threshold,
-            success_threshold=tool.success_threshold,
-            cooldown_seconds=tool.cooldown_seconds,
-            max_concurrent=tool.max_concurrent,
-            rate_count=tool.rate_count,
-            rate_seconds=tool.rate_seconds,
-        )
+async def declare_tools(project: Project, used: Iterable[str] = ()) -> None:
+    """Declare the tools of the settings, with their breakers and limits, and those that are used and need no settings."""
+    from pointsman.worker.tools import declare_missing, declare_tool
+
+    engine, settings = project.engine.for_tenant(), project.settings
+    for tool in settings.tools.values():
+        await declare_tool(engine, tool)
+    await declare_missing(engine, used, settings.all_tools)
 
 
 def _read_inputs(given: tuple[str, ...]) -> dict[str, str]:

@@ -155,14 +155,14 @@ def _build_gate(name: str, task: ApprovalTask, payload: dict[str, Any]) -> NewTa
 def _describe_task(
     name: str, task: FlowTask, payload: dict[str, Any], tools: Mapping[str, Tool], parent: str | None = None
 ) -> NewTask:
-    tool = tools.get(task.tool) if task.tool is not None else None
+    tool = tools.get(task.tool_name) if task.tool_name is not None else None
     own_codes = tool is None or "expected_exit_codes" in task.model_fields_set
     return NewTask(
         name=name,
         payload=payload,
         depends_on=task.needs,
         parent=parent,
-        tool=task.tool,
+        tool=task.tool_name,
         capabilities=task.needs_capabilities,
         priority=task.priority,
         critical=task.critical,

@@ -18,7 +18,7 @@ from pointsman.flows.findings import Reporter
 from pointsman.flows.inputs import explain_misfit
 from pointsman.flows.items import MAX_ITEMS
 from pointsman.flows.lifecycle import find_lifecycle, find_misfits
-from pointsman.flows.model import CHECK_KINDS, FINAL_TASK, LATER, Check, Expects, Flow, FlowTask
+from pointsman.flows.model import CHECK_KINDS, FINAL_TASK, Check, Expects, Flow, FlowTask
 from pointsman.flows.references import check_references
 from pointsman.flows.templates import template_fields
 from pointsman.kernel.machine import Lifecycle
@@ -80,6 +80,9 @@ class FlowCheck:
         for name, task in flow.tasks.items():
             if task.tool is not None:
                 self._check_tool(("tasks", name, "tool"), task.tool, tools)
+            elif (tool := flow.task(name).tool_name) not in (None, flow.defaults.tool) and tool not in tools:
+                advice = f"{suggest(str(tool), tools)} Or define it in pointsman.toml of the project, under [agents.{tool}]."
+                self.report("agent", ("tasks", name, "agent"), f"There is no agent '{tool}'.", advice)
 
     def _check_tool(self, path: Path, tool: str, tools: Collection[str]) -> None:
         if tool not in tools:
@@ -136,13 +139,15 @@ class FlowCheck:
         if not is_name(name):
             self.report("name", path, f"'{name}' is not a valid name for a task.", _NAME_ADVICE, of_key=True)
         if task.kind is None and not self._lost_its_kind(path):
-            advice = "Add a `command` (a list), a `run` (a shell script), a `call` (a Python function) or an `approval`."
+            advice = (
+                "Add a `command` (a list), a `run` (a shell script), a `call` (a Python function), an `agent` or an `approval`."
+            )
             self.report("action", path, f"Task {name} does nothing.", advice, of_key=True)
         for key, message, advice in self.flow.task(name).check(task.model_fields_set):
             self.report("action", (*path, key), f"Task {name}: {message}", advice, of_key=True)
         if isinstance(function := getattr(task, "call", None), str):
             self._check_function("action", (*path, "call"), function)
-        if "on_open_circuit" in task.model_fields_set and self.flow.task(name).tool is None:
+        if "on_open_circuit" in task.model_fields_set and self.flow.task(name).tool_name is None:
             message = f"Task {name}: `on_open_circuit` has no effect without `tool`, which has the circuit."
             self.report("tool", (*path, "on_open_circuit"), message, "Add `tool`, or remove it.", of_key=True)
         self._check_env((*path, "env"), task.env)
@@ -163,7 +168,7 @@ class FlowCheck:
     def _lost_its_kind(self, path: Path) -> bool:
         """Whether the key that selects the kind was left out because its value is invalid."""
         keys = {str(damaged[2]) for damaged in self.damaged if damaged[:2] == path and len(damaged) > 2}
-        return any(key in LATER or kinds.find_runner(key) for key in keys)
+        return any(kinds.find_runner(key) for key in keys)
 
     def _check_budget(self, name: str) -> None:
         flow, budget = self.flow, self.flow.task(name).budget_usd

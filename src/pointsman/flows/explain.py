@@ -13,7 +13,6 @@ from pointsman.flows import kinds
 from pointsman.flows.document import Path
 from pointsman.flows.findings import Reporter
 from pointsman.flows.model import (
-    LATER,
     Approval,
     Backoff,
     Check,
@@ -120,9 +119,6 @@ def explain_error(report: Reporter, details: ErrorDetails, path: Path) -> None:
         report("structure", above, f"{owner[:1].upper()}{owner[1:]} has no `{key}`.", f"Add `{key}:` to it.", of_key=True)
         return
     must, advice = _expectation(details)
-    if path and path[-1] in LATER:
-        report("later", path, f"{must}.", advice, of_key=True)
-        return
     given = details["input"]
     was = "is empty" if given is None else f"is {brief(given)}"
     if details["type"] in _MAPPINGS:
@@ -204,5 +200,5 @@ def _keys_at(path: Path) -> tuple[str, ...]:
             models = [Check]
         case (*_, key) if key in _MODELS:
             models = [_MODELS[str(key)]]
-    hidden = {*INTERNAL, *(LATER if FlowTask in models else ()), *(("from",) if models == [Outputs] else ())}
+    hidden = {*INTERNAL, *(("from",) if models == [Outputs] else ())}
     return tuple(dict.fromkeys(key for model in models for key in kinds.keys_of(model) if key not in hidden))

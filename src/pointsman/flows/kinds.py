@@ -26,6 +26,7 @@ BUILT_IN = {
     "run": "pointsman.worker.runners.command:ShellRunner",
     "command": "pointsman.worker.runners.command:CommandRunner",
     "call": "pointsman.worker.runners.python:PythonRunner",
+    "agent": "pointsman.worker.runners.agent:AgentRunner",
     "approval": "pointsman.flows.approval:Gate",
 }
 

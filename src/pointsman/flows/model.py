@@ -18,12 +18,10 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import (
     BaseModel,
-    BeforeValidator,
     ConfigDict,
     Field,
     PrivateAttr,
     SerializeAsAny,
-    WithJsonSchema,
     WrapValidator,
     model_serializer,
     model_validator,
@@ -59,10 +57,6 @@ InputType = Literal["string", "integer", "number", "boolean", "list", "object"]
 CallMode = Literal["process", "thread"]
 Shell = Literal["sh", "bash"]
 MAX_PEOPLE = 100
-LATER = {
-    "agent": "Agents come with a later version of Pointsman",
-    "prompt": "Prompts for agents come with a later version of Pointsman",
-}
 
 
 def type_of(value: object) -> InputType | None:
@@ -281,18 +275,6 @@ class Defaults(TaskOptions):
     """With `run`: the shell of the script."""
 
 
-def _refuse(key: str) -> BeforeValidator:
-    def refuse(value: object) -> None:
-        if value is not None:
-            raise wrong(LATER[key], "Take it out of the flow until then.")
-
-    return BeforeValidator(refuse)
-
-
-def _later(key: str) -> Any:
-    return Annotated[None, _refuse(key), WithJsonSchema({"not": {}, "description": f"{LATER[key]}."})]
-
-
 class FlowTask(TaskOptions):
     """One unit of work: exactly one key that selects its kind (`run`, `command`, `call`, …), and options.
 
@@ -303,6 +285,8 @@ class FlowTask(TaskOptions):
     """The key that selects this kind of task."""
     synonyms: ClassVar[Mapping[str, str]] = {}
     """Names that other tools give to the keys of this kind, for suggestions."""
+    reports_progress: ClassVar[bool] = False
+    """Whether its work says more about itself while it runs: its session, what it does."""
 
     description: Text = ""
     """A one-line description."""
@@ -316,8 +300,6 @@ class FlowTask(TaskOptions):
     """Whether a person accepts the result, or rejects it, before the tasks that need it start."""
     expects: Expects | None = None
     """What an answer to a question of the task has to be, unless the question says so itself."""
-    agent: _later("agent") = None  # type: ignore[valid-type]
-    prompt: _later("prompt") = None  # type: ignore[valid-type]
     item: SkipJsonSchema[Any] = None
     """Of a subtask: its item."""
     index: SkipJsonSchema[int | None] = None
@@ -329,6 +311,11 @@ class FlowTask(TaskOptions):
     if TYPE_CHECKING:
 
         def __init__(self, **keys: Any) -> None: ...
+
+    @property
+    def tool_name(self) -> str | None:
+        """The tool whose breaker and limits apply."""
+        return self.tool
 
     def summary(self) -> str:
         """What the task does, in one line."""

@@ -11,10 +11,11 @@ RULES = {
     "lifecycle": "the lifecycle exists and is valid",
     "input": "defaults and choices have the type of their input",
     "env": "variables have valid names that are not reserved",
-    "action": "a task has one key that selects its kind (`command`, `run`, `call`, `approval`), its keys, and real functions",
+    "action": "a task has one key that selects its kind (`command`, `run`, `call`, `agent`, …), its keys, and real functions",
     "check": "a check has exactly one kind, and `at_least` only with `glob`; its function exists, and its JSON Schema is valid",
     "budget": "no task has a larger budget than the whole flow",
     "tool": "the tools of tasks are defined in the settings of the project; `on_open_circuit` belongs to a tool",
+    "agent": "the agents of tasks are known, or defined in the settings of the project",
     "needs": "a task names each of its needs once",
     "unknown-task": "the tasks that a task needs exist",
     "circle": "no task waits for itself, directly or through others",
@@ -29,5 +30,4 @@ RULES = {
     "job": "the lifecycle has jobs with workers of their own",
     "start": "the lifecycle supports tasks that a person starts",
     "expression": "expressions can be parsed, what they refer to will exist, and constants have a value",
-    "later": "no key is used that comes with a later version",
 }

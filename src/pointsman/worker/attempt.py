@@ -41,6 +41,7 @@ from pointsman.worker.records import Record
 from pointsman.worker.reports import Reports
 from pointsman.worker.runner import Ending, Job, Runners, Running, find_session
 from pointsman.worker.shortage import PAUSE_SECONDS, Shortage, is_shortage
+from pointsman.worker.tools import declare_missing
 from pointsman.worker.verdict import (
     Asked,
     Canceled,
@@ -50,7 +51,9 @@ from pointsman.worker.verdict import (
     Failed,
     FanOut,
     Interrupted,
+    Limited,
     Nothing,
+    Overspent,
     Skipped,
     Stop,
     Verdict,
@@ -110,11 +113,12 @@ class Attempt:
         self._running: Running | None = None
         self._stop: Stop | None = None
         self._stopping: asyncio.Task[None] | None = None
-        self._cost_report: asyncio.Future[None] | None = None
+        self._progress_report: asyncio.Future[None] | None = None
         """Concurrent with the watching, which must not wait for an unavailable database."""
         self._running_since: float | None = None
         """When it started or was last resumed; None while it is suspended."""
-        self._cost_reports = 0
+        self._progress_reports = 0
+        self._reported_session = claim.session_id
         self._suspended_at = 0.0
         self._suspended_seconds = 0.0
         """Does not count towards the timeout."""
@@ -150,7 +154,7 @@ class Attempt:
 
     @property
     def last_line(self) -> str:
-        return self._job.log.last_line() if self._job else ""
+        return self._job.log.headline or self._job.log.last_line() if self._job else ""
 
     # Control
 
@@ -161,12 +165,14 @@ class Attempt:
             self._stop = why
             if self._running:
                 self._running.kill()
-            if self._cost_report:
-                self._cost_report.cancel()
+            if self._progress_report:
+                self._progress_report.cancel()
         elif self._stop is None:
             self._stop = why
             if self._running:
-                self._stopping = asyncio.ensure_future(self._running.stop(self._context.grace_seconds))
+                grace = self._context.grace_seconds
+                # What overspends goes on spending, so it gets hardly any time.
+                self._stopping = asyncio.ensure_future(self._running.stop(min(grace, 0.5) if why == "overspent" else grace))
 
     def suspend(self, *, wanted: bool) -> None:
         """Suspend its processes, or resume them."""
@@ -298,25 +304,43 @@ class Attempt:
 
     async def _watch(self, job: Job, running: Running) -> Ending:
         """Wait for the end; stop the work when it exceeds a limit."""
-        if job.task.timeout is None and job.task.stall_timeout is None and job.ends_by is None and not job.has_budget:
+        is_free = job.task.timeout is None and job.task.stall_timeout is None and job.ends_by is None
+        if is_free and not job.has_budget and job.progress is None:
             return await running.wait()
         now = self._context.world.clock.monotonic
         started = now()
         ended = asyncio.ensure_future(running.wait())
+        looks = job.has_budget or job.progress is not None
         while True:
             limits = self._limits(job, running, started)
             patience = max(min(limits.values()) - now(), 0.0) if limits else LOOK_SECONDS
-            await asyncio.wait({ended}, timeout=min(patience, LOOK_SECONDS) if job.has_budget else patience)
+            await self._wait_for_news(job, ended, min(patience, LOOK_SECONDS) if looks else patience)
             if ended.done():
-                if self._cost_report:
+                if self._progress_report:
                     with suppress(asyncio.CancelledError):  # the attempt was killed and does not wait for the database
-                        await self._cost_report
+                        await self._progress_report
                 return ended.result()
-            if job.has_budget and self._stop is None and (self._cost_report is None or self._cost_report.done()):
-                self._cost_report = asyncio.ensure_future(self._report_cost(job))
+            if looks and self._stop is None and (self._progress_report is None or self._progress_report.done()):
+                self._progress_report = asyncio.ensure_future(self._report_progress(job))
             for why, limit in self._limits(job, running, started).items():  # again: it may have written output meanwhile
                 if now() >= limit:
                     self.stop(why)
+
+    async def _wait_for_news(self, job: Job, ended: asyncio.Future[Ending], seconds: float) -> None:
+        """Wait until the work has ended, has something to report, or so much time has passed."""
+        if job.progress is None or self._stop is not None:
+            await asyncio.wait({ended}, timeout=seconds)
+            return
+        news = asyncio.ensure_future(job.progress.news.wait())
+        # While a report is on its way, what is new waits for the next one.
+        is_reporting = self._progress_report is not None and not self._progress_report.done()
+        heard: set[asyncio.Future[Any]] = (
+            {ended, self._progress_report} if is_reporting and self._progress_report else {ended, news}
+        )
+        try:
+            await asyncio.wait(heard, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            news.cancel()
 
     def _limits(self, job: Job, running: Running, started: float) -> dict[Stop, float]:
         """When to stop the work, by reason; work that is suspended cannot write output."""
@@ -332,13 +356,16 @@ class Attempt:
             limits["stall"] = max(running.last_output_at, self._running_since) + job.task.stall_timeout
         return limits
 
-    async def _report_cost(self, job: Job) -> None:
-        """Report new costs. If they exceed the budget, the engine ends the attempt and we stop its work."""
-        if not (cost := job.cost_file.read()):
+    async def _report_progress(self, job: Job) -> None:
+        """Report new costs and the session. If a budget is exceeded, the engine ends the attempt and we stop its work."""
+        if job.progress:
+            job.progress.news.clear()
+        cost, session_id = job.cost_file.read(), self._new_session
+        if not cost and session_id is None:
             return
-        request_id = f"{self.claim.task_id} {self.claim.epoch} cost {self._cost_reports}"
+        request_id = f"{self.claim.task_id} {self.claim.epoch} progress {self._progress_reports}"
         try:
-            report = AttemptReport(cost_usd=cost)
+            report = AttemptReport(cost_usd=cost, session_id=session_id, log_path=self._log_path)
             task = await self._insist(
                 lambda: self._context.engine.report_attempt(
                     self.claim.task_id, self.claim.epoch, report=report, request_id=request_id
@@ -349,7 +376,8 @@ class Attempt:
         except StoreError:
             pass  # the attempt was killed and does not wait for the database
         else:
-            self._cost_reports += 1
+            self._progress_reports += 1
+            self._reported_session = session_id or self._reported_session
             job.cost_file.mark_reported(cost)
             if task.phase != Phase.ACTIVE:
                 self.stop("overspent")
@@ -382,7 +410,7 @@ class Attempt:
             exit_code=completed.exit_code,
             log_path=self._log_path,
             subtasks=completed.subtasks,
-            session_id=find_session(self.claim) if completed.subtasks else None,
+            session_id=self._session if completed.subtasks else self._new_session,
         )
         task = await self._insist(
             # The key lets it be sent again when the answer is lost.
@@ -434,7 +462,7 @@ class Attempt:
         if self._stop == "killed":
             raise error
 
-    async def _report(self, verdict: Verdict) -> None:
+    async def _report(self, verdict: Verdict) -> None:  # noqa: PLR0912 - one case for each verdict
         """Report a verdict to the engine."""
         match verdict:
             case Completed(output, exit_code, ()):
@@ -442,8 +470,7 @@ class Attempt:
             case Completed(output, exit_code, subtasks):
                 await self._add_subtasks(subtasks, output, exit_code)
             case Asked(question, exit_code):
-                session_id = find_session(self.claim)
-                await self._send("ask", question=write_question(question), exit_code=exit_code, session_id=session_id)
+                await self._send("ask", question=write_question(question), exit_code=exit_code, session_id=self._session)
             case Checked(failures=()):
                 await self._send("checks_passed")
             case Checked(failures, retryable):
@@ -451,20 +478,26 @@ class Attempt:
             case Failed(message, retryable, exit_code):
                 await self._send("fail", error=clean(message), retryable=retryable, exit_code=exit_code, tail=self._tail)
             case Expired(message, retryable):
-                session_id = find_session(self.claim)
-                await self._send("expire", error=message, retryable=retryable, tail=self._tail, session_id=session_id)
+                await self._send("expire", error=message, retryable=retryable, tail=self._tail, session_id=self._session)
             case Canceled():
                 await self._send("cancel", error="canceled")
             case Skipped(reason):
                 await self._skip(clean(reason))
             case FanOut(subtasks):
                 await self._add_subtasks(subtasks, {"outputs": None, "items": len(subtasks)})
+            case Limited(until, message, exit_code):
+                await self._send(
+                    "interrupt", error=clean(message), usage_limit_until=until, exit_code=exit_code, tail=self._tail
+                )
+            case Overspent(message, exit_code):
+                await self._overspend(clean(message), exit_code)
             case Interrupted(why, counts):
                 await self._send("give_back" if counts else "interrupt", error=why)
             case Nothing():
                 self._free()
 
     async def _send(self, signal: str, **fields: Any) -> None:
+        fields.setdefault("session_id", self._new_session)
         report = AttemptReport(cost_usd=self._cost, log_path=self._log_path, **fields)
         operation = ReportAttempt(self.claim.task_id, self.claim.epoch, signal, report)
         await self._context.reports.send(operation, self._free)
@@ -476,15 +509,37 @@ class Attempt:
         except TransitionRefused:
             await self._send("complete", output={"outputs": None, "skipped": True}, error=reason)
 
+    async def _overspend(self, message: str, exit_code: int | None) -> None:
+        """Where the machine has no state for that, it is a failure that is not retried."""
+        try:
+            await self._send("overspend", error=message, exit_code=exit_code, tail=self._tail)
+        except TransitionRefused:
+            await self._send("fail", error=message, retryable=False, exit_code=exit_code, tail=self._tail)
+
     async def _add_subtasks(self, subtasks: Sequence[NewTask], output: dict[str, Any], exit_code: int | None = None) -> None:
         """Add subtasks and complete, in one commit; or cancel, when the run has ended meanwhile."""
-        session_id = find_session(self.claim)
+        tools = {task.tool for task in subtasks if task.tool is not None}
+        if tools:
+            engine = self._context.engine.for_tenant(self.claim.tenant)
+            await declare_missing(engine, tools, self._context.preparation.tools)
         try:
-            await self._send("complete", output=output, exit_code=exit_code, subtasks=subtasks, session_id=session_id)
+            await self._send("complete", output=output, exit_code=exit_code, subtasks=subtasks, session_id=self._session)
         except RequestInvalid:
             if (await self._context.engine.get_run(self.claim.run_id)).phase != Phase.DONE:
                 raise
             await self._send("cancel", error="canceled")
+
+    @property
+    def _session(self) -> str:
+        """The session that a later attempt can continue: that of the agent, if it has told one."""
+        seen = self._job.progress.session_id if self._job and self._job.progress else None
+        return seen or find_session(self.claim)
+
+    @property
+    def _new_session(self) -> str | None:
+        """A session that has not been reported yet."""
+        seen = self._job.progress.session_id if self._job and self._job.progress else None
+        return seen if seen != self._reported_session else None
 
     @property
     def _cost(self) -> Decimal:

@@ -1,4 +1,6 @@
-"""The cost of an attempt: its work appends amounts in US dollars, one per line, to the file $POINTSMAN_COST."""
+"""The cost of an attempt: its work appends amounts in US dollars, one per line, to the file $POINTSMAN_COST.
+
+An agent reports its costs in its own stream; its runner adds those."""
 
 from __future__ import annotations
 
@@ -42,6 +44,11 @@ class CostFile:
     def unreported(self) -> Decimal:
         """The costs that the engine does not know of, as of the last `read`."""
         return (self._total - self._reported).quantize(SMALLEST_USD)
+
+    def add(self, amount: Decimal) -> None:
+        """Add a cost that the work has reported in another way."""
+        if self._total + amount < MAX_USD:
+            self._total += amount
 
     def mark_reported(self, amount: Decimal) -> None:
         self._reported += amount

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from pointsman.worker.agent import UsageLimit
+
 Kind = Literal["exited", "signaled", "not_started", "raised", "stopped", "interrupted"]
 """`stopped`: the worker ended it. `interrupted`: the worker asked it to stop, and the message says how it responded."""
 
@@ -40,6 +42,10 @@ class Ending:
     """What the work wrote to stdout, if `outputs: stdout` asks for it."""
     output_problem: str | None = None
     """Why the output cannot be used."""
+    limit: UsageLimit | None = None
+    """The account of an agent has reached its usage limit."""
+    is_overspent: bool = False
+    """An agent has stopped itself at its budget."""
 
     @property
     def as_expected(self) -> bool:

@@ -59,6 +59,8 @@ class AttemptLog:
         self._end = bytearray()
         self._closed = False
         self._lock = threading.Lock()
+        self.headline = ""
+        """What the work says that it is doing, for people who watch."""
 
     @property
     def path(self) -> Path:
@@ -74,13 +76,14 @@ class AttemptLog:
         except FileNotFoundError:
             os.makedirs(folder, exist_ok=True)  # noqa: PTH103
 
-    def write(self, data: bytes) -> None:
-        if not data:
+    def write(self, data: bytes, shown: bytes | None = None) -> None:
+        """Store output; `shown` is what people get to see of it at the end of the log, if that is not the output itself."""
+        if not data and not shown:
             return
         with self._lock:
             self.bytes_seen += len(data)
-            self._remember(data)
-            if not self._closed:
+            self._remember(data if shown is None else shown)
+            if data and not self._closed:
                 self._store(data)
 
     def tail(self, limit: int = 4096) -> str:

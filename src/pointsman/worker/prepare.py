@@ -18,12 +18,12 @@ from pointsman.flows.items import list_items
 from pointsman.flows.model import FlowTask, read_task
 from pointsman.flows.results import describe_run
 from pointsman.flows.templates import refers_to, render_task, render_text
-from pointsman.settings import Settings
+from pointsman.settings import Settings, ToolProfile
 from pointsman.worker.cost_file import CostFile
 from pointsman.worker.lease import Lease
 from pointsman.worker.left_files import read_subtasks
 from pointsman.worker.log import AttemptLog, log_path
-from pointsman.worker.runner import OUTPUT_SUFFIX, SUBTASKS_SUFFIX, Job, build_environment
+from pointsman.worker.runner import OUTPUT_SUFFIX, SUBTASKS_SUFFIX, Job, Progress, build_environment
 from pointsman.worker.scope import RunScope, Scopes
 from pointsman.worker.verdict import Completed, Failed, FanOut, Skipped
 from pointsman.world import Clock
@@ -39,6 +39,7 @@ class Preparation:
     environ: Mapping[str, str]
     """The part of the worker's environment that every task inherits."""
     clock: Clock
+    tools: Mapping[str, ToolProfile]
 
     async def prepare(self, claim: Claim, lease: Lease) -> Job | Skipped | FanOut | Failed:
         """A job that is ready to start, or the verdict if there is nothing to start."""
@@ -49,7 +50,7 @@ class Preparation:
             if unknown := [str(each["loc"][0]) for each in error.errors() if each["type"] == "extra_forbidden"]:
                 return Failed(f"This worker has no runner for `{unknown[0]}`. Install the package that has it.", retryable=True)
             return Failed(f"The payload is not a task of a flow: {_brief(error)}", retryable=False)
-        if claim.tool and claim.tool not in self.settings.tools:
+        if claim.tool and claim.tool not in self.tools:
             message = (
                 f"The settings of this worker have no tool '{claim.tool}'. Add [tools.{claim.tool}] to its pointsman.toml."
             )
@@ -60,15 +61,24 @@ class Preparation:
                 return Skipped(reason)
             if task.foreach is not None:
                 items = list_items(task.foreach, scope)
-                return FanOut(tuple(build_subtasks(claim.name, claim.task_id, task, items, tools=self.settings.tools)))
-            answers = await self.scopes.find_answers(claim.task_id) if claim.answer is not None else {}
-            return structs.replace(self._build_job(claim, lease, render_task(task, scope), run, scope), answers=answers)
+                return FanOut(tuple(build_subtasks(claim.name, claim.task_id, task, items, tools=self.tools)))
+            job = self._build_job(claim, lease, render_task(task, scope), run, scope)
+            return await self._add_words(job)
         except ExpressionFailed as error:
             return Failed(f"An expression cannot be evaluated: {error}", retryable=False)
 
+    async def _add_words(self, job: Job) -> Job:
+        """The job with what people have said to earlier attempts."""
+        task_id = job.claim.task_id
+        if job.claim.answer is not None:
+            job = structs.replace(job, answers=await self.scopes.find_answers(task_id))
+        if job.task.reports_progress and job.claim.epoch > 1:
+            job = structs.replace(job, occasion=await self.scopes.find_occasion(task_id))
+        return job
+
     def take_subtasks(self, job: Job, completed: Completed) -> Completed | Failed:
         """The verdict with the subtasks that the attempt has added."""
-        subtasks, problem = read_subtasks(job.stem + SUBTASKS_SUFFIX, job.claim.name, self.settings.tools)
+        subtasks, problem = read_subtasks(job.stem + SUBTASKS_SUFFIX, job.claim.name, self.tools)
         if problem:
             return Failed(f"It succeeded, but {problem}", retryable=False, exit_code=completed.exit_code)
         return replace(completed, subtasks=subtasks) if subtasks else completed
@@ -91,7 +101,7 @@ class Preparation:
         stem = path.removesuffix(".log")
         output_path = stem + OUTPUT_SUFFIX
         cost_file = CostFile(f"{stem}.cost")
-        tool = settings.tools.get(claim.tool) if claim.tool else None
+        tool = self.tools.get(claim.tool) if claim.tool else None
         flow_env = {name: render_text(value, scope) for name, value in run.payload.get("env", {}).items()}
         named = {**flow_env, **(tool.env if tool else {}), **task.env}
         env = build_environment(
@@ -115,6 +125,8 @@ class Preparation:
             output_path=output_path,
             log=AttemptLog(path, settings.log_bytes),
             cost_file=cost_file,
+            progress=Progress() if task.reports_progress else None,
+            agent=settings.agents.get(getattr(task, "agent", "")),
             has_budget=claim.budget_usd is not None or run.has_budget,
             ends_by=run.ends_by,
             run_timeout=run.timeout,

@@ -63,7 +63,7 @@ def marker_of(task_id: str, epoch: int) -> str:
 
 
 def spawn(
-    argv: Sequence[str], *, cwd: str | Path, env: Mapping[str, str], separate_stderr: bool, stdin: int = subprocess.DEVNULL
+    argv: Sequence[str], *, cwd: str | Path, env: Mapping[str, str], separate_stderr: bool, stdin: int | None = None
 ) -> Spawned:
     """Start a program in its own session, without input unless a descriptor is given; raises OSError.
 
@@ -79,7 +79,7 @@ def spawn(
             argv,
             cwd=cwd,
             env=env,
-            stdin=stdin,
+            stdin=subprocess.DEVNULL if stdin is None else stdin,
             stdout=stdout_of_child,
             stderr=stderr_of_child,
             close_fds=True,

@@ -13,7 +13,7 @@ import os
 import stat
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, cast
+from typing import Any, ClassVar, Literal, Protocol, cast
 
 from msgspec import Struct
 
@@ -21,7 +21,7 @@ from pointsman.engine.claims import Claim
 from pointsman.errors import RunnerUnusable
 from pointsman.flows.kinds import find_runner
 from pointsman.flows.model import FlowTask
-from pointsman.settings import ToolProfile
+from pointsman.settings import AgentProfile, ToolProfile
 from pointsman.worker.cost_file import CostFile
 from pointsman.worker.ending import Ending
 from pointsman.worker.lease import ENDLESS, Lease
@@ -55,6 +55,25 @@ INHERITED = (
 """The variables of the worker that every task inherits; the flow and the settings can add others."""
 
 
+Occasion = Literal["answer", "comment", "timeout"]
+"""Why a task is tried again, where its next attempt has to know."""
+
+
+class Progress:
+    """What work says about itself while it runs, for its worker to report."""
+
+    def __init__(self) -> None:
+        self.session_id: str | None = None
+        """The session that a later attempt can continue."""
+        self.news = asyncio.Event()
+        """Set whenever there is something to report."""
+
+    def see_session(self, session_id: str) -> None:
+        if session_id != self.session_id:
+            self.session_id = session_id
+            self.news.set()
+
+
 class Job(Struct, frozen=True, kw_only=True):
     """One attempt, ready to start: all expressions are evaluated."""
 
@@ -67,6 +86,12 @@ class Job(Struct, frozen=True, kw_only=True):
     cost_file: CostFile
     answers: Mapping[str, str] = {}
     """By question: what people have answered to earlier attempts."""
+    occasion: Occasion | None = None
+    """Of an agent: what its last attempt, or a person after it, has left to say."""
+    progress: Progress | None = None
+    """Of an agent: what it says about itself."""
+    agent: AgentProfile | None = None
+    """The agent of the task, if pointsman.toml defines it."""
     lease: Lease = ENDLESS
     tool: ToolProfile | None = None
     has_budget: bool = False
@@ -232,6 +257,11 @@ def build_environment(
 def find_session(claim: Claim) -> str:
     """The session that an attempt continues, or a new one."""
     return claim.session_id or f"{claim.task_id}.{claim.epoch}"
+
+
+def is_invented(session_id: str, task_id: str) -> bool:
+    """Whether a session is only a name that `find_session` has made up: no agent knows it."""
+    return session_id.startswith(f"{task_id}.")
 
 
 def read_output(path: str | Path) -> tuple[Any, str | None]:

@@ -15,6 +15,8 @@ from pointsman.engine.engine import Engine
 from pointsman.engine.policy import read_policy
 from pointsman.flows import build
 from pointsman.flows.results import describe_result
+from pointsman.kernel.machine import Phase
+from pointsman.worker.runner import Occasion
 from pointsman.world import Clock
 
 MAX_RUNS = 100
@@ -90,6 +92,22 @@ class Scopes:
         """By question: what people have answered to a task. The audit trail has them all, the task only the last one."""
         moves = (move.details for move in await self._engine.list_history(task_id))
         return {str(each["question"]): str(each["answer"]) for each in moves if {"question", "answer"} <= each.keys()}
+
+    async def find_occasion(self, task_id: str) -> Occasion | None:
+        """What happened last between the attempt before and this one, as far as the next attempt has to know."""
+        for move in reversed((await self._engine.list_history(task_id))[:-1]):  # the last move is the claim
+            if "answer" in move.details:
+                return "answer"
+            machine = await self._engine.get_machine(move)
+            moves = [each for each in machine.transitions if each.trigger == move.trigger]
+            signals = {each.signal for each in moves if (each.from_state, each.to_state) == (move.from_state, move.to_state)}
+            if "reject" in signals:
+                return "comment"
+            if "expire" in signals:
+                return "timeout"
+            if machine.state(move.to_state).phase is Phase.ACTIVE:
+                return None  # the attempt before
+        return None
 
     async def look_up(self, scope: RunScope, names: Collection[str]) -> dict[str, dict[str, Any]]:
         """`outputs` and `skipped` of these tasks; the outputs of a task with subtasks are a list."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
@@ -93,13 +94,32 @@ class Interrupted:
 
 
 @dataclass(frozen=True, slots=True)
+class Limited:
+    """The account of an agent has reached its usage limit: the task waits until then, and nothing is counted."""
+
+    until: datetime
+    message: str
+    exit_code: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Overspent:
+    """An agent has stopped itself at the budget that it was given."""
+
+    message: str
+    exit_code: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Nothing:
     """Nothing to report: the attempt no longer holds its task, or the engine knows already."""
 
     why: str = "lost its lease"
 
 
-Verdict = Completed | Asked | Checked | Failed | Expired | Canceled | Skipped | FanOut | Interrupted | Nothing
+Verdict = (
+    Completed | Asked | Checked | Failed | Expired | Canceled | Skipped | FanOut | Interrupted | Limited | Overspent | Nothing
+)
 
 
 def judge(job: Job, ending: Ending, stop: Stop | None) -> Verdict:
@@ -145,7 +165,11 @@ def is_retried(job: Job, reason: str | int) -> bool:
     return job.task.retry_on is None or reason in job.task.retry_on
 
 
-def _judge_end(job: Job, ending: Ending) -> Completed | Asked | Failed:
+def _judge_end(job: Job, ending: Ending) -> Completed | Asked | Failed | Limited | Overspent:
+    if ending.limit and ending.limit.until:
+        return Limited(ending.limit.until, ending.limit.message, ending.exit_code)
+    if ending.is_overspent:
+        return Overspent(ending.message, ending.exit_code)
     if not ending.as_expected:
         reasons: tuple[str | int | None, ...] = ("signal",) if ending.kind == "signaled" else ("failure", ending.exit_code)
         retryable = ending.retryable and any(is_retried(job, reason) for reason in reasons if reason is not None)

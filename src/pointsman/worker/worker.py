@@ -115,7 +115,9 @@ class Worker:
         context = AttemptContext(
             engine=self._engine,
             world=self._world,
-            preparation=Preparation(self._settings, Scopes(self._engine, clock), row.id, environ, clock),
+            preparation=Preparation(
+                self._settings, Scopes(self._engine, clock), row.id, environ, clock, self._settings.all_tools
+            ),
             clear=lambda claim: end_former_attempts(self._engine, claim, directory, sleep),
             reports=Reports(self._engine, self._changed.set),
             record=record,

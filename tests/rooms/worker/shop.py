@@ -19,6 +19,7 @@ from pointsman.kernel.machine import Phase
 from pointsman.settings import Settings, load_settings
 from pointsman.store.rows import Run, Task
 from pointsman.worker.process_table import read_process
+from pointsman.worker.tools import declare_missing
 from pointsman.worker.worker import Worker
 from pointsman.world import World
 
@@ -33,7 +34,9 @@ class Shop:
     async def submit(self, text: str, **inputs: Any) -> Run:
         flow = load_flow(textwrap.dedent(text), file="flow.yaml")
         directory = str(self.settings.directory)
-        return await self.engine.submit_run(build_run(flow, inputs, directory=directory, tools=self.settings.tools))
+        used = [tool for name in flow.tasks if (tool := flow.task(name).tool_name)]
+        await declare_missing(self.engine.for_tenant(), used, self.settings.all_tools)
+        return await self.engine.submit_run(build_run(flow, inputs, directory=directory, tools=self.settings.all_tools))
 
     def worker(self, run: Run | None = None) -> Worker:
         return Worker(self.engine, self.settings, World(), name="tester", run_id=run.id if run else None)

@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterator, Mapping, Set
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Protocol
 
 from pointsman.flows.model import FlowTask, Shell
 from pointsman.flows.values import Argv, Content, Word
@@ -84,20 +84,74 @@ class ShellRunner(CommandRunner):
         return (*SHELLS[job.task.shell], job.task.run)
 
 
-def start_command(job: Job, argv: tuple[str, ...], world: World) -> RunningCommand | NotStarted:
-    """Start a program while the lease is certain and the machine can; one that cannot be started has ended."""
+class Listener(Protocol):
+    """Takes the output of a process as it arrives."""
+
+    def take(self, data: bytes, *, is_stdout: bool) -> None: ...
+
+    async def conclude(self, ending: Ending) -> Ending:
+        """The ending, with what the output says about it."""
+        ...
+
+
+class Capture:
+    """The output of a plain program goes to the log; its stdout is kept where `outputs: stdout` asks for it."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._captured = bytearray()
+
+    def take(self, data: bytes, *, is_stdout: bool) -> None:
+        self._job.log.write(data)
+        if self._job.stdout_wanted and is_stdout:
+            # One byte more than allowed, so that the reader sees that it is too large.
+            self._captured += data[: OUTPUT_BYTES + 1 - len(self._captured)]
+
+    async def conclude(self, ending: Ending) -> Ending:
+        return replace(ending, stdout=bytes(self._captured)) if self._job.stdout_wanted else ending
+
+
+def start_command(
+    job: Job,
+    argv: tuple[str, ...],
+    world: World,
+    *,
+    listener: Listener | None = None,
+    stdin: bytes | None = None,
+    keeps_stdin: bool = False,
+) -> RunningCommand | NotStarted:
+    """Start a program while the lease is certain and the machine can; one that cannot be started has ended.
+
+    A `listener` gets stdout and stderr separately. `stdin` is written while the output is read, and closed then; with
+    `keeps_stdin` by `close_stdin`.
+    """
     with contextlib.suppress(OSError):  # only work that writes something needs the folder
         job.log.make_folder()
         if job.answers:
             Path(job.stem + ANSWERS_SUFFIX).write_text(json.dumps(dict(job.answers)), "utf-8")
     job.lease.check()
+    reads, writes = (None, None) if stdin is None else os.pipe()
     try:
-        spawned = processes.spawn(argv, cwd=job.cwd, env=job.env, separate_stderr=job.stdout_wanted)
+        spawned = processes.spawn(
+            argv,
+            cwd=job.cwd,
+            env=job.env,
+            separate_stderr=job.stdout_wanted or listener is not None,
+            stdin=reads,
+        )
     except (OSError, ValueError) as error:
+        if writes is not None:
+            os.close(writes)
         if is_shortage(error):
             raise
         return NotStarted(describe_refusal(error, argv, job.cwd, job.env), world.clock.monotonic())
-    return RunningCommand(job, spawned, world, in_shell=argv[:-1] in SHELLS.values())
+    finally:
+        if reads is not None:
+            os.close(reads)
+    running = RunningCommand(job, spawned, world, listener or Capture(job), in_shell=argv[:-1] in SHELLS.values())
+    if writes is not None:
+        running.write_stdin(writes, stdin or b"", keeps=keeps_stdin)
+    return running
 
 
 class NotStarted:
@@ -108,10 +162,10 @@ class NotStarted:
 
     def __init__(self, ending: Ending, now: float) -> None:
         self.last_output_at = now
-        self._ending = ending
+        self.ending = ending
 
     async def wait(self) -> Ending:
-        return self._ending
+        return self.ending
 
     async def stop(self, grace_seconds: float) -> None: ...
 
@@ -125,7 +179,7 @@ class NotStarted:
 class RunningCommand:
     """A process and all its descendants."""
 
-    def __init__(self, job: Job, spawned: Spawned, world: World, *, in_shell: bool) -> None:
+    def __init__(self, job: Job, spawned: Spawned, world: World, listener: Listener, *, in_shell: bool) -> None:
         self.pid = spawned.pid
         self.started_ticks = spawned.started_ticks
         self.last_output_at = world.clock.monotonic()
@@ -137,7 +191,10 @@ class RunningCommand:
         self._stopped = False
         self._grace = job.grace_seconds
         self._tree_ends: asyncio.Task[list[Process]] | None = None
-        self._captured = bytearray()
+        self._listener = listener
+        self._stdin: int | None = None
+        self._unwritten = memoryview(b"")
+        self._keeps_stdin = False
         self._reading: set[int] = set()
         for descriptor in (spawned.stdout, spawned.stderr):
             if descriptor is not None:
@@ -150,8 +207,35 @@ class RunningCommand:
     async def wait(self) -> Ending:
         return await asyncio.shield(self._watch)
 
+    def write_stdin(self, descriptor: int, data: bytes, *, keeps: bool) -> None:
+        """Write to its stdin as fast as it reads, while its output is read."""
+        os.set_blocking(descriptor, False)
+        self._stdin, self._unwritten, self._keeps_stdin = descriptor, memoryview(data), keeps
+        asyncio.get_running_loop().add_writer(descriptor, self._write)
+
+    def close_stdin(self) -> None:
+        if self._stdin is not None:
+            asyncio.get_running_loop().remove_writer(self._stdin)
+            os.close(self._stdin)
+            self._stdin = None
+
+    def _write(self) -> None:
+        assert self._stdin is not None
+        try:
+            self._unwritten = self._unwritten[os.write(self._stdin, self._unwritten) :]
+        except BlockingIOError:
+            return
+        except OSError:  # it has closed its stdin, or ended; its output says why
+            self.close_stdin()
+            return
+        if not self._unwritten and self._keeps_stdin:
+            asyncio.get_running_loop().remove_writer(self._stdin)
+        elif not self._unwritten:
+            self.close_stdin()
+
     async def stop(self, grace_seconds: float) -> None:
         self._stopped, self._grace = True, grace_seconds
+        self.close_stdin()
         await self._end_tree()
         await self.wait()
 
@@ -168,6 +252,7 @@ class RunningCommand:
 
     async def _watch_to_the_end(self) -> Ending:
         await processes.wait_for_end(self._spawned)
+        self.close_stdin()
         survivors = []
         if self._tree_ends or processes.find_left_behind(self._spawned, self._marker):
             survivors = await self._end_tree()
@@ -183,8 +268,7 @@ class RunningCommand:
             pids = ", ".join(str(each.pid) for each in survivors)
             ending = replace(ending, message=f"{ending.message}; these processes could not be killed: {pids}".lstrip("; "))
         output, problem = read_output(job.output_path)
-        stdout = bytes(self._captured) if job.stdout_wanted else None
-        return replace(ending, output=output, output_problem=problem, stdout=stdout)
+        return await self._listener.conclude(replace(ending, output=output, output_problem=problem))
 
     async def _end_tree(self) -> list[Process]:
         """End all processes, once, and to completion even if the caller stops waiting."""
@@ -208,10 +292,7 @@ class RunningCommand:
 
     def _take(self, descriptor: int, data: bytes) -> None:
         self.last_output_at = self._world.clock.monotonic()
-        self._job.log.write(data)
-        if self._job.stdout_wanted and descriptor == self._spawned.stdout:
-            # One byte more than allowed, so that the reader sees that it is too large.
-            self._captured += data[: OUTPUT_BYTES + 1 - len(self._captured)]
+        self._listener.take(data, is_stdout=descriptor == self._spawned.stdout)
 
     def _drain(self) -> None:
         """Read what the dead processes have written, and no more: an unknown process may hold the other end open."""

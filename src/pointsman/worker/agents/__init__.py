@@ -1,0 +1,1 @@
+"""One file for each coding agent that Pointsman knows, and `custom.py` for those of pointsman.toml."""
