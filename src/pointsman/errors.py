@@ -15,6 +15,9 @@
     ├── TransitionRefused         the machine does not allow the transition; carries the refusal
     ├── LeaseUncertain            work may not begin before a heartbeat has confirmed its attempt; handled by the worker
     ├── LogUnreadable             the event log cannot be opened or read
+    ├── WorktreeError             a worktree cannot be made, merged or removed, and trying again does not help
+    │   ├── MergeStopped          a person has to do something first; carries the files it is about
+    │   └── GitFailed             a git command failed; carries what it said
     ├── RequestError
     │   ├── RequestInvalid        a request breaks a rule; carries every problem with its path
     │   ├── NotFound              no run, task, worker or breaker has that id
@@ -57,6 +60,7 @@ __all__ = [
     "FlowError",
     "FlowInvalid",
     "FlowUnreadable",
+    "GitFailed",
     "KeyReused",
     "LawBroken",
     "LeaseLost",
@@ -65,6 +69,7 @@ __all__ = [
     "LifecycleInvalid",
     "LifecycleUnreadable",
     "LogUnreadable",
+    "MergeStopped",
     "NotAllowed",
     "NotFound",
     "NothingYet",
@@ -87,6 +92,7 @@ __all__ = [
     "TransitionRefused",
     "UnknownName",
     "WorkerUnavailable",
+    "WorktreeError",
     "nearest",
     "suggest",
 ]
@@ -188,6 +194,26 @@ class TransitionRefused(PointsmanError):
     def __init__(self, refusal: Explained) -> None:
         self.refusal = refusal
         super().__init__(refusal.message)
+
+
+class WorktreeError(PointsmanError):
+    """A worktree cannot be made, merged or removed."""
+
+
+class MergeStopped(WorktreeError):
+    """A person has to do something before the work can be merged. Nothing was changed, and the worktree is kept."""
+
+    def __init__(self, message: str, files: Iterable[str] = ()) -> None:
+        super().__init__(message)
+        self.files = tuple(files)
+
+
+class GitFailed(WorktreeError):
+    """A git command failed."""
+
+    def __init__(self, message: str, said: str = "") -> None:
+        super().__init__(message)
+        self.said = said
 
 
 class LogUnreadable(PointsmanError):

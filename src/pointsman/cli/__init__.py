@@ -34,6 +34,7 @@ COMMANDS = {
     "workers": "List workers; pause, resume, drain or terminate one.",
     "breakers": "List the circuits of tools; reset or trip one.",
     "budget": "Show what a run may spend, or set it.",
+    "worktree": "List worktrees; show, merge or remove them.",
     "notices": "List what happened without moving anything.",
     "doctor": "Show what is stuck or wrong, and verify the audit trail.",
     "database": "Print the roles of a PostgreSQL database.",

@@ -51,6 +51,8 @@ class Policy(Struct, frozen=True, omit_defaults=True):
     expected_exit_codes: tuple[int, ...] = (0,)
     """A task: the exit codes that mean success."""
     on_open_circuit: Literal["wait", "fail"] = "wait"
+    auxiliary: bool = False
+    """A task: it only serves others, and nobody reviews its result."""
     capabilities: tuple[str, ...] = ()
     """A run with workers of its own: the capabilities that each of them needs."""
     autostart: bool = True

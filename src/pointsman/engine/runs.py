@@ -127,6 +127,8 @@ def _settle_one(work: Work, run: Run, situation: Situation) -> None:
         _fail(work, run, facts, situation.last_failure)
     elif not situation.unfinished and _is_checked(work, run):
         _check(work, run, facts)
+    elif not situation.unfinished and not run.has_checks and _add_last_task(work, run):
+        return
     elif not situation.unfinished:
         _begin(work, run, facts)
         try_send(work, run, "complete", Cause(reason="all tasks succeeded"), facts=facts)
@@ -135,6 +137,13 @@ def _settle_one(work: Work, run: Run, situation: Situation) -> None:
         try_send(work, run, "wait", Cause(reason="waiting for a person"), facts=facts)
     elif run.phase == Phase.HELD and work.takes(run, "proceed"):
         try_send(work, run, "proceed", Cause(reason="tasks continue"), facts=facts)
+
+
+def _add_last_task(work: Work, run: Run) -> bool:
+    """Add what a run without final checks ends with, such as a merge: until that is done, it has not completed."""
+    from pointsman.engine import submit
+
+    return submit.add_final_task(work, run)
 
 
 def _is_checked(work: Work, run: Run) -> bool:

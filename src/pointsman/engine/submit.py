@@ -49,6 +49,7 @@ class NewTask(Struct, frozen=True, kw_only=True):
     critical: Annotated[bool, "Its failure fails the run."] = True
     review: Annotated[bool, "A person accepts or rejects its result."] = False
     checks: Annotated[bool, "Its worker checks the result and reports that, too."] = False
+    auxiliary: Annotated[bool, "It only serves other tasks: under no lifecycle does a person review its result."] = False
     max_retries: Annotated[CountFromZero | None, "How often it is retried; by default, as its attempts allow."] = None
     max_attempts: Annotated[Count | None, "How many attempts it gets in all; by default, as its lifecycle says."] = None
     max_reclaims: Annotated[CountFromZero, "How often it is taken up again after its worker was lost."] = 3
@@ -83,6 +84,9 @@ class NewRun(Struct, frozen=True, kw_only=True):
     workspace: Annotated[Name | None, "The workspace of these workers; any, if there is none."] = None
     checks: Annotated[bool, "It waits for somebody to report its final checks when its tasks are done."] = False
     final_task: Annotated[NewTask | None, "Checks it when all other tasks have succeeded: it is added then."] = None
+    last_tasks: Annotated[
+        Sequence[NewTask], "Added one after the other when all other tasks have succeeded, before the run completes."
+    ] = ()
     max_retries: Annotated[CountFromZero, "How often it is retried after a failure."] = 0
     backoff: Annotated[Backoff, "How long it waits between retries."] = Backoff()
     timeout_seconds: Annotated[Seconds | None, "How long all of it may take."] = None
@@ -98,16 +102,20 @@ def check_run(new: NewRun, found: Collection[str] = ()) -> Iterator[Problem]:
         yield Problem("task_count", f"{len(new.tasks)} tasks are given, but only {new.task_count} are announced. Say how many.")
     if new.final_task is not None:
         yield from _check_final(new.final_task, new.tasks)
+        if new.last_tasks:
+            yield Problem("last_tasks", "A run has a final task, or last tasks. Leave one of them out.")
+    for index, last in enumerate(new.last_tasks):
+        yield from _check_final(last, (*new.tasks, *new.last_tasks[:index]), f"last_tasks[{index}]")
     if not new.tasks and not new.task_count:
         yield Problem("tasks", "A run needs at least one task. Give one, or announce how many will come with task_count.")
 
 
-def _check_final(final: NewTask, tasks: Sequence[NewTask]) -> Iterator[Problem]:
+def _check_final(final: NewTask, tasks: Sequence[NewTask], path: str = "final_task") -> Iterator[Problem]:
     if final.depends_on or final.parent is not None or final.gate:
         message = "The final task waits for all others, and a worker runs it. Leave out depends_on, parent and gate."
-        yield Problem("final_task", message)
+        yield Problem(path, message)
     if any(task.name == final.name for task in tasks):
-        yield Problem("final_task.name", f"There is another task called '{final.name}'. Names are unique in a run.")
+        yield Problem(f"{path}.name", f"There is another task called '{final.name}'. Names are unique in a run.")
 
 
 def check_tasks(
@@ -259,7 +267,7 @@ def build_run(work: Work, new: NewRun, lifecycle: Lifecycle, tenant: str, cause:
         allocates=with_workers,
         missing_tasks=(new.task_count or len(new.tasks)) - len(new.tasks),
         has_checks=new.checks or new.final_task is not None,
-        final_task=msgspec.json.encode(new.final_task).decode() if new.final_task else None,
+        final_task=_write_final_tasks(new),
         max_retries=new.max_retries,
         policy=write_policy(policy),
         budget_usd=new.budget_usd,
@@ -269,6 +277,20 @@ def build_run(work: Work, new: NewRun, lifecycle: Lifecycle, tenant: str, cause:
     if new.timeout_seconds is not None:
         work.set_timer(run, Kind.RUN, "deadline", work.now + timedelta(seconds=new.timeout_seconds), run.id)
     return run
+
+
+def _write_final_tasks(new: NewRun) -> str | None:
+    """The final task of a run as an object, its last tasks as a list."""
+    final = new.final_task or new.last_tasks
+    return msgspec.json.encode(final).decode() if final else None
+
+
+def read_final_tasks(run: Run) -> list[NewTask]:
+    """The tasks that are added to a run when all others have succeeded, in their order."""
+    if run.final_task is None:
+        return []
+    found = msgspec.json.decode(run.final_task, type=NewTask | list[NewTask])
+    return found if isinstance(found, list) else [found]
 
 
 def check_tools(work: Work, tenant: str, new: Sequence[NewTask]) -> None:
@@ -323,16 +345,19 @@ def check_final_task(new: NewRun, machine: Machine) -> None:
 
 
 def add_final_task(work: Work, run: Run) -> bool:
-    """Add the task that checks a run whose other tasks have succeeded; False if it was added before."""
-    assert run.final_task
-    final = msgspec.json.decode(run.final_task, type=NewTask)
+    """Add the next of the tasks that end a run whose other tasks have succeeded; False if all were added before."""
+    if run.final_task is None:
+        return False
+    work.flush()
     known = work.transaction.find_task_names(run.id)
-    if final.name in known:
+    missing = [task for task in read_final_tasks(run) if task.name not in known]
+    if not missing:
         return False
     work.load(task_ids=known.values())
     machine = _find_machine(work, run, known.values())
     cause = Cause(reason="all other tasks succeeded")
-    rows = add_tasks(work, run, [final], machine, cause, is_open=True, ordered=False, known=known)
+    is_open = runs.is_open(run, work.machine(run).state(run.state))
+    rows = add_tasks(work, run, missing[:1], machine, cause, is_open=is_open, ordered=False, known=known)
     work.added |= {row.id for row in rows}
     return True
 
@@ -346,8 +371,8 @@ def check_addition(work: Work, run: Run, new: Sequence[NewTask]) -> dict[str, st
     rows = {name: work.tasks.rows[task_id] for name, task_id in known.items()}
     known_gates = [name for name, row in rows.items() if row.is_gate]
     problems = check_tasks(new, {name: row.depth for name, row in rows.items()}, known_gates=known_gates)
-    if run.final_task is not None:
-        problems += _check_final(msgspec.json.decode(run.final_task, type=NewTask), new)
+    for final in read_final_tasks(run):
+        problems += _check_final(final, new)
     if problems:
         raise RequestInvalid(problems)
     check_gates(new, _find_machine(work, run, known.values()), read_policy(run.policy).submitter)
@@ -491,6 +516,7 @@ def _build_task(
         retry_on_failure=new.retry_on_failure,
         expected_exit_codes=tuple(new.expected_exit_codes),
         on_open_circuit=new.on_open_circuit,
+        auxiliary=new.auxiliary,
     )
     return Task(
         id=names[new.name],

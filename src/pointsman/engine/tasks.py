@@ -85,8 +85,7 @@ class TaskFacts:
 
     @property
     def top_level(self) -> bool:
-        """The final task of a run is not: nobody reviews the result of checks."""
-        return self._task.parent_task_id is None and not is_final(self._work.runs.rows[self._task.run_id], self._task)
+        return is_top_level(self._work.runs.rows[self._task.run_id], self._task)
 
     @property
     def has_checks(self) -> bool:
@@ -237,9 +236,16 @@ def withdraw(work: Work, task: Task, cause: Cause) -> None:
             return
 
 
-def is_final(run: Run, task: Task) -> bool:
-    """Whether the task checks its run."""
-    return run.final_task is not None and msgspec.json.decode(run.final_task)["name"] == task.name
+def is_top_level(run: Run, task: Task) -> bool:
+    """Whether its result is one of the run. Nobody reviews that of checks or of a merge."""
+    return task.parent_task_id is None and not read_policy(task.policy).auxiliary and not _is_final(run, task)
+
+
+def _is_final(run: Run, task: Task) -> bool:
+    if run.final_task is None:
+        return False
+    found = msgspec.json.decode(run.final_task)
+    return task.name in ([each["name"] for each in found] if isinstance(found, list) else (found["name"],))
 
 
 def may_run(task: Task) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Protocol
 
@@ -14,12 +14,16 @@ from pointsman.flows import model
 from pointsman.flows.approval import ApprovalTask
 from pointsman.flows.check import check_flow
 from pointsman.flows.inputs import check_inputs
-from pointsman.flows.model import FINAL_TASK, Flow, FlowTask
+from pointsman.flows.model import FINAL_TASK, RUN_MERGE, Flow, FlowTask
 from pointsman.flows.templates import render_text
-from pointsman.kernel.machine import Lifecycle
+from pointsman.kernel.machine import Kind, Lifecycle
 
 EXTRA_SECONDS = 30.0
 """The worker ends an attempt at its timeout. The engine expires it this much later, in case the worker did not."""
+
+
+MERGE_SECONDS = 1800.0
+"""How long a merge may take: other merges of the repository, and the hooks of commits, take their time."""
 
 
 class Tool(Protocol):
@@ -59,17 +63,20 @@ def build_run(
         "inputs": given,
         "env": dict(flow.env),
         **_describe_job(flow, given),
+        **({"worktree": flow.run_worktree.model_dump(mode="json")} if flow.run_worktree else {}),
     }
+    asks = "ask" in lifecycle.of_kind(Kind.TASK).signals
     return NewRun(
         name=flow.name,
-        tasks=tuple(_build_task(name, flow.task(name), tools) for name in flow.tasks),
+        tasks=tuple(_build_tasks(flow, tools, asks=asks)),
         lifecycle=lifecycle.name,
         ordered=flow.ordered,
         autostart=flow.start == "automatic",
         worker_count=flow.worker_count,
         workspace=flow.workspace,
         payload=payload,
-        final_task=_build_final_task(flow),
+        final_task=None if _merges(flow) else _build_final_task(flow),
+        last_tasks=_build_last_tasks(flow, asks=asks) if _merges(flow) else (),
         max_retries=flow.retries,
         backoff=_make_backoff(flow.backoff),
         timeout_seconds=flow.timeout,
@@ -106,6 +113,38 @@ def complete_payload(payload: Mapping[str, Any], of_parent: Mapping[str, Any]) -
     """The whole payload of a subtask."""
     own = {name: value for name, value in payload.items() if name != SUBTASK_OF}
     return {name: value for name, value in of_parent.items() if name not in SETTLED} | own
+
+
+def _merges(flow: Flow) -> bool:
+    """Whether the run as a whole ends with a merge."""
+    return flow.run_worktree is not None and flow.run_worktree.merges
+
+
+def _build_last_tasks(flow: Flow, *, asks: bool) -> tuple[NewTask, ...]:
+    """The checks of a run come before its merge. A merge may wait for a person as long as that takes, and checks may not."""
+    checks = _build_final_task(flow)
+    return (*([checks] if checks else []), _build_merge(RUN_MERGE, "", asks=asks))
+
+
+def _build_tasks(flow: Flow, tools: Mapping[str, Tool], *, asks: bool) -> Iterator[NewTask]:
+    """The tasks of a flow; one with a worktree is followed by its merge, and what needs the task needs the merge."""
+    merges = {name: f"{name}[merge]" for name in flow.tasks if (own := flow.worktree_of(name)) and own.merges}
+    for name in flow.tasks:
+        task = flow.task(name)
+        new = _build_task(name, task, tools)
+        if merges:
+            new = replace(new, depends_on=tuple(merges.get(need, need) for need in new.depends_on))
+        yield new
+        if name in merges:
+            merge = _build_merge(merges[name], name, asks=asks)
+            yield replace(merge, depends_on=(name,), critical=task.critical, priority=task.priority)
+
+
+def _build_merge(name: str, task: str, *, asks: bool) -> NewTask:
+    """The task that merges the worktree of a task, or that of the run; it is tried again only when a person says so."""
+    merge = FlowTask(merges=task, asks=asks, timeout=MERGE_SECONDS)
+    seconds = MERGE_SECONDS + EXTRA_SECONDS
+    return NewTask(name=name, payload=merge.payload(), auxiliary=True, max_retries=0, timeout_seconds=seconds)
 
 
 def _build_final_task(flow: Flow) -> NewTask | None:

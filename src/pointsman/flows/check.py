@@ -14,19 +14,21 @@ from pointsman.errors import FlowInvalid, LifecycleError, LifecycleInvalid, sugg
 from pointsman.flows import kinds
 from pointsman.flows.callables import explain_missing
 from pointsman.flows.document import Path
+from pointsman.flows.expressions import OPENING
 from pointsman.flows.findings import Reporter
 from pointsman.flows.inputs import explain_misfit
 from pointsman.flows.items import MAX_ITEMS
 from pointsman.flows.lifecycle import find_lifecycle, find_misfits
 from pointsman.flows.model import CHECK_KINDS, FINAL_TASK, Check, Expects, Flow, FlowTask
 from pointsman.flows.references import check_references
-from pointsman.flows.templates import template_fields
+from pointsman.flows.templates import has_references, template_fields
 from pointsman.kernel.machine import Lifecycle
 
 MOST_CYCLES = 10
 MAX_NAME = 100
 _NAME_ADVICE = f"Use one line of at most {MAX_NAME} characters without `[` and `]`; start with a letter, a digit or `_`."
 _INPUT_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,99}")
+_NOT_IN_BRANCH = re.compile(r"[\x00-\x20\x7f~^:?*\[\\]")
 _RESERVED = "POINTSMAN_"
 OF_A_PROCESS = frozenset(("exit_code", "output"))
 
@@ -57,6 +59,7 @@ class FlowCheck:
         self._check_env(("defaults", "env"), flow.defaults.env)
         self._check_checks(("defaults", "checks"), flow.defaults.checks)
         self._check_final_checks()
+        self._check_worktrees()
         if not is_name(flow.name):
             report("name", ("name",), f"'{flow.name}' is not a valid name for a flow.", _NAME_ADVICE)
         if not flow.tasks and not any(path[:1] == ("tasks",) for path in self.damaged):
@@ -221,6 +224,29 @@ class FlowCheck:
             message = f"The checks of the whole run appear as the task `{FINAL_TASK}`, and this task has the same name."
             self.report("name", ("tasks", FINAL_TASK), message, "Rename it.", of_key=True)
 
+    def _check_worktrees(self) -> None:
+        flow = self.flow
+        if flow.worktree is not None:
+            self._check_branch(("worktree", "branch"), flow.worktree.branch)
+        for name, task in flow.tasks.items():
+            path: Path = ("tasks", name, "worktree")
+            own = flow.worktree_of(name)
+            if own is None:
+                continue
+            if flow.run_worktree is not None:
+                message = f"Task {name} has a `worktree`, but the flow has one, in which all its tasks work."
+                self.report("worktree", path, message, "Remove one of them.", of_key=True)
+            self._check_branch((*path, "branch"), own.branch)
+            if task.foreach is not None and own.branch is not None and not has_references(task, "worktree"):
+                message = f"Task {name} has one worktree for each item, but the same branch for all of them."
+                self.report("worktree", (*path, "branch"), message, "Add the item to its name: `fix-${{ index }}`.")
+
+    def _check_branch(self, path: Path, branch: str | None) -> None:
+        """A branch with expressions is checked when it is made."""
+        if branch is not None and OPENING not in branch and not is_branch(branch):
+            advice = "Use letters, digits, `-`, `_`, `.` and `/`, as in `fix/login`."
+            self.report("worktree", path, f"'{branch}' is not a name that git accepts for a branch.", advice)
+
     def _check_needs(self) -> None:
         flow = self.flow
         known = {*flow.tasks, *(str(path[1]) for path in self.damaged if len(path) == 2 and path[0] == "tasks")}
@@ -267,6 +293,16 @@ def is_name(name: str) -> bool:
     fits = len(name) <= MAX_NAME and not any(checks.name("", f"{name}[{MAX_ITEMS}]"))
     begins = name[:1].isalnum() or name[:1] == "_"
     return fits and begins and name.isprintable() and name == name.strip() and not {*"[]"} & {*name}
+
+
+def is_branch(name: str) -> bool:
+    """Whether git accepts the name for a branch (git-check-ref-format)."""
+    parts = name.split("/")
+    if name.startswith("-") or name in ("@", "HEAD") or name.endswith(".") or ".." in name or "@{" in name:
+        return False
+    return not _NOT_IN_BRANCH.search(name) and all(
+        part and not part.startswith(".") and not part.endswith(".lock") for part in parts
+    )
 
 
 def _advise_value(problem: str) -> str:

@@ -23,9 +23,12 @@ from pointsman.flows.model import (
     Input,
     JsonSchemaCheck,
     Outputs,
+    Worktree,
 )
 
-INTERNAL = frozenset(("item", "index"))
+OF_ITEMS = frozenset(("item", "index"))
+INTERNAL = frozenset((*OF_ITEMS, *kinds.HIDDEN, "worktree_of"))
+"""Keys that only subtasks and hidden kinds of tasks have."""
 _SYNONYMS = {
     "needs": ("depends_on", "dependencies", "requires", "after"),
     "env": ("environment",),
@@ -65,6 +68,7 @@ _MODELS: dict[str, type[BaseModel]] = {
     "expects": Expects,
     "outputs": Outputs,
     "json_schema": JsonSchemaCheck,
+    "worktree": Worktree,
 }
 
 
@@ -107,7 +111,7 @@ def _explain_kind(report: Reporter, path: Path, siblings: Collection[str]) -> No
 
 def explain_internal(report: Reporter, task: str, key: str) -> None:
     """Report a key that only a subtask has."""
-    advice = f"Expressions of a task with `foreach` can use `{key}`. Remove it here."
+    advice = f"Expressions of a task with `foreach` can use `{key}`. Remove it here." if key in OF_ITEMS else "Remove it."
     report("structure", ("tasks", task, key), f"`{key}` is not a key of task {task}.", advice, of_key=True)
 
 
@@ -200,5 +204,5 @@ def _keys_at(path: Path) -> tuple[str, ...]:
             models = [Check]
         case (*_, key) if key in _MODELS:
             models = [_MODELS[str(key)]]
-    hidden = {*INTERNAL, *(("from",) if models == [Outputs] else ())}
+    hidden = {*INTERNAL, *(("from",) if models == [Outputs] else ()), "wanted"}
     return tuple(dict.fromkeys(key for model in models for key in kinds.keys_of(model) if key not in hidden))

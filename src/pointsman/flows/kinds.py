@@ -30,6 +30,9 @@ BUILT_IN = {
     "approval": "pointsman.flows.approval:Gate",
 }
 
+HIDDEN = {"merges": "pointsman.worker.runners.merge:MergeRunner"}
+"""Kinds of tasks that nobody writes: runs have them when their flows ask for something that a worker does."""
+
 
 class RunnerClass(Protocol):
     """What flows know of a runner."""
@@ -40,7 +43,8 @@ class RunnerClass(Protocol):
 @cache
 def find_runner(key: str) -> RunnerClass | None:
     """The runner of the kind that a key selects."""
-    entry = metadata.EntryPoint(key, BUILT_IN[key], GROUP) if key in BUILT_IN else _installed().get(key)
+    own = BUILT_IN.get(key) or HIDDEN.get(key)
+    entry = metadata.EntryPoint(key, own, GROUP) if own else _installed().get(key)
     return _load(entry) if entry else None
 
 
@@ -56,7 +60,7 @@ def find_model(keys: Iterable[object]) -> type[FlowTask] | None:
     """
     others = []
     for key in map(str, keys):
-        if key in BUILT_IN and (runner := find_runner(key)):
+        if (key in BUILT_IN or key in HIDDEN) and (runner := find_runner(key)):
             return runner.task_model
         others.append(key)
     runners = (find_runner(key) for key in others if key not in common_keys())

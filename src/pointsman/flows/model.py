@@ -3,6 +3,7 @@
     Flow ─┬─ inputs ───▶ Input
           ├─ defaults ─▶ Defaults        options of every task that does not set them
           ├─ checks ───▶ Check           of the whole run, after its tasks
+          ├─ worktree ─▶ Worktree        one for the whole run, or one for each task that has the key
           └─ tasks ────▶ FlowTask ─┬─ backoff ─▶ Backoff
                          │         ├─ outputs ─▶ Outputs
                          │         └─ checks ──▶ Check
@@ -187,6 +188,8 @@ class Check(_Model):
 
 FINAL_TASK = "checks"
 """The name of the task that runs the checks of the whole run."""
+RUN_MERGE = "run[merge]"
+"""The name of the task that merges the worktree of a run. No task of a flow has brackets in its name."""
 CHECK_KINDS = ("exit_code", "file", "glob", "json_schema", "output", "command", "run", "call")
 
 
@@ -223,6 +226,39 @@ class Expects(_Model):
     """The answer that is suggested."""
     schema_: SchemaObject | None = Field(default=None, validation_alias="schema", serialization_alias="schema")
     """The JSON Schema of the answer, which is then JSON."""
+
+
+MergePolicy = Literal["ff", "merge", "squash", "none"]
+
+
+class Worktree(_Model):
+    """A git worktree with a branch of its own; `true` is one with all defaults."""
+
+    base: Annotated[Word | None, Content.TEXT] = None
+    """The branch that it begins with and is merged into; by default, the one that is checked out in the project."""
+    branch: Annotated[Word | None, Content.TEXT] = None
+    """The name of its branch, which must not exist; by default `pointsman/` and a name from the run and the task."""
+    merge: MergePolicy = "merge"
+    """How work gets into the base: a merge commit (`merge`), one commit (`squash`), a fast-forward (`ff`); or not (`none`)."""
+    wanted: SkipJsonSchema[Truth] = True
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_shorthand(cls, value: Any) -> Any:
+        if isinstance(value, bool):
+            return {"wanted": value}
+        if isinstance(value, Mapping | Worktree):
+            return value
+        raise wrong("must be `true`, or have the keys of a worktree", "Write `worktree: true`, or `{base, branch, merge}`.")
+
+    @model_serializer
+    def _write_shorthand(self) -> Any:
+        given = {"base": self.base, "branch": self.branch, "merge": self.merge}
+        return {key: value for key, value in given.items() if value is not None} if self.wanted else False
+
+    @property
+    def merges(self) -> bool:
+        return self.wanted and self.merge != "none"
 
 
 class TaskOptions(_Model):
@@ -300,10 +336,14 @@ class FlowTask(TaskOptions):
     """Whether a person accepts the result, or rejects it, before the tasks that need it start."""
     expects: Expects | None = None
     """What an answer to a question of the task has to be, unless the question says so itself."""
+    worktree: Worktree | None = None
+    """A git worktree of its own, merged when the task has succeeded; with `false`, it does not work in that of the run."""
     item: SkipJsonSchema[Any] = None
     """Of a subtask: its item."""
     index: SkipJsonSchema[int | None] = None
     """Of a subtask: the index of its item, from 0."""
+    worktree_of: SkipJsonSchema[str | None] = None
+    """Of a subtask: the task whose worktree it works in."""
 
     def __new__(cls, **keys: Any) -> Self:
         return super().__new__((kinds.find_model(keys) or cls) if cls is FlowTask else cls)  # type: ignore[return-value]
@@ -376,6 +416,8 @@ class Flow(_Model):
     """The tasks, by name."""
     checks: tuple[Check, ...] = ()
     """The conditions that must hold when all tasks have succeeded, or the run fails."""
+    worktree: Worktree | None = None
+    """A git worktree in which all its tasks work, merged when they have succeeded (see below)."""
     timeout: Duration | None = None
     """The longest time that the whole run may take."""
     retries: Count = Field(default=0, ge=0, le=MAX_COUNT)
@@ -410,6 +452,16 @@ class Flow(_Model):
     def final_task(self) -> FlowTask | None:
         """The task that runs the checks of the whole run."""
         return FlowTask(checks=self.checks) if self.checks else None
+
+    def worktree_of(self, name: str) -> Worktree | None:
+        """The worktree that a task has for itself."""
+        own = self.tasks[name].worktree
+        return own if own is not None and own.wanted else None
+
+    @property
+    def run_worktree(self) -> Worktree | None:
+        """The worktree that the tasks share."""
+        return self.worktree if self.worktree is not None and self.worktree.wanted else None
 
     @property
     def links(self) -> dict[str, tuple[str, ...]]:

@@ -46,6 +46,8 @@ def check_references(flow: Flow, damaged: Set[Path], report: Reporter) -> None:
         _Check(flow, report, text, common).run()
     description = Text(("task_description",), flow.task_description, Content.TEXT)
     _Check(flow, report, description, _Scope("", None, inputs, has_run=False)).run()
+    for text in list_texts(flow.worktree, ("worktree",)) if flow.worktree else ():
+        _Check(flow, report, text, common).run()
     if flow.final_task:
         final = _Scope("", {*flow.tasks}, inputs, complete=("tasks",) not in damaged)
         for text in list_texts(flow.final_task):

@@ -30,4 +30,5 @@ RULES = {
     "job": "the lifecycle has jobs with workers of their own",
     "start": "the lifecycle supports tasks that a person starts",
     "expression": "expressions can be parsed, what they refer to will exist, and constants have a value",
+    "worktree": "no task has a worktree beside that of the flow; branches have names that git accepts, each item its own",
 }

@@ -29,6 +29,7 @@ def build_schema() -> dict[str, Any]:
     parts["Backoff"] = _or(parts["Backoff"], parts["Backoff"]["properties"]["base"])
     parts["Approval"] = _or(parts["Approval"], {"type": ["string", "number", "boolean"]})
     parts["Input"] = _or(parts["Input"], {"type": ["string", "number", "boolean", "array", "null"]})
+    parts["Worktree"] = _or(parts["Worktree"], {"type": "boolean"})
     parts["Outputs"] = {
         "description": parts["Outputs"]["description"],
         "anyOf": [

@@ -20,7 +20,7 @@ from pointsman.flows.model import FlowTask, TaskOptions
 from pointsman.flows.values import Content, content_of
 
 Model = TypeVar("Model", bound=BaseModel)
-_NESTED = ("outputs", "checks", "json_schema", "approval")
+_NESTED = ("outputs", "checks", "json_schema", "approval", "worktree")
 """Fields with models that have such fields."""
 
 

@@ -13,7 +13,8 @@ from pointsman.engine.gates import read_approvals
 from pointsman.engine.machines import waits_in_queue
 from pointsman.engine.people import DECISIONS
 from pointsman.engine.policy import read_policy
-from pointsman.engine.tasks import attempts_used_up, has_retries_left, is_final, may_run
+from pointsman.engine.submit import read_final_tasks
+from pointsman.engine.tasks import attempts_used_up, has_retries_left, is_top_level, may_run
 from pointsman.kernel.machine import Outcome, Phase, Refusal, State
 from pointsman.kernel.step import Snapshot, step
 from pointsman.lifecycles.guards import Facts
@@ -209,7 +210,12 @@ class Forecast:
             self._send_run("proceed")
 
     def _complete_run(self) -> None:
-        """Final checks take time, and a run without any passes them at once."""
+        """Final checks take time, and a run without any passes them at once. One with last tasks goes on with those."""
+        run, known = self._records.run, {task.name for task in self._records.tasks}
+        if not run.has_checks and any(task.name not in known for task in read_final_tasks(run)):
+            if self.run.phase is Phase.HELD:
+                self._send_run("proceed")
+            return
         if not self._takes_run("checks_passed") or self._takes_run("complete"):
             self._end_run("complete")
         if not self._records.run.has_checks and self._takes_run("checks_passed"):
@@ -268,7 +274,7 @@ class Forecast:
             dependencies_met=not self._open_dependencies(task),
             due=task.available_at is None or task.available_at <= self._now,
             is_gate=task.is_gate,
-            top_level=task.parent_task_id is None and not is_final(self._records.run, task),
+            top_level=is_top_level(self._records.run, task),
             has_checks=task.has_checks,
             has_session=task.session_id is not None,
             open_subtasks=self._has_open_subtasks(task),

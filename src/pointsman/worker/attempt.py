@@ -34,6 +34,7 @@ from pointsman.errors import (
 from pointsman.kernel.machine import Phase
 from pointsman.store.rows import ZERO_USD
 from pointsman.worker.checks import run_checks
+from pointsman.worker.enter import enter_worktree
 from pointsman.worker.lease import Lease
 from pointsman.worker.pace import Pace
 from pointsman.worker.prepare import Preparation
@@ -197,6 +198,10 @@ class Attempt:
             self._job = job
             if self.claim.epoch > 1:
                 await self._insist(lambda: self._context.clear(self.claim))
+            entered = await self._enter(job)
+            if not isinstance(entered, Job):
+                return entered or self._judge_stopped()
+            self._job = job = entered
             ending = await self._do(job)
             if ending is None:
                 return self._judge_stopped()
@@ -216,6 +221,14 @@ class Attempt:
         except Exception as error:  # noqa: BLE001 - without a verdict it would be claimed and fail again forever
             return Failed(f"The worker could not run it. {_defect(error)}", retryable=False)
         return verdict
+
+    async def _enter(self, job: Job) -> Job | Failed | None:
+        """The job in its worktree, if it works in one; None if the attempt was stopped before."""
+        if job.place is None:
+            return job
+        entered = await self._begin(lambda: enter_worktree(job, self._context.world, self._start_check))
+        self._running = None
+        return None if self._stop else entered
 
     async def _do(self, job: Job) -> Ending | None:
         """Do the work; None if the attempt was stopped before. The final task of a run has nothing but its checks."""

@@ -15,11 +15,15 @@ from pointsman.engine.questions import Question
 from pointsman.engine.submit import NewTask
 from pointsman.flows.build import Tool, build_subtask
 from pointsman.flows.check import is_name
+from pointsman.flows.explain import INTERNAL
 from pointsman.flows.model import Expects, read_task
 from pointsman.flows.shape import explain_task
 from pointsman.worker.runner import read_file
+from pointsman.worker.worktrees import Place
 
 MAX_SUBTASKS = 10_000
+UNUSABLE = INTERNAL | {"worktree"}
+"""A subtask works in the worktree of its task."""
 
 
 def read_question(path: str, expects: Expects | None) -> tuple[Question | None, str | None]:
@@ -54,7 +58,9 @@ def _parse(text: str) -> Question:
     return msgspec.convert(value, Question) if isinstance(value, dict) else Question(value if isinstance(value, str) else text)
 
 
-def read_subtasks(path: str, parent: str, tools: Mapping[str, Tool]) -> tuple[tuple[NewTask, ...], str | None]:
+def read_subtasks(
+    path: str, parent: str, tools: Mapping[str, Tool], place: Place | None = None
+) -> tuple[tuple[NewTask, ...], str | None]:
     """The subtasks in a file, one JSON object per line, and what is wrong with them."""
     content, problem = read_file(path)
     if problem or content is None:
@@ -71,7 +77,7 @@ def read_subtasks(path: str, parent: str, tools: Mapping[str, Tool]) -> tuple[tu
         if wrong := explain_subtask(keys) or explain_place(keys, found):
             return (), f"line {number} of its subtasks ({path}) is invalid: {wrong}"
         found[keys.pop("name")] = keys
-    return tuple(_build(found, parent, tools)), None
+    return tuple(_build(found, parent, tools, _share(place))), None
 
 
 def explain_subtask(keys: Any) -> str | None:
@@ -81,6 +87,8 @@ def explain_subtask(keys: Any) -> str | None:
     if not is_name(name):
         return f"'{name}' is not a valid name for a task"
     given = {key: value for key, value in keys.items() if key != "name"}
+    if unusable := sorted(given.keys() & UNUSABLE):
+        return f"`{unusable[0]}` is not a key of a subtask"
     try:
         task = read_task(given)
     except ValidationError as error:
@@ -117,7 +125,17 @@ def _list_needs(keys: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(map(str, needs if isinstance(needs, list | tuple) else (needs,)))
 
 
-def _build(found: Mapping[str, dict[str, Any]], parent: str, tools: Mapping[str, Tool]) -> Iterator[NewTask]:
+def _build(
+    found: Mapping[str, dict[str, Any]], parent: str, tools: Mapping[str, Tool], shared: Mapping[str, Any]
+) -> Iterator[NewTask]:
     for name, keys in found.items():
         full = [f"{parent}/{need}" for need in _list_needs(keys)]
-        yield build_subtask(f"{parent}/{name}", read_task({**keys, "needs": full}), parent, tools)
+        yield build_subtask(f"{parent}/{name}", read_task({**keys, **shared, "needs": full}), parent, tools)
+
+
+def _share(place: Place | None) -> dict[str, Any]:
+    """Subtasks work where their task does: in its worktree, which is merged when they are done."""
+    if place is None or place.task is None:
+        return {}
+    keys = {"base": place.base, "branch": place.branch, "merge": place.merge}
+    return {"worktree": {key: value for key, value in keys.items() if value is not None}, "worktree_of": place.task}

@@ -22,12 +22,13 @@ UNSAFE = re.compile(r"[^A-Za-z0-9_.\[\]-]+")
 
 def log_path(directory: Path, run_id: str, task_name: str, epoch: int) -> str:
     """The path of the log of an attempt, as text, which is faster than a Path."""
-    folder = task_name if PLAIN.fullmatch(task_name) else _make_folder_name(task_name)
-    return f"{directory}/.pointsman/logs/{run_id}/{folder}/{epoch}.log"
+    return f"{directory}/.pointsman/logs/{run_id}/{folder_of(task_name)}/{epoch}.log"
 
 
-def _make_folder_name(task_name: str) -> str:
-    """What is readable of the name, and a digest: no two tasks share a folder. A plain name has no `~`."""
+def folder_of(task_name: str) -> str:
+    """The name of a folder for a task. No two tasks share one: it is a plain name, or what is readable of it and a digest."""
+    if PLAIN.fullmatch(task_name):
+        return task_name
     readable = UNSAFE.sub("_", task_name).strip(".")[:80]
     return f"{readable}~{sha256(task_name.encode('utf-8', 'surrogatepass')).hexdigest()[:20]}"
 

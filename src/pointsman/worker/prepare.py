@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from msgspec import structs
@@ -23,9 +24,13 @@ from pointsman.worker.cost_file import CostFile
 from pointsman.worker.lease import Lease
 from pointsman.worker.left_files import read_subtasks
 from pointsman.worker.log import AttemptLog, log_path
+from pointsman.worker.merging import find_work
 from pointsman.worker.runner import OUTPUT_SUFFIX, SUBTASKS_SUFFIX, Job, Progress, build_environment
+from pointsman.worker.runners.merge import MergeTask
+from pointsman.worker.runners.python import CallTask
 from pointsman.worker.scope import RunScope, Scopes
 from pointsman.worker.verdict import Completed, Failed, FanOut, Skipped
+from pointsman.worker.worktrees import Place
 from pointsman.world import Clock
 
 
@@ -55,6 +60,8 @@ class Preparation:
                 f"The settings of this worker have no tool '{claim.tool}'. Add [tools.{claim.tool}] to its pointsman.toml."
             )
             return Failed(message, retryable=True)
+        if isinstance(task, MergeTask) and (verdict := await self._explain_missing(run, task)):
+            return verdict
         try:
             scope = await self._build_scope(run, task)
             if reason := _reason_to_skip(task, scope):
@@ -76,9 +83,19 @@ class Preparation:
             job = structs.replace(job, occasion=await self.scopes.find_occasion(task_id))
         return job
 
+    async def _explain_missing(self, run: RunScope, task: MergeTask) -> Skipped | Failed | None:
+        """Why there is nothing to merge on this machine, if so: all tasks were skipped, or they have worked elsewhere."""
+        project = run.directory or self.settings.directory
+        if find_work(project, run.run_id, task.merges or None):
+            return None
+        if not await self.scopes.have_worked(run, task.merges or None):
+            return Skipped("no task has worked in its worktree")
+        message = f"There is no worktree of this run in {project} on this machine, but its tasks have worked in one."
+        return Failed(f"{message} Merge it where they ran: pointsman worktree merge {run.run_id}", retryable=True)
+
     def take_subtasks(self, job: Job, completed: Completed) -> Completed | Failed:
         """The verdict with the subtasks that the attempt has added."""
-        subtasks, problem = read_subtasks(job.stem + SUBTASKS_SUFFIX, job.claim.name, self.tools)
+        subtasks, problem = read_subtasks(job.stem + SUBTASKS_SUFFIX, job.claim.name, self.tools, job.place)
         if problem:
             return Failed(f"It succeeded, but {problem}", retryable=False, exit_code=completed.exit_code)
         return replace(completed, subtasks=subtasks) if subtasks else completed
@@ -122,6 +139,7 @@ class Preparation:
             tool=tool,
             env=env,
             cwd=project / task.cwd if task.cwd else project,
+            place=_find_place(claim, task, run, project, scope),
             output_path=output_path,
             log=AttemptLog(path, settings.log_bytes),
             cost_file=cost_file,
@@ -134,6 +152,18 @@ class Preparation:
             stdout_wanted=task.outputs is not None and task.outputs.from_ == "stdout",
             grace_seconds=settings.grace_seconds,
         )
+
+
+def _find_place(claim: Claim, task: FlowTask, run: RunScope, project: Path, scope: Mapping[str, Any]) -> Place | None:
+    """The worktree that a task works in: its own, or that of its run. A thread of the worker works in none."""
+    own, shared = task.worktree, run.payload.get("worktree", {})
+    if isinstance(task, MergeTask) or (isinstance(task, CallTask) and task.mode == "thread") or (own and not own.wanted):
+        return None
+    if not own and not shared:
+        return None
+    keys = own.model_dump(mode="json") if own else {key: render_text(value, scope) for key, value in shared.items()}
+    name = (task.worktree_of or claim.name) if own else None
+    return Place(directory=str(project), run_id=run.run_id, title=run.name, task=name, **keys)
 
 
 def _reason_to_skip(task: FlowTask, scope: Mapping[str, Any]) -> str | None:

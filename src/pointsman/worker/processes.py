@@ -97,6 +97,24 @@ def spawn(
     return spawned
 
 
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """A program that has run to its end."""
+
+    code: int
+    out: str
+    err: str
+
+
+def run_to_end(argv: Sequence[str], *, cwd: str | Path, env: Mapping[str, str]) -> Ran:
+    """Run a program without input and wait for it, in the session of this process; raises OSError.
+
+    Not inside a worker, which looks after all its children: there, a process of the attempt calls this.
+    """
+    ended = subprocess.run(argv, cwd=cwd, env=env, stdin=subprocess.DEVNULL, capture_output=True, check=False)
+    return Ran(ended.returncode, ended.stdout.decode("utf-8", "surrogateescape"), ended.stderr.decode("utf-8", "replace"))
+
+
 def start_detached(argv: Sequence[str], output: Path) -> int:
     """Start a program that outlives this one, in its own session, without input; its output is appended to a file. Its pid."""
     append = os.O_WRONLY | os.O_CREAT | os.O_APPEND

@@ -26,6 +26,7 @@ from pointsman.worker.cost_file import CostFile
 from pointsman.worker.ending import Ending
 from pointsman.worker.lease import ENDLESS, Lease
 from pointsman.worker.log import AttemptLog
+from pointsman.worker.worktrees import Place, Worktree
 from pointsman.world import World
 
 __all__ = [
@@ -84,6 +85,10 @@ class Job(Struct, frozen=True, kw_only=True):
     output_path: str
     log: AttemptLog
     cost_file: CostFile
+    place: Place | None = None
+    """The worktree that it works in."""
+    worktree: Worktree | None = None
+    """The same, when it is there."""
     answers: Mapping[str, str] = {}
     """By question: what people have answered to earlier attempts."""
     occasion: Occasion | None = None

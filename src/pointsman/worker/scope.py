@@ -108,6 +108,15 @@ class Scopes:
             if machine.state(move.to_state).phase is Phase.ACTIVE:
                 return None  # the attempt before
         return None
+    async def have_worked(self, scope: RunScope, name: str | None) -> bool:
+        """Whether a task, or any task of the run, has done something: its condition did not exclude it."""
+        names = [name] if name is not None else await self._list_done(scope.run_id)
+        results = await self.look_up(scope, names)
+        return any(not result["skipped"] and result["outputs"] != [] for result in results.values())
+
+    async def _list_done(self, run_id: str) -> list[str]:
+        tasks = await self._engine.list_tasks_in_brief(run_id)
+        return [task.name for task in tasks if task.phase == Phase.DONE and not task.is_gate]
 
     async def look_up(self, scope: RunScope, names: Collection[str]) -> dict[str, dict[str, Any]]:
         """`outputs` and `skipped` of these tasks; the outputs of a task with subtasks are a list."""

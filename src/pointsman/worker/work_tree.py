@@ -2,6 +2,7 @@
 
     before ── a tree of all files ──▶ the work ──▶ after ── another one ──▶ the difference of both, cut to a readable size
 
+In a worktree of a run or a task, `before` is the commit that its branch has in common with its base: that is what is merged.
 Both trees have files that are not tracked, but no ignored ones. They are written to a folder of the attempt, with an index of
 their own: neither the repository nor its index changes.
 """
@@ -38,6 +39,7 @@ git add --all -- . ':(exclude,glob)**/.pointsman/**' ':(exclude,glob)**/.state/*
 tree=$(git write-tree)
 """
 SHOW_TREE = WRITE_TREE + 'echo "$tree"'
+SHOW_BASE = 'git merge-base "$POINTSMAN_BASE" HEAD || echo "$POINTSMAN_START"'
 SHOW_CHANGES = WRITE_TREE + 'git diff --no-color --no-ext-diff --patch-with-stat --stat=100 "$POINTSMAN_BEFORE" "$tree"'
 
 
@@ -52,7 +54,8 @@ class WorkTree:
 
     async def remember(self) -> str:
         """Remember what is there; nothing, if the folder belongs to no work tree."""
-        self._before = (await self._run(SHOW_TREE, f"{self._folder}/tree.log")).strip()
+        script = SHOW_TREE if self._job.worktree is None else SHOW_BASE
+        self._before = (await self._run(script, f"{self._folder}/tree.log")).strip()
         return self._before
 
     async def describe_changes(self) -> str:
@@ -65,10 +68,12 @@ class WorkTree:
 
     async def _run(self, script: str, path: str) -> str:
         """The output of a script, which is also written to a file; empty if it fails or takes too long: there may be no git."""
+        worktree = self._job.worktree
+        of_base = {"POINTSMAN_BASE": worktree.base or worktree.start, "POINTSMAN_START": worktree.start} if worktree else {}
         job = structs.replace(
             self._job,
             task=ShellTask(run=script),
-            env={**self._job.env, "POINTSMAN_CHANGES": self._folder, "POINTSMAN_BEFORE": self._before},
+            env={**self._job.env, **of_base, "POINTSMAN_CHANGES": self._folder, "POINTSMAN_BEFORE": self._before},
             log=AttemptLog(path, LOG_BYTES),
             stdout_wanted=True,
         )

@@ -59,13 +59,13 @@ class CallTask(FlowTask):
 
     def check(self, given: Set[str]) -> Iterator[tuple[str, str, str]]:
         if self.mode == "thread":
-            for key in sorted({"env", "cwd", "budget_usd", "expects"} & given):
+            for key in sorted({"env", "cwd", "budget_usd", "expects", "worktree"} & given):
                 advice = "Pass the value in `with`, or run the function in a process: `mode: process`."
                 yield key, f"`{key}` has no effect on a function in a thread.", advice
 
 
 class PythonRunner:
-    """Looks for modules in the project first, then in the working directory of the task."""
+    """Looks for modules in the project first, or in its place in the worktree, then in the working directory of the task."""
 
     task_model: ClassVar[type[FlowTask]] = CallTask
 
@@ -79,7 +79,8 @@ class PythonRunner:
         if job.task.mode == "thread":
             self._extend_path(job.cwd)
             return RunningThread(job, job.task, self._threads, self._world)
-        return start_call(job, job.task, [str(self._directory), str(job.cwd)], self._world)
+        project = job.worktree.project if job.worktree else self._directory
+        return start_call(job, job.task, [str(project), str(job.cwd)], self._world)
 
     def _extend_path(self, cwd: Path) -> None:
         """Make the modules of functions in threads importable; a function may have changed the path of the worker."""
