@@ -57,6 +57,7 @@ def documents() -> Iterator[tuple[Path, str]]:
         "check-keys": keys_table(model.Check),
         "approval-keys": keys_table(model.Approval),
         "expects-keys": keys_table(model.Expects),
+        "worktree-keys": keys_table(model.Worktree),
     }
     for page in ("lifecycle-files.md", "events.md", "flow-files.md"):
         path = DOCS / "reference" / page

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,14 +50,15 @@ class Glance:
 
     @property
     def has_ended(self) -> bool:
-        """A run that the database does not know works nowhere."""
-        return self.run is None or self.run.phase == Phase.DONE
+        return self.run is not None and self.run.phase == Phase.DONE
 
     @property
     def reason_to_keep(self) -> str | None:
+        if self.run is None:
+            return f"this database does not know its run. To remove it: git worktree remove {shlex.quote(self.worktree.path)}"
         if not self.has_ended:
-            return f"its run is {self.run.state}" if self.run else None
-        if self.state == "merged":
+            return f"its run is {self.run.state}"
+        if self.state in ("merged", "gone"):
             return None
         return self.problem or MEANINGS[self.state]
 

@@ -82,7 +82,10 @@ def _commit(folder: Path, worktree: Worktree) -> None:
     concludes = git.commit_of("MERGE_HEAD") is not None
     if not changes and not concludes:
         return
-    git.ask("add", "--all")
+    added = git.run("add", "--all")
+    if added.code != 0:  # such as a lock of the index that a killed git has left: whether it is stale, a person knows
+        message = f"git could not add the work in {folder}, which is still there. It said:\n{shorten(added.err)}"
+        raise MergeStopped(message, (path for _, path in changes))
     if not concludes and git.holds("diff", "--cached", "--quiet"):
         return  # only inside a submodule, which has ignored files or the like
     message = f"{worktree.label}: work that was not committed"
@@ -142,7 +145,7 @@ def _merge(worktree: Worktree, plan: Path | None) -> Merged:
             return _conclude(worktree, base, tip, worktree.commit if worktree.tip == tip and worktree.commit else old, plan)
         new = _build_commit(worktree, base, old, tip)
         checkouts = list(list_checkouts(worktree.git, base))
-        _write_plan(plan, worktree, state="planned", base_commit=old, tip=tip, result=new, checkouts=checkouts)
+        _write_plan(plan, worktree, state="prepared", base_commit=old, tip=tip, result=new, checkouts=checkouts)
         worktree = write_record(structs.replace(worktree, state="merging", tip=tip, commit=new))
         if _move_base(worktree, base, old, new, checkouts):
             return _conclude(worktree, base, tip, new, plan)

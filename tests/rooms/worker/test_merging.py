@@ -69,7 +69,7 @@ def test_the_plan_is_there_before_anything_changes(repository: Repository, tmp_p
     repository.hook("reference-transaction", f'[ "$1" = prepared ] && cp -n {plan} {tmp_path}/before.json; true')
     done = merge(worktree, plan)
     (before,), (after,) = (json.loads(path.read_text())["merges"] for path in (tmp_path / "before.json", plan))
-    assert (before["state"], before["result"], before["tip"], before["base"]) == ("planned", done.commit, start, "main")
+    assert (before["state"], before["result"], before["tip"], before["base"]) == ("prepared", done.commit, start, "main")
     assert (after["state"], after["files"]) == ("merged", ["b.txt"])
 
 

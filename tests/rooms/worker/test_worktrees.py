@@ -142,7 +142,7 @@ CLASH = """
 
 
 @pytest.mark.parametrize("lifecycle", FAILS)
-async def test_where_no_task_can_ask_a_conflict_fails_with_its_files_and_a_retry_merges(
+async def test_where_no_task_can_ask_a_conflict_fails_with_its_files_and_keeps_the_worktree(
     sqlite_url: str, repository: Repository, lifecycle: str
 ) -> None:
     async with open_shop(sqlite_url, repository.folder) as shop:
@@ -292,7 +292,7 @@ async def test_a_task_without_a_repository_fails_with_the_reason(sqlite_url: str
     assert "is in no git repository, but its flow wants a `worktree`" in error(tasks["a"])
 
 
-async def test_an_attempt_after_a_crash_continues_in_the_same_worktree(sqlite_url: str, repository: Repository) -> None:
+async def test_a_retry_continues_in_the_same_worktree(sqlite_url: str, repository: Repository) -> None:
     async with open_shop(sqlite_url, repository.folder) as shop:
         run = await shop.submit(
             'name: f\nworktree: true\ntasks:\n  a: {retries: 1, run: "echo x >> b.txt; [ $(wc -l < b.txt) = 2 ]"}\n'

@@ -159,6 +159,16 @@ def test_the_page_about_many_machines_goes_as_it_says(tmp_path: Path, postgres_u
     assert len(re.findall(STOPS, output)) == 3
 
 
+def test_the_page_about_worktrees_goes_as_it_says(tmp_path: Path) -> None:
+    session = Session(tmp_path)
+    merged, kept = (session.type(block) for block in blocks(ROOT / "docs" / "how-to" / "work-in-worktrees.md", "console"))
+    assert "Merge greet" in merged
+    assert merged.endswith("hello\nworld\n")
+    assert re.search(r"half: a +dirty", kept)
+    assert "half is merged into main (1 file)" in kept
+    assert (tmp_path / "greeting.txt").read_text() == "hello\nworld\nhalf\n"
+
+
 def test_the_page_about_lifecycles_goes_as_it_says(tmp_path: Path) -> None:
     page = ROOT / "docs" / "how-to" / "write-a-lifecycle.md"
     (lifecycle,) = blocks(page, "yaml")
