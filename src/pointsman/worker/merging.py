@@ -187,7 +187,8 @@ def _merge_trees(worktree: Worktree, base: str, old: str, tip: str) -> str:
     conflicts = sorted({file for file in files if file})
     count = f"{len(conflicts)} file{'s' if len(conflicts) != 1 else ''}"
     commands = write_commands(worktree, f"git merge {shlex.quote(base)}")
-    message = f"{worktree.branch} and {base} conflict in {count}. Resolve that in the worktree and commit: {commands}"
+    where = f"{worktree.branch} and {base} conflict in {count}: {name_files(conflicts)}."
+    message = f"{where} Resolve that in the worktree and commit: {commands}"
     raise MergeStopped(message, conflicts)
 
 
