@@ -81,9 +81,8 @@ def _read_keys(given: tuple[str, ...]) -> dict[str, Any]:
 
 def _check(name: str, keys: dict[str, Any]) -> None:
     """Say now what the worker would say when the task has ended."""
-    from pointsman.worker.left_files import explain_place, explain_subtask, list_added
+    from pointsman.worker.left_files import as_sentence, explain_place, explain_subtask, list_added
 
     subtask = {"name": name, **keys}
     if wrong := explain_subtask(subtask) or explain_place(subtask, list_added(os.environ["POINTSMAN_SUBTASKS"])):
-        end = "" if wrong.endswith("?") else "."
-        raise RequestInvalid([Problem(name, f"{wrong[0].upper()}{wrong[1:]}{end}")])
+        raise RequestInvalid([Problem(name, as_sentence(wrong))])

@@ -101,6 +101,20 @@ def _find_misfits_of_task(path: Path, task: FlowTask, machine: Machine, tasks: s
         yield "expects", (*path, "expects"), f"{tasks} cannot ask questions.", USE_STANDARD
 
 
+def explain_no_questions(machine: Machine) -> str | None:
+    """Why tasks cannot ask people."""
+    return None if "ask" in machine.signals else f"{_name_tasks(machine)} cannot ask questions."
+
+
+def explain_no_subtasks(machine: Machine) -> str | None:
+    """Why tasks cannot add subtasks."""
+    return None if "children_done" in machine.signals else f"{_name_tasks(machine)} cannot have subtasks."
+
+
+def _name_tasks(machine: Machine) -> str:
+    return f"Tasks of the lifecycle {machine.name.partition('.')[0]}"
+
+
 def _retries(machine: Machine) -> bool:
     """Whether it tries something again by itself."""
     return any("schedule_retry" in move.effects for move in machine.transitions)

@@ -33,6 +33,7 @@ from pointsman.errors import (
 )
 from pointsman.kernel.machine import Phase
 from pointsman.store.rows import ZERO_USD
+from pointsman.worker.attempt_socket import AttemptSocket
 from pointsman.worker.checks import run_checks
 from pointsman.worker.enter import enter_worktree
 from pointsman.worker.lease import Lease
@@ -99,6 +100,7 @@ class AttemptContext:
     """Called when the database fails, and with None when it answers."""
     pace: Pace
     shortage: Shortage
+    socket: AttemptSocket
 
 
 class Attempt:
@@ -238,8 +240,20 @@ class Attempt:
             self._work_tree = WorkTree(job, self._context.world, self._start_check)
             await self._begin(self._work_tree.remember)
             self._running = None
-        running = await self._start(job)
-        return await self._run(job, running) if running else None
+        job = self._context.socket.admit(job, self._explain_refusal)
+        try:
+            running = await self._start(job)
+            return await self._run(job, running) if running else None
+        finally:
+            self._context.socket.dismiss(job)
+
+    def _explain_refusal(self) -> str | None:
+        """Why the work may ask for nothing any more; None while the attempt holds its task."""
+        if self._stop is not None:
+            return f"The attempt is being stopped: {self._stop}. It may ask for nothing any more."
+        if self.lease.has_expired:
+            return "The lease of the attempt has expired, so that another worker may have the task. Try again."
+        return None
 
     async def _add_changes(self, work_tree: WorkTree, completed: Completed) -> Completed:
         """The verdict with what a reviewer has to see: the changes of the work tree, where there is one."""

@@ -15,6 +15,11 @@ MAX_READ = 65_536
 """How many bytes one call reads; the next call reads more."""
 
 
+def is_amount(value: Decimal) -> bool:
+    """Whether it is an amount in dollars that work can cost."""
+    return value.is_finite() and 0 <= value < MAX_USD
+
+
 class CostFile:
     """Read as it grows; each line counts once."""
 
@@ -59,10 +64,10 @@ class CostFile:
             return
         try:
             amount = Decimal(text)
-            is_amount = amount.is_finite() and amount >= 0 and self._total + amount < MAX_USD
+            is_counted = is_amount(amount) and is_amount(self._total + amount)
         except InvalidOperation:
-            is_amount = False
-        if is_amount:
+            is_counted = False
+        if is_counted:
             self._total += amount
         else:
             self._invalid = self._invalid or text[:80]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Collection, Container, Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from pointsman.engine.json_schema import explain_invalid
 from pointsman.engine.questions import Question
 from pointsman.engine.submit import NewTask
+from pointsman.errors import suggest
 from pointsman.flows.build import Tool, build_subtask
 from pointsman.flows.check import is_name
 from pointsman.flows.explain import INTERNAL
@@ -36,6 +37,11 @@ def read_question(path: str, expects: Expects | None) -> tuple[Question | None, 
         question = _parse(text)
     except msgspec.ValidationError as error:
         return None, f"its question is invalid: {error}"
+    return check_question(question, expects)
+
+
+def check_question(question: Question, expects: Expects | None) -> tuple[Question | None, str | None]:
+    """A question with what its task expects of the answer; or what is wrong with it."""
     if not question.text.strip():
         return None, "its question has no text"
     if expects is not None:
@@ -95,6 +101,17 @@ def explain_subtask(keys: Any) -> str | None:
         finding = explain_task(name, given, error)
         return f"{finding.message} {finding.advice}".strip().removesuffix(".")
     return "it does nothing; give it a program, a script or a function" if task.kind is None else None
+
+
+def explain_tool(keys: Mapping[str, Any], tools: Collection[str]) -> str | None:
+    """Why a subtask cannot use its tool."""
+    tool = keys.get("tool")
+    return None if tool is None or tool in tools else f"there is no tool '{tool}'. {suggest(str(tool), tools)}".strip()
+
+
+def as_sentence(wrong: str) -> str:
+    """What is wrong with something that an attempt leaves, for the one who wrote it."""
+    return f"{wrong[0].upper()}{wrong[1:]}{'' if wrong.endswith(('.', '?')) else '.'}"
 
 
 def list_added(path: str) -> set[str]:

@@ -59,6 +59,9 @@ class AttemptLog:
         self._missing = 0
         self._end = bytearray()
         self._closed = False
+        self._lines = b""
+        """Lines of the worker that wait for the end of a line of the work."""
+        self._is_within_line = False
         self._lock = threading.Lock()
         self.headline = ""
         """What the work says that it is doing, for people who watch."""
@@ -82,10 +85,21 @@ class AttemptLog:
         if not data and not shown:
             return
         with self._lock:
-            self.bytes_seen += len(data)
-            self._remember(data if shown is None else shown)
-            if data and not self._closed:
-                self._store(data)
+            if self._lines and (end := data.find(b"\n") + 1):
+                data = data[:end] + self._lines + data[end:]
+                self._lines = b""
+            if data:
+                self._is_within_line = not data.endswith(b"\n")
+            self._take(data, shown)
+
+    def add_line(self, text: str) -> None:
+        """Write a line of the worker between lines of the work."""
+        line = text.encode("utf-8", "replace") + b"\n"
+        with self._lock:
+            if self._is_within_line:
+                self._lines = (self._lines + line)[-TAIL_BYTES:]
+            else:
+                self._take(line)
 
     def tail(self, limit: int = 4096) -> str:
         """The end as text that every database accepts: NUL and invalid UTF-8 are replaced."""
@@ -105,12 +119,21 @@ class AttemptLog:
 
     def close(self) -> None:
         with self._lock:
+            if self._lines and not self._closed:
+                self._take(b"\n" + self._lines)
+                self._lines = b""
             if not self._closed and self._missing:
                 self._try_to_mark_gap()
             self._closed = True
             if self._file is not None:
                 os.close(self._file)
                 self._file = None
+
+    def _take(self, data: bytes, shown: bytes | None = None) -> None:
+        self.bytes_seen += len(data)
+        self._remember(data if shown is None else shown)
+        if data and not self._closed:
+            self._store(data)
 
     def _remember(self, data: bytes) -> None:
         self._end += data[-TAIL_BYTES:]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from pointsman.flows.results import describe_run
 from pointsman.flows.templates import refers_to, render_task, render_text
 from pointsman.settings import Settings, ToolProfile
 from pointsman.worker.cost_file import CostFile
+from pointsman.worker.inside_tools import InsideTools
 from pointsman.worker.lease import Lease
 from pointsman.worker.left_files import read_subtasks
 from pointsman.worker.log import AttemptLog, log_path
@@ -92,6 +94,18 @@ class Preparation:
             return Skipped("no task has worked in its worktree")
         message = f"There is no worktree of this run in {project} on this machine, but its tasks have worked in one."
         return Failed(f"{message} Merge it where they ran: pointsman worktree merge {run.run_id}", retryable=True)
+
+    def make_tools(self, job: Job, refusal: Callable[[], str | None]) -> InsideTools:
+        """The tools by which the work of a job reaches its worker."""
+        return InsideTools(
+            job, self.settings, partial(self._read_upstream, job), partial(self.scopes.find_machine, job.claim), refusal
+        )
+
+    async def _read_upstream(self, job: Job) -> dict[str, dict[str, Any]]:
+        """The results of the tasks that a task needs; an item of a `foreach` needs what the whole of it needs."""
+        run = await self.scopes.of_run(job.claim.run_id)
+        needs = (*job.task.needs, *self.scopes.list_needs_of_parent(run, job.claim.payload))
+        return await self.scopes.look_up(run, needs)
 
     def take_subtasks(self, job: Job, completed: Completed) -> Completed | Failed:
         """The verdict with the subtasks that the attempt has added."""

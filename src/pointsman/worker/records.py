@@ -24,6 +24,7 @@ from msgspec import Struct
 from pointsman.worker import processes
 from pointsman.worker.containment import NOTHING, Containment, find_marked, kill_cgroup
 from pointsman.worker.process_table import Process, carries, leads_with_pipe, list_processes, read_process
+from pointsman.worker.socket_folder import remove_socket
 from pointsman.world import Sleep
 
 
@@ -154,6 +155,7 @@ def _judge(record: WorkerRecord) -> Literal["alive", "dead", "gone", "elsewhere"
 
 def forget(directory: Path, worker_ids: Iterable[str]) -> None:
     for worker_id in worker_ids:
+        remove_socket(worker_id)
         _path(directory, worker_id).unlink(missing_ok=True)
 
 

@@ -11,11 +11,12 @@ from typing import Any
 
 import msgspec
 
+from pointsman.engine.claims import Claim
 from pointsman.engine.engine import Engine
 from pointsman.engine.policy import read_policy
 from pointsman.flows import build
 from pointsman.flows.results import describe_result
-from pointsman.kernel.machine import Phase
+from pointsman.kernel.machine import Machine, Phase
 from pointsman.worker.runner import Occasion
 from pointsman.world import Clock
 
@@ -88,6 +89,15 @@ class Scopes:
             scope.parents[parent_id] = msgspec.json.decode(parent.payload)
         return build.complete_payload(payload, scope.parents[parent_id])
 
+    def list_needs_of_parent(self, scope: RunScope, payload: Any) -> tuple[str, ...]:
+        """The names of the tasks that the parent of an item needs."""
+        parent = scope.parents.get(build.parent_of(payload) or "", {})
+        return tuple(parent.get("needs", ()))
+
+    async def find_machine(self, claim: Claim) -> Machine:
+        """The machine that a claimed task follows."""
+        return await self._engine.get_machine(await self._engine.for_tenant(claim.tenant).get_task(claim.task_id))
+
     async def find_answers(self, task_id: str) -> dict[str, str]:
         """By question: what people have answered to a task. The audit trail has them all, the task only the last one."""
         moves = (move.details for move in await self._engine.list_history(task_id))
@@ -108,6 +118,7 @@ class Scopes:
             if machine.state(move.to_state).phase is Phase.ACTIVE:
                 return None  # the attempt before
         return None
+
     async def have_worked(self, scope: RunScope, name: str | None) -> bool:
         """Whether a task, or any task of the run, has done something: its condition did not exclude it."""
         names = [name] if name is not None else await self._list_done(scope.run_id)

@@ -22,6 +22,7 @@ from pointsman.settings import Settings
 from pointsman.store.contract import Wakeup
 from pointsman.worker import processes, records
 from pointsman.worker.attempt import Attempt, AttemptContext, Note
+from pointsman.worker.attempt_socket import AttemptSocket
 from pointsman.worker.containment import NOTHING, contain, release
 from pointsman.worker.heartbeat import Answered, Heartbeat
 from pointsman.worker.lease import Lease
@@ -112,12 +113,13 @@ class Worker:
         environ = inherit_environment(os.environ, self._settings.pass_env)
         runners = Runners(self._world, directory)
         clock = self._world.clock
+        scopes = Scopes(self._engine, clock)
+        preparation = Preparation(self._settings, scopes, row.id, environ, clock, self._settings.all_tools)
+        attempt_socket = AttemptSocket(row.id, self._world.chance, preparation.make_tools, self._notify)
         context = AttemptContext(
             engine=self._engine,
             world=self._world,
-            preparation=Preparation(
-                self._settings, Scopes(self._engine, clock), row.id, environ, clock, self._settings.all_tools
-            ),
+            preparation=preparation,
             clear=lambda claim: end_former_attempts(self._engine, claim, directory, sleep),
             reports=Reports(self._engine, self._changed.set),
             record=record,
@@ -128,6 +130,7 @@ class Worker:
             on_store=self._on_store,
             pace=self._pace,
             shortage=self._shortage,
+            socket=attempt_socket,
         )
         self._heartbeat = self._start_heartbeat(row.id)
         self._resources = self._make_resource_watch(row.id)
@@ -154,6 +157,7 @@ class Worker:
             if not self._is_given_up:
                 await asyncio.to_thread(self._heartbeat.join)
             runners.close()
+            await attempt_socket.close()
             if self._owns_process:
                 processes.end_strays()
             if await self._leave(row.id, failure):
