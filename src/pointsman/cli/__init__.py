@@ -30,6 +30,7 @@ COMMANDS = {
     "answer": "Answer the question of a task.",
     "start": "Start tasks that wait to be started.",
     "task": "Add subtasks from inside a task.",
+    "mcp": "Serve the Model Context Protocol for coding agents.",
     "worker": "Run tasks of every run of a database.",
     "workers": "List workers; pause, resume, drain or terminate one.",
     "breakers": "List the circuits of tools; reset or trip one.",

@@ -6,7 +6,7 @@ import asyncio
 import json
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -16,8 +16,13 @@ from pointsman.cli.steer import Decision, decision_options
 from pointsman.cli.streams import background_output, write_line
 from pointsman.errors import Problem, RequestInvalid
 from pointsman.kernel.machine import Phase
-from pointsman.settings import Settings
+from pointsman.settings import FOLDER, Settings
 from pointsman.views.find import short
+
+if TYPE_CHECKING:
+    from pointsman.engine.submit import NewRun
+    from pointsman.flows.model import Flow
+    from pointsman.store.rows import Run
 
 
 @click.command()
@@ -59,18 +64,12 @@ async def _run(
     from pointsman.cli.run_to_end import conclude, run_to_end
     from pointsman.flows import build_run
     from pointsman.flows.load import load_with_lifecycle
-    from pointsman.flows.plan import write_plan
 
     flow, lifecycle = load_with_lifecycle(file, tools=settings.all_tools)
     new = build_run(flow, inputs, directory=str(settings.directory), tools=settings.all_tools, lifecycle=lifecycle)
     async with open_project(asked, settings=settings, creates=True, keeps=True, lifecycles=[lifecycle]) as project:
-        await declare_tools(project, [tool for name in flow.tasks if (tool := flow.task(name).tool_name)])
         after = await project.engine.last_position()  # a repeated request continues its run
-        run = await project.engine.for_tenant(actor=decision.actor).submit_run(
-            new, reason=decision.reason, request_id=decision.request_id
-        )
-        run = await project.engine.get_run(run.id)
-        write_plan(flow, settings.directory / ".pointsman" / "runs" / run.id)
+        run = await submit(project, flow, new, decision)
         if detach:
             write_line(json.dumps({"run_id": run.id}).encode() + b"\n") if asked.as_json else echo(run.id)
             if run.phase != Phase.DONE and not await is_served(project, run):
@@ -83,6 +82,17 @@ async def _run(
             tasks = count(len(new.tasks), "task")
             echo(f"{click.style(run.name, bold=True)}  {tasks}, run {short(run.id)}", err=True)
         return await run_to_end(project, run, after=after, as_json=asked.as_json)
+
+
+async def submit(project: Project, flow: Flow, new: NewRun, decision: Decision) -> Run:
+    """Submit the run of a flow; a repeated request is about the run that the first one has submitted."""
+    from pointsman.flows.plan import write_plan
+
+    await declare_tools(project, [tool for name in flow.tasks if (tool := flow.task(name).tool_name)])
+    engine = project.engine.for_tenant(actor=decision.actor)
+    run = await engine.submit_run(new, reason=decision.reason, request_id=decision.request_id)
+    write_plan(flow, project.settings.directory / FOLDER / "runs" / run.id)
+    return await engine.get_run(run.id)
 
 
 async def declare_tools(project: Project, used: Iterable[str] = ()) -> None:

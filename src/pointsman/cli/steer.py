@@ -148,10 +148,31 @@ def reset(run: str, task: str, *, decision: Decision, asked: Asked) -> None:
     in_project(asked, lambda project: steer(project, "reset", run, task, decision, as_json=asked.as_json))
 
 
-async def steer(
-    project: Project, signal: str, name: str, task: str | None, decision: Decision, *, as_json: bool, continues: bool = False
-) -> None:
-    """Send a signal, and say what has changed and what happens next. A command that `continues` the run needs no hint to."""
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """A run and its tasks before and after a decision."""
+
+    run_before: Run
+    run: Run
+    tasks_before: dict[str, Task]
+    tasks: list[Task]
+    task: Task | None
+    """The one that it is about, unless it is about the whole run."""
+    subjects: set[str]
+    steps: list[NextStep]
+    """What was possible before."""
+
+    def describe(self) -> dict[str, object]:
+        return {"run": make_run_summary(self.run), "task": make_task_view(self.task) if self.task else None}
+
+    def list_stopped(self) -> list[Task]:
+        """Tasks that ran, and that the decision has stopped."""
+        active = {each.id for each in self.tasks_before.values() if each.phase == Phase.ACTIVE}
+        return [each for each in self.tasks if each.id in active and is_stopping(each)]
+
+
+async def decide(project: Project, signal: str, name: str, task: str | None, decision: Decision) -> Decided:
+    """Send a signal. A refusal says what is possible instead."""
     engine = project.engine
     before = await find_run(engine, name)
     tasks_before = {each.id: each for each in await engine.list_tasks_in_brief(before.id)}
@@ -169,11 +190,22 @@ async def steer(
     after = await engine.get_run(before.id)
     tasks_after = await engine.list_tasks_in_brief(before.id)
     changed = await engine.get_task(task_before.id) if task_before else None
+    return Decided(before, after, tasks_before, tasks_after, changed, subjects, steps)
+
+
+async def steer(
+    project: Project, signal: str, name: str, task: str | None, decision: Decision, *, as_json: bool, continues: bool = False
+) -> None:
+    """Send a signal, and say what has changed and what happens next. A command that `continues` the run needs no hint to."""
+    done = await decide(project, signal, name, task, decision)
+    before, after, tasks_before = done.run_before, done.run, done.tasks_before
     if as_json:
-        echo(show_json({"run": make_run_summary(after), "task": make_task_view(changed) if changed else None}))
+        echo(show_json(done.describe()))
         return
-    shows_all = changed or signal == "approve"  # to approve a gate again changes nothing
-    decided = [each for each in tasks_after if each.id in subjects and (shows_all or is_changed(tasks_before[each.id], each))]
+    shows_all = done.task or signal == "approve"  # to approve a gate again changes nothing
+    decided = [
+        each for each in done.tasks if each.id in done.subjects and (shows_all or is_changed(tasks_before[each.id], each))
+    ]
     for each in decided:
         echo(f"{each.name}: {show_change(tasks_before[each.id], each)}{show_approvals(each)}")
     if signal in OF_ALL_TASKS and not decided:
@@ -182,12 +214,10 @@ async def steer(
         echo(f"{after.name} ({short(after.id)}): {show_change(before, after)}")
     if signal == "retry":
         warn_of_changes(after)
-    active = {each.id for each in tasks_before.values() if each.phase == Phase.ACTIVE}
-    stopped = [each for each in tasks_after if each.id in active and is_stopping(each)]
     view = await project.view_run(after.id)
-    for sentence in tell_what_follows(project, view, stopped, continues=continues):
+    for sentence in tell_what_follows(project, view, done.list_stopped(), continues=continues):
         echo(sentence, err=True)
-    if signal == "cancel" and view.obstacle and any(step.operation == "skip" for step in steps):
+    if signal == "cancel" and view.obstacle and any(step.operation == "skip" for step in done.steps):
         echo("(`pointsman skip` instead of `cancel` lets the other tasks continue.)", err=True)
 
 
