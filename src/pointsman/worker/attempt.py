@@ -250,9 +250,10 @@ class Attempt:
     def _explain_refusal(self) -> str | None:
         """Why the work may ask for nothing any more; None while the attempt holds its task."""
         if self._stop is not None:
-            return f"The attempt is being stopped: {self._stop}. It may ask for nothing any more."
+            why = "it no longer holds its task" if self._stop == "lost" else self._stop
+            return f"The worker is stopping this attempt: {why}. End your work."
         if self.lease.has_expired:
-            return "The lease of the attempt has expired, so that another worker may have the task. Try again."
+            return "The lease of this attempt has expired, and the worker cannot reach the database to renew it. Try again."
         return None
 
     async def _add_changes(self, work_tree: WorkTree, completed: Completed) -> Completed:
