@@ -187,9 +187,9 @@ async def submit_flow(asked: Asked, request: SubmitFlow, actor: str) -> dict[str
         raise RequestInvalid([Problem("inputs", "Must be an object.")])
     settings = asked.settings()
     source = Path(settings.directory, request.path) if request.path is not None else f"{request.text}\n"
-    flow, lifecycle = load_with_lifecycle(source, tools=settings.tools)
+    flow, lifecycle = load_with_lifecycle(source, tools=settings.all_tools)
     inputs = request.inputs or {}
-    new = build_run(flow, inputs, directory=str(settings.directory), tools=settings.tools, lifecycle=lifecycle)
+    new = build_run(flow, inputs, directory=str(settings.directory), tools=settings.all_tools, lifecycle=lifecycle)
     async with open_project(asked, settings=settings, creates=True, keeps=True, lifecycles=[lifecycle]) as project:
         run = await submit(project, flow, new, Decision(actor, request.reason, request.request_id))
         is_waited_for = run.phase != Phase.DONE and not await is_served(project, run)
