@@ -58,6 +58,7 @@ def documents() -> Iterator[tuple[Path, str]]:
         "approval-keys": keys_table(model.Approval),
         "expects-keys": keys_table(model.Expects),
         "worktree-keys": keys_table(model.Worktree),
+        "notify-keys": keys_table(model.Notify),
     }
     for page in ("lifecycle-files.md", "events.md", "flow-files.md"):
         path = DOCS / "reference" / page

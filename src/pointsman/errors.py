@@ -14,6 +14,7 @@
     ├── SettingsInvalid           a setting is unknown or invalid; carries every finding
     ├── TransitionRefused         the machine does not allow the transition; carries the refusal
     ├── LeaseUncertain            work may not begin before a heartbeat has confirmed its attempt; handled by the worker
+    ├── DeliveryFailed            a notification did not reach its target; handled by the outbox
     ├── LogUnreadable             the event log cannot be opened or read
     ├── WorktreeError             a worktree cannot be made, merged or removed, and trying again does not help
     │   ├── MergeStopped          a person has to do something first; carries the files it is about
@@ -214,6 +215,15 @@ class GitFailed(WorktreeError):
     def __init__(self, message: str, said: str = "") -> None:
         super().__init__(message)
         self.said = said
+
+
+class DeliveryFailed(PointsmanError):
+    """A notification did not reach its target."""
+
+    def __init__(self, message: str, *, is_final: bool = False) -> None:
+        """`is_final`: another try would fail for the same reason."""
+        super().__init__(message)
+        self.is_final = is_final
 
 
 class LogUnreadable(PointsmanError):

@@ -12,10 +12,12 @@ import os
 import re
 import shlex
 import tomllib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal, cast, get_args
+from urllib.parse import urlsplit
 
 from pointsman.engine.checks import MAX_COUNT, MAX_SECONDS, brief
 from pointsman.errors import Finding, Place, SettingsInvalid, nearest, suggest
@@ -33,6 +35,17 @@ LOG = "LOG"
 """The level of the log, which the command line reads by itself."""
 GIVEN_TO_TASKS = ("RUN_ID", "TASK_ID", "TASK_NAME", "ATTEMPT", "EPOCH", "OUTPUT", "COST", "LOG_DIR", "WORKER_ID", "CALL")
 """Variables with the same prefix that identify a task; they are not settings."""
+GIVEN_TO_NOTIFICATIONS = (
+    "EVENT",
+    "EVENT_ID",
+    "EVENT_SUBJECT",
+    "EVENT_RUN_ID",
+    "EVENT_RUN",
+    "EVENT_TASK",
+    "EVENT_OUTCOME",
+    "EVENT_TOOL",
+)
+"""Likewise, for the commands of notifications."""
 
 _KINDS_OF_STORE = ("sqlite:///", "postgresql://", "postgres://")
 _SIZE = re.compile(r"(?P<count>\d{1,9}(?:\.\d{1,3})?)\s*(?P<unit>[kKMG]?)(?P<binary>i?)B?")
@@ -45,6 +58,10 @@ _PIECE = re.compile(
 _AT = re.compile(r" \(at (?:line (?P<line>\d+), column (?P<column>\d+)|end of document)\)$")
 
 OnPause = Literal["finish", "suspend"]
+Event = Literal["person_needed", "run_ended", "run_failed", "breaker_opened"]
+EVENTS: tuple[str, ...] = get_args(Event)
+MOST_TRIES = 12
+LONGEST_DELIVERY_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +120,32 @@ AGENTS = ("claude", "codex", "gemini", "opencode", "aider")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NotifyTarget:
+    """Where a notification goes when something happens: to a command, or to a webhook."""
+
+    name: str
+    on: tuple[str, ...]
+    command: tuple[str, ...] = ()
+    webhook: str | None = None
+    webhook_env: str | None = None
+    """The variable that has the URL, where the URL itself is a secret."""
+    secret_env: str | None = None
+    """The variable that has the secret for signatures."""
+    timeout_seconds: float = 10.0
+    """The longest time that one try may take."""
+    tries: int = MOST_TRIES
+    """How many tries there are before the notification is dead."""
+    allow_private: bool = False
+    """Whether the webhook may be at an address of this machine or of a private network."""
+    pass_env: tuple[str, ...] = ()
+    """Additional variables that the command inherits."""
+
+    @property
+    def method(self) -> str:
+        return "command" if self.command else "webhook"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """The settings of a project, and the origin of each (`origins`, by name)."""
 
@@ -130,6 +173,8 @@ class Settings:
     tools: dict[str, ToolProfile] = field(default_factory=dict)
     agents: dict[str, AgentProfile] = field(default_factory=dict)
     """The agents that the settings add."""
+    notify: dict[str, NotifyTarget] = field(default_factory=dict)
+    """By name: where notifications go."""
     origins: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -152,6 +197,7 @@ def load_settings(directory: Path, flags: Mapping[str, Any], environ: Mapping[st
     origins = {"directory": "default", **dict.fromkeys(SETTINGS, "default")}
     tools: dict[str, ToolProfile] = {}
     agents: dict[str, AgentProfile] = {}
+    notify: dict[str, NotifyTarget] = {}
     for source in reversed(sources):  # the first one wins
         for name, setting in SETTINGS.items():
             if name not in source.values:
@@ -172,11 +218,17 @@ def load_settings(directory: Path, flags: Mapping[str, Any], environ: Mapping[st
             agents[name], invalid = _read_agent(name, raw, source)
             findings += invalid
             origins[f"agents.{name}"] = source.origin("agents", name)
+        for index, raw in enumerate(source.values.get("notify", ())):
+            target, invalid = _read_target(index, raw, source)
+            findings += invalid
+            if target is not None:
+                notify[target.name] = target
+                origins[f"notify.{target.name}"] = source.origin("notify", str(index))
     if findings:
         raise SettingsInvalid(findings)
     values.setdefault("store", f"sqlite:///{project / FOLDER / 'state.db'}")
     values.setdefault("slots", _count_processors())
-    return Settings(directory=project, tools=tools, agents=agents, origins=origins, **values)
+    return Settings(directory=project, tools=tools, agents=agents, notify=notify, origins=origins, **values)
 
 
 def _find_project(directory: Path) -> tuple[Path, str | None]:
@@ -407,7 +459,8 @@ def _read_environment(environ: Mapping[str, str]) -> _Source:
     source = _Source(given, Path.cwd(), lambda keys: Place(PREFIX + keys[0].upper(), 0, 0))
     for name in (each.removeprefix(PREFIX) for each in environ if each.startswith(PREFIX)):
         # Other programs may use the prefix, but a variable that is similar to a setting is a typo.
-        if name.lower() not in SETTINGS and name not in (*GIVEN_TO_TASKS, LOG) and (close := nearest(name.lower(), SETTINGS)):
+        given_by_us = (*GIVEN_TO_TASKS, *GIVEN_TO_NOTIFICATIONS, LOG)
+        if name.lower() not in SETTINGS and name not in given_by_us and (close := nearest(name.lower(), SETTINGS)):
             message, meant = f"There is no setting '{name.lower()}'.", " or ".join(PREFIX + each.upper() for each in close)
             source.findings.append(Finding("unknown-setting", source.place((name,)), message, f"Did you mean {meant}?"))
     return source
@@ -457,12 +510,18 @@ def _parse_file(path: Path, text: str, table: tuple[str, ...]) -> _Source:
         advice = f"Write [{'.'.join(table)}] and the settings below it."
         return _refuse_file(path, Finding("type", place(()), f"{brief(value)} is not a table.", advice))
     source = _Source(value, path.parent, place)
-    source.refuse_unknown((*SETTINGS, *TABLES))
+    source.refuse_unknown((*SETTINGS, *TABLES, "notify"))
     for key, example in TABLES.items():
         if not isinstance(table := value.get(key, {}), dict):
             advice = f"Write a table for each of them: [{key}.{example}]."
             source.findings.append(Finding("type", place((key,)), f"{key}: {brief(table)} is not a table.", advice))
             source.values = {**source.values, key: {}}
+    if not isinstance(targets := value.get("notify", []), list):
+        advice = "Write a table for each target: [[notify]]."
+        source.findings.append(
+            Finding("type", place(("notify",)), f"notify: {brief(targets)} is not a list of tables.", advice)
+        )
+        source.values = {**source.values, "notify": []}
     return source
 
 
@@ -473,11 +532,15 @@ def _resolve_store(url: Any, directory: Path) -> str:
 
 
 def find_keys(text: str) -> dict[tuple[str, ...], tuple[int, int]]:
-    """Line and column of every key and table of a TOML text; keys inside inline tables have the position of their table."""
+    """Line and column of every key and table of a TOML text; keys inside inline tables have the position of their table.
+
+    The entries of an array of tables are numbered: ("notify", "0", "on").
+    """
     places: dict[tuple[str, ...], tuple[int, int]] = {}
     table: tuple[str, ...] = ()
     keys: list[str] = []
-    start = depth = 0
+    numbers: Counter[tuple[str, ...]] = Counter()
+    start = depth = brackets = 0
     is_value = is_header = False
     for match in _PIECE.finditer(text):
         piece = match[0]
@@ -486,11 +549,15 @@ def find_keys(text: str) -> dict[tuple[str, ...], tuple[int, int]]:
             is_value = piece != "\n" or depth > 0
             continue
         if piece == "\n":
-            keys, is_header = [], False
+            keys, is_header, brackets = [], False, 0
         elif piece == "[":
             is_header = True
+            brackets += 1
         elif piece in ("=", "]") and keys:
             path = (*(() if is_header else table), *keys)
+            if brackets > 1:
+                numbers[path] += 1
+                path = (*path, str(numbers[path] - 1))
             for length in range(1, len(path) + 1):  # [tools.curl] is also the position of `tools`
                 places.setdefault(path[:length], _locate(text, start))
             table = path if is_header else table
@@ -580,3 +647,120 @@ def _as_fields(key: str, value: object) -> Iterator[tuple[str, object]]:
         yield from (("rate_count", count), ("rate_seconds", seconds))
     else:
         yield "cooldown_seconds" if key == "cooldown" else key, value
+
+
+# Where notifications go
+
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
+
+
+def explain_url(url: str) -> str | None:
+    """Why a URL is none that a notification can be posted to; None if it is."""
+    try:
+        parts = urlsplit(url)
+        has_place = bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return "is not a URL"
+    if not url.isascii() or not url.isprintable() or " " in url:
+        return "has characters that must be encoded"
+    if parts.scheme not in ("http", "https") or not has_place:
+        return "is not an http or https URL"
+    return "has a user or a password" if parts.username is not None or parts.password is not None else None
+
+
+def show_host(url: str) -> str:
+    """A URL for people, without its path, which may be a secret."""
+    parts = urlsplit(url)
+    port = f":{parts.port}" if parts.port else ""
+    return f"{parts.scheme}://{parts.hostname}{port}/…"
+
+
+def _read_target_name(value: object) -> object:
+    if isinstance(value, str) and _NAME.fullmatch(value):
+        return value
+    return _invalid(f"{brief(value)} is not a name.", "Use letters, digits, dots, dashes and underscores.")
+
+
+def _read_events(value: object) -> object:
+    events = _read_words(value)
+    if isinstance(events, tuple) and (odd := [event for event in events if event not in EVENTS]):
+        return _invalid(f"There is no event '{odd[0]}'.", suggest(odd[0], EVENTS))
+    return events or _invalid("It is empty.", f"Name events: {', '.join(EVENTS)}.")
+
+
+def _read_webhook(value: object) -> object:
+    """The value is not repeated: it may be a secret."""
+    problem = explain_url(value) if isinstance(value, str) else "is not text"
+    return value if problem is None else _invalid(f"It {problem}.", 'Write a URL, like "https://example.org/hook".')
+
+
+def _read_variable(value: object) -> object:
+    if isinstance(value, str) and _VARIABLE.fullmatch(value):
+        return value
+    return _invalid("It is not a valid name for a variable.", "Write the name of the variable, not its value.")
+
+
+def _read_delivery_seconds(value: object) -> object:
+    seconds = _read_seconds(value)
+    if isinstance(seconds, float) and seconds > LONGEST_DELIVERY_SECONDS:
+        return _invalid(
+            f"{brief(value)} is more than {LONGEST_DELIVERY_SECONDS:g} seconds.", "Let the receiver answer at once."
+        )
+    return seconds
+
+
+_TARGET: dict[str, Reader] = {
+    "name": _read_target_name,
+    "on": _read_events,
+    "command": _read_command,
+    "webhook": _read_webhook,
+    "webhook_env": _read_variable,
+    "secret_env": _read_variable,
+    "timeout": _read_delivery_seconds,
+    "tries": _read_count(1, 100),
+    "allow_private": _read_truth,
+    "pass_env": _read_variables,
+}
+
+
+def _read_target(index: int, raw: object, source: _Source) -> tuple[NotifyTarget | None, list[Finding]]:
+    """An entry of `[[notify]]`, unless something is wrong with it."""
+    top = ("notify", str(index))
+    if not isinstance(raw, dict):
+        advice = "Write [[notify]] and its keys below."
+        return None, [Finding("type", source.place(top), f"notify: {brief(raw)} is not a table.", advice)]
+    fields: dict[str, Any] = {}
+    findings = []
+    for key, value in raw.items():
+        result = _TARGET[key](value) if key in _TARGET else _unknown_key(key, _TARGET)
+        if isinstance(result, Finding):
+            findings.append(replace(result, place=source.place((*top, key)), message=f"notify.{key}: {result.message}"))
+        else:
+            fields["timeout_seconds" if key == "timeout" else key] = result
+    for message, advice in explain_target(raw.keys()):
+        findings.append(Finding("setting", source.place(top), f"notify: {message}", advice))
+    findings += [
+        Finding("setting", source.place(top), f"notify: It has no `{key}`.", f"Add {key} to it.")
+        for key in ("name", "on")
+        if key not in raw
+    ]
+    name = fields.get("name")
+    if any(isinstance(each, dict) and each.get("name") == name for each in source.values["notify"][:index]):
+        findings.append(
+            Finding("setting", source.place((*top, "name")), f"notify: Another one is called '{name}'.", "Rename it.")
+        )
+    return (None if findings else NotifyTarget(**fields)), findings
+
+
+def explain_target(given: Collection[str]) -> Iterator[tuple[str, str]]:
+    """What is wrong with the keys of a target together: message and advice."""
+    methods = [key for key in ("command", "webhook", "webhook_env") if key in given]
+    if not methods:
+        yield "It says neither what to run nor where to post.", "Add `command` or `webhook`."
+    elif len(methods) > 1:
+        yield f"It has `{methods[0]}` and `{methods[1]}`.", "Make them two entries."
+    elif methods == ["command"]:
+        if useless := [key for key in ("secret_env", "allow_private") if key in given]:
+            yield f"`{useless[0]}` belongs to `webhook`.", "Remove it."
+    elif "pass_env" in given:
+        yield "`pass_env` belongs to `command`.", "Remove it."

@@ -37,6 +37,7 @@ COMMANDS = {
     "budget": "Show what a run may spend, or set it.",
     "worktree": "List worktrees; show, merge or remove them.",
     "notices": "List what happened without moving anything.",
+    "notify": "List notifications; try again what was not delivered.",
     "doctor": "Show what is stuck or wrong, and verify the audit trail.",
     "database": "Print the roles of a PostgreSQL database.",
     "config": "Show every setting and where it comes from.",

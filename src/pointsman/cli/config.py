@@ -10,7 +10,7 @@ import click
 from pointsman.cli.group import Commands
 from pointsman.cli.output import echo, show_table
 from pointsman.cli.project import Asked, project_options
-from pointsman.settings import SETTINGS, Settings, ToolProfile
+from pointsman.settings import SETTINGS, NotifyTarget, Settings, ToolProfile, show_host
 from pointsman.store.urls import hide_password
 
 
@@ -45,6 +45,9 @@ def show(*, asked: Asked) -> None:
             ("setting", "value", "from"),
             [(name, shown(value), origin(settings, f"tools.{tool.name}.{name}")) for name, value in tool_fields(tool)],
         )
+    for target in settings.notify.values():
+        echo(f"\nnotify {click.style(target.name, bold=True)}  {settings.origins[f'notify.{target.name}']}")
+        show_table(("setting", "value"), [(name, shown(value)) for name, value in target_fields(target)])
 
 
 def describe_settings(settings: Settings) -> dict[str, object]:
@@ -59,11 +62,21 @@ def describe_settings(settings: Settings) -> dict[str, object]:
             }
             for tool in settings.tools.values()
         },
+        "notify": {
+            target.name: {**dict(target_fields(target)), "from": settings.origins[f"notify.{target.name}"]}
+            for target in settings.notify.values()
+        },
     }
 
 
 def tool_fields(tool: ToolProfile) -> list[tuple[str, object]]:
     return [(field.name, getattr(tool, field.name)) for field in fields(tool) if field.name != "name"]
+
+
+def target_fields(target: NotifyTarget) -> list[tuple[str, object]]:
+    """Without the path of a webhook, which may be a secret."""
+    known = [(field.name, getattr(target, field.name)) for field in fields(target) if field.name != "name"]
+    return [(name, show_host(value) if name == "webhook" and value else value) for name, value in known]
 
 
 def origin(settings: Settings, name: str) -> str:

@@ -8,16 +8,17 @@ import os
 import shlex
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import wraps
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 import msgspec
 
 from pointsman import app
 from pointsman.cli.log_output import LEVELS, configure_logging
+from pointsman.cli.notifier import make_notifier
 from pointsman.cli.output import echo, json_option
 from pointsman.engine.engine import Engine
 from pointsman.errors import NothingYet, StoreUnusable
@@ -29,6 +30,9 @@ from pointsman.views import runs
 from pointsman.views.values import RunView
 from pointsman.worker.journal import JOURNAL
 from pointsman.world import World
+
+if TYPE_CHECKING:
+    from pointsman.notify.notifier import Notifier
 
 Result = TypeVar("Result")
 
@@ -145,6 +149,8 @@ class Project:
     options: str = ""
     actor: str = field(default_factory=person)
     """The person whose steps are shown."""
+    notifier: Notifier | None = None
+    """Of a process that performs duties."""
 
     def hint(self, command: str, *words: str) -> str:
         """A command about the same project, for people to copy."""
@@ -204,7 +210,12 @@ async def open_project(
     world = World()
     journal = settings.directory / JOURNAL if (settings.directory / FOLDER).exists() else None
     async with app.open(settings.store, lifecycles=lifecycles, keeps=keeps, journal=journal, world=world) as engine:
-        yield Project(engine, settings, world, asked.options)
+        project = Project(engine, settings, world, asked.options)
+        if keeps:
+            notifier = make_notifier(project)
+            await notifier.open()
+            project = replace(project, notifier=notifier)
+        yield project
 
 
 def _tell_of_project(directory: Path, asked: Path) -> None:

@@ -16,6 +16,7 @@ import msgspec
 
 from pointsman.cli.hints import WaitingPrinter, list_commands
 from pointsman.cli.log_output import divert_logs
+from pointsman.cli.notifier import flush_notifications
 from pointsman.cli.outlet import GRACE_SECONDS
 from pointsman.cli.output import near, show_counts, show_seconds, tell
 from pointsman.cli.project import Project
@@ -123,6 +124,8 @@ async def run_to_end(project: Project, run: Run, *, after: str | None = None, as
     for task in others:
         # None of them ends by itself: if one does, it has failed, and the worker must not go on unseen.
         task.add_done_callback(lambda _: worker.drain())
+    if project.notifier:
+        project.notifier.start(commands_of=run.id)
     try:
         with divert_logs(say), _signals(worker, view, interruption):
             await worker.work()
@@ -136,7 +139,9 @@ async def run_to_end(project: Project, run: Run, *, after: str | None = None, as
     for task in others:
         if not task.cancelled():
             task.result()
-    return await conclude(project, run.id, interruption.code, as_json=as_json)
+    code = await conclude(project, run.id, interruption.code, as_json=as_json)
+    await flush_notifications(project)
+    return code
 
 
 @dataclass(slots=True)

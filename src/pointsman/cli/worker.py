@@ -111,8 +111,10 @@ async def _attend(
 ) -> int:
     from pointsman.cli.attempt_printer import AttemptPrinter
     from pointsman.cli.hints import WaitingPrinter
+    from pointsman.cli.notifier import flush_notifications
     from pointsman.cli.run import declare_tools
     from pointsman.cli.run_to_end import ENDED, drain_then_kill, leave_soon, worker_name
+    from pointsman.notify.notifier import ALL_RUNS
     from pointsman.worker.worker import Worker
 
     settings = project.settings
@@ -143,12 +145,15 @@ async def _attend(
         able = f" and capabilities: {', '.join(settings.capabilities)}" if settings.capabilities else ""
         tell(f"{name} at {project.engine.url} with {count(settings.slots, 'slot')}{able}")
         others.add(asyncio.create_task(WaitingPrinter(project, tell, works=True).keep_telling()))
+    assert project.notifier is not None
+    project.notifier.start(commands_of=ALL_RUNS)
     try:
         await worker.work()
     finally:
         for task in others:
             task.cancel()
         await asyncio.gather(*others, return_exceptions=True)
+    await flush_notifications(project)
     if worker.was_lost:
         tell("The worker was silent for too long, so its tasks went to others.")
     return LOST if worker.was_lost else 0

@@ -51,6 +51,7 @@ from pointsman.engine.operations.workers import (
     SendHeartbeat,
     SignalWorker,
 )
+from pointsman.engine.outbox import Outbox
 from pointsman.engine.queries import LARGEST_PAGE, LONGEST_PAUSE_SECONDS, PAGE, Core, Queries
 from pointsman.engine.timekeeper import Attendance
 from pointsman.engine.timers import BATCH
@@ -206,6 +207,7 @@ class Engine(TenantEngine):
         super().__init__(Core(store, machines, world), ANYBODY)
         self._attendance = Attendance(world.clock)
         self._duties = Duties(self._core, self._note_duty)
+        self.outbox = Outbox(self._core, ANYBODY)
 
     def for_tenant(self, tenant: str = DEFAULT_TENANT, *, actor: str = "user") -> TenantEngine:
         """The same engine for another tenant, or with another name in the audit trail."""

@@ -56,7 +56,7 @@ def build_run(
     """
     lifecycle = lifecycle or check_flow(flow, tools)
     given = check_inputs(flow, inputs)
-    payload = {
+    payload: dict[str, Any] = {
         "flow": flow.name,
         "file": flow.file,
         "directory": directory,
@@ -66,6 +66,8 @@ def build_run(
         **({"worktree": flow.run_worktree.model_dump(mode="json")} if flow.run_worktree else {}),
     }
     asks = "ask" in lifecycle.of_kind(Kind.TASK).signals
+    if flow.notify:
+        payload["notify"] = [each.model_dump(mode="json", exclude_defaults=True) for each in flow.notify]
     return NewRun(
         name=flow.name,
         tasks=tuple(_build_tasks(flow, tools, asks=asks)),

@@ -23,6 +23,7 @@ from pointsman.flows.model import CHECK_KINDS, FINAL_TASK, Check, Expects, Flow,
 from pointsman.flows.references import check_references
 from pointsman.flows.templates import has_references, template_fields
 from pointsman.kernel.machine import Lifecycle
+from pointsman.settings import explain_target, explain_url
 
 MOST_CYCLES = 10
 MAX_NAME = 100
@@ -60,6 +61,7 @@ class FlowCheck:
         self._check_checks(("defaults", "checks"), flow.defaults.checks)
         self._check_final_checks()
         self._check_worktrees()
+        self._check_notify()
         if not is_name(flow.name):
             report("name", ("name",), f"'{flow.name}' is not a valid name for a flow.", _NAME_ADVICE)
         if not flow.tasks and not any(path[:1] == ("tasks",) for path in self.damaged):
@@ -246,6 +248,21 @@ class FlowCheck:
         if branch is not None and OPENING not in branch and not is_branch(branch):
             advice = "Use letters, digits, `-`, `_`, `.` and `/`, as in `fix/login`."
             self.report("worktree", path, f"'{branch}' is not a name that git accepts for a branch.", advice)
+
+    def _check_notify(self) -> None:
+        names: set[str] = set()
+        for index, entry in enumerate(self.flow.notify):
+            path: Path = ("notify", index)
+            if not any(damaged[:2] == path for damaged in self.damaged):
+                for message, advice in explain_target(entry.model_fields_set):
+                    self.report("notify", path, message, advice)
+            if entry.webhook is not None and (problem := explain_url(entry.webhook)):
+                self.report("notify", (*path, "webhook"), f"`webhook` {problem}.", "Write a URL: https://example.org/hook")
+            if entry.command is not None and not entry.command:
+                self.report("notify", (*path, "command"), "The command is empty.", "Name a program: `[notify-send, done]`.")
+            if (name := entry.name or str(index)) in names:
+                self.report("notify", (*path, "name"), f"Another entry is called '{name}'.", "Rename it.")
+            names.add(name)
 
     def _check_needs(self) -> None:
         flow = self.flow

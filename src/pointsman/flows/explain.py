@@ -22,6 +22,7 @@ from pointsman.flows.model import (
     FlowTask,
     Input,
     JsonSchemaCheck,
+    Notify,
     Outputs,
     Worktree,
 )
@@ -184,6 +185,8 @@ def _owner(path: Path) -> str:
             return "defaults"
         case (*above, "checks", int()):
             return f"a check of {_owner(tuple(above))}"
+        case ("notify", int()):
+            return "an entry of `notify`"
         case (*above, str(key)):
             return f"`{key}` of {_owner(tuple(above))}"
         case (*above, int()):
@@ -202,6 +205,8 @@ def _keys_at(path: Path) -> tuple[str, ...]:
             models = [Input]
         case (*_, "checks", int()):
             models = [Check]
+        case ("notify", int()):
+            models = [Notify]
         case (*_, key) if key in _MODELS:
             models = [_MODELS[str(key)]]
     hidden = {*INTERNAL, *(("from",) if models == [Outputs] else ()), "wanted"}

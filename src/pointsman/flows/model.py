@@ -4,6 +4,7 @@
           ├─ defaults ─▶ Defaults        options of every task that does not set them
           ├─ checks ───▶ Check           of the whole run, after its tasks
           ├─ worktree ─▶ Worktree        one for the whole run, or one for each task that has the key
+          ├─ notify ───▶ Notify          whom to tell when a person is needed, or the run has ended
           └─ tasks ────▶ FlowTask ─┬─ backoff ─▶ Backoff
                          │         ├─ outputs ─▶ Outputs
                          │         └─ checks ──▶ Check
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import (
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     PrivateAttr,
@@ -50,9 +52,11 @@ from pointsman.flows.values import (
     Truth,
     Word,
     Words,
+    several,
     wrong,
 )
 from pointsman.lifecycles import DEFAULT
+from pointsman.settings import LONGEST_DELIVERY_SECONDS, MOST_TRIES
 
 InputType = Literal["string", "integer", "number", "boolean", "list", "object"]
 CallMode = Literal["process", "thread"]
@@ -215,6 +219,29 @@ class Approval(_Model):
         if value is True:
             return {}
         return value if isinstance(value, Mapping | Approval) or value is None else {"prompt": value}
+
+
+class Notify(_Model):
+    """A command or a webhook that is told of events of the run; `command` or `webhook` is required."""
+
+    on: Annotated[tuple[Literal["person_needed", "run_ended", "run_failed"], ...], BeforeValidator(several)] = Field(
+        min_length=1
+    )
+    """The events: `person_needed`, `run_ended`, or `run_failed` for runs that end with a failure."""
+    name: Word | None = None
+    """Its name in `pointsman notify list`; by default its number."""
+    command: Argv | None = None
+    """The program to run, on a worker, with the event as JSON on stdin; without expressions."""
+    webhook: Word | None = None
+    """The URL to post the event to; without expressions."""
+    webhook_env: Word | None = None
+    """Instead of `webhook`: the variable that has the URL, one of those that tasks inherit."""
+    secret_env: Word | None = None
+    """The variable that has the secret for signatures, one of those that tasks inherit."""
+    timeout: Duration = Field(default=10.0, le=LONGEST_DELIVERY_SECONDS)
+    """The longest time that one try may take."""
+    tries: Count = Field(default=MOST_TRIES, ge=1, le=100)
+    """How many tries there are before the notification is dead."""
 
 
 class Expects(_Model):
@@ -426,6 +453,8 @@ class Flow(_Model):
     """The delay before the run is retried as a whole. Failed tasks can be reset or skipped meanwhile."""
     budget_usd: Money | None = None
     """How much the whole run may spend."""
+    notify: tuple[Notify, ...] = ()
+    """Whom to tell when a person is needed, or the run has ended."""
 
     _file: str | None = PrivateAttr(default=None)
 

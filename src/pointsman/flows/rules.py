@@ -29,6 +29,7 @@ RULES = {
     "critical": "the lifecycle supports tasks that may fail",
     "job": "the lifecycle has jobs with workers of their own",
     "start": "the lifecycle supports tasks that a person starts",
+    "notify": "an entry of `notify` has one command or one webhook, and a name of its own",
     "expression": "expressions can be parsed, what they refer to will exist, and constants have a value",
     "worktree": "no task has a worktree beside that of the flow; branches have names that git accepts, each item its own",
 }

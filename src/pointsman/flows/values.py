@@ -113,7 +113,7 @@ def _retry_reason(value: object) -> str | int:
     raise wrong("must be a reason to retry", f"Write {', '.join(RETRY_WORDS)}, or an exit code.")
 
 
-def _several(value: object) -> object:
+def several(value: object) -> object:
     """A single value where a list is expected is a list of one."""
     return (value,) if isinstance(value, str | int) and not isinstance(value, bool) else value
 
@@ -149,7 +149,7 @@ Truth = Annotated[bool, Strict()]
 Count = Annotated[int, Strict()]
 Words = Annotated[
     tuple[Word, ...],
-    BeforeValidator(_several),
+    BeforeValidator(several),
     WithJsonSchema(
         {"anyOf": [{"type": "array", "items": _WORD_SCHEMA, "uniqueItems": True}, {"type": "string", "pattern": r"\S"}]}
     ),
@@ -158,7 +158,7 @@ ExitCode = Annotated[int, Strict(), Field(ge=0, le=255)]
 _EXIT_CODE_SCHEMA = {"type": "integer", "minimum": 0, "maximum": 255}
 ExitCodes = Annotated[
     tuple[ExitCode, ...],
-    BeforeValidator(_several),
+    BeforeValidator(several),
     WithJsonSchema({"anyOf": [{"type": "array", "items": _EXIT_CODE_SCHEMA, "minItems": 1}, _EXIT_CODE_SCHEMA]}),
 ]
 Argv = Annotated[tuple[Text, ...], WithJsonSchema({"type": "array", "items": {"type": ["string", "number", "boolean"]}})]
@@ -186,7 +186,7 @@ Callable = Annotated[
 Pattern = Annotated[str, BeforeValidator(lambda value: _pattern(_filled(_text(value)))), WithJsonSchema({"type": "string"})]
 RetryReasons = Annotated[
     tuple[Annotated[str | int, BeforeValidator(_retry_reason)], ...],
-    BeforeValidator(_several),
+    BeforeValidator(several),
     WithJsonSchema(
         {
             "type": "array",

@@ -41,6 +41,9 @@ from pointsman.store.rows import (
     Lane,
     MachineRow,
     Notice,
+    OutboxCursor,
+    OutboxEntry,
+    OutboxScope,
     Release,
     Result,
     Run,
@@ -72,6 +75,8 @@ class Wakeup(IntFlag):
     """An entity has moved."""
     WORKERS = 8
     """An attempt was canceled, paused or lost, or a worker was told to do something."""
+    OUTBOX = 16
+    """A notification is to be delivered."""
 
 
 def read_position(after: object) -> int:
@@ -198,6 +203,32 @@ class Reader(ABC):
         if about is None:
             return self._all(Notice, "list_notices", tenant=tenant, limit=limit)
         return self._all(Notice, "list_notices_about", tenant=tenant, about=about, limit=limit)
+
+    def list_outbox_cursors(self) -> list[OutboxCursor]:
+        return self._all(OutboxCursor, "list_outbox_cursors")
+
+    def list_noteworthy_transitions(self, after: int, end: int, limit: int) -> list[Transition]:
+        """Ends of runs, tasks that may wait for a person, breakers that may have opened: of all tenants, in their order."""
+        return self._all(Transition, "list_noteworthy_transitions", after=after, end=end, limit=limit)
+
+    def list_outbox(self, tenant: str, *, which: str, limit: int) -> list[OutboxEntry]:
+        """The newest first: `all`, those that are `due`, or those that are `dead`."""
+        return self._all(OutboxEntry, "list_outbox", tenant=tenant, which=which, limit=limit)
+
+    def find_outbox(self, tenant: str, ids: Collection[str]) -> list[OutboxEntry]:
+        return self._all(OutboxEntry, "find_outbox", tenant=tenant, ids=self._list(ids))
+
+    def next_due_outbox(self, scope: OutboxScope) -> datetime | None:
+        """When the next of these is to be tried."""
+        due = self._value("next_due_outbox", **self._within(scope))
+        return None if due is None else self._to_instant(due)
+
+    def count_outbox(self, scope: OutboxScope) -> int:
+        """How many of these are neither delivered nor dead."""
+        return int(self._value("count_outbox", **self._within(scope)))
+
+    def _within(self, scope: OutboxScope) -> dict[str, Any]:
+        return {"targets": self._list(scope.targets), "flows_of": scope.flows_of, "commands_of": scope.commands_of}
 
     def last_position(self) -> str | None:
         """The present end of the stream: a reader that continues from here sees only new moves."""
@@ -611,6 +642,59 @@ class Transaction(Reader):
     def drop_duty_failures(self, name: str, process: str, before: datetime) -> None:
         """Those of a duty in a process, and all that are older than an instant."""
         self._rows("drop_duty_failures", name=name, process=process, before=self._from_instant(before))
+
+    def open_outbox_cursor(self, cursor: OutboxCursor) -> None:
+        """Begin to fill the outbox for a target here, unless another process has begun."""
+        self._rows("open_outbox_cursor", origin=cursor.origin, target=cursor.target, position=cursor.position)
+
+    def advance_outbox_cursor(self, cursor: OutboxCursor, position: int) -> bool:
+        """Whether it was advanced: another process may have done it first."""
+        values = {"origin": cursor.origin, "target": cursor.target, "after": cursor.position, "position": position}
+        return bool(self._rows("advance_outbox_cursor", **values))
+
+    def insert_outbox(self, entry: OutboxEntry) -> None:
+        """Unless there is one for this transition and target."""
+        assert entry.due_at is not None
+        self._rows(
+            "insert_outbox",
+            id=entry.id,
+            position=entry.position,
+            origin=entry.origin,
+            target=entry.target,
+            method=entry.method,
+            tenant=entry.tenant,
+            run_id=entry.run_id,
+            event=entry.event,
+            subject=entry.subject,
+            body=entry.body,
+            created_at=self._from_instant(entry.created_at),
+            due_at=self._from_instant(entry.due_at),
+        )
+
+    def select_due_outbox(self, scope: OutboxScope, now: datetime, limit: int) -> list[OutboxEntry]:
+        """The first of these that are due, without those that another transaction locks."""
+        return self._all(OutboxEntry, "select_due_outbox", now=self._from_instant(now), limit=limit, **self._within(scope))
+
+    def claim_outbox(self, entry_id: str, claimed_by: str, due_at: datetime) -> None:
+        """Count a try, and let no other process try before `due_at`."""
+        self._rows("claim_outbox", id=entry_id, claimed_by=claimed_by, due_at=self._from_instant(due_at))
+
+    def settle_outbox(self, entry: OutboxEntry) -> bool:
+        """Store how a try ended; False when another process has claimed it since."""
+        instants = {
+            name: None if (instant := getattr(entry, name)) is None else self._from_instant(instant)
+            for name in ("due_at", "delivered_at", "dead_at")
+        }
+        values = {"id": entry.id, "claimed_by": entry.claimed_by, "tries": entry.tries, "error": entry.error}
+        return bool(self._rows("settle_outbox", **values, **instants))
+
+    def retry_outbox(self, tenant: str, ids: Collection[str], now: datetime) -> list[str]:
+        """Let these be tried again now, with all their tries; returns those that no process delivers at the moment."""
+        return self._column("retry_outbox", tenant=tenant, ids=self._list(ids), now=self._from_instant(now))
+
+    def purge_outbox(self, before: datetime, limit: int) -> None:
+        """Forget what was delivered before."""
+        self._rows("purge_outbox", before=self._from_instant(before), limit=limit)
 
     def find_response(self, tenant: str, endpoint: str, key: str) -> StoredResponse | None:
         return self._one(StoredResponse, "find_response", tenant=tenant, endpoint=endpoint, key=key)

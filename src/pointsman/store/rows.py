@@ -452,6 +452,59 @@ class DutyFailure(Struct, frozen=True, kw_only=True):
     failed_at: datetime
 
 
+class OutboxEntry(Struct, frozen=True, kw_only=True):
+    """One notification for one target: to be delivered, delivered, or dead because every try has failed."""
+
+    TABLE: ClassVar = "outbox"
+
+    id: str
+    """The same at every try, so that a receiver can tell a repetition."""
+    position: int
+    """Of the transition that it is about."""
+    origin: str
+    """Whether its target is declared in the `settings`, or in the `flow` of its run."""
+    target: str
+    """The name of its target: neither address nor secret."""
+    method: str
+    tenant: str
+    run_id: str | None
+    event: str
+    subject: str
+    """What it is about, for lists."""
+    body: str
+    """What the target gets: the same at every try."""
+    created_at: datetime
+    due_at: datetime | None
+    """When to try next; while a process delivers it, when another one may."""
+    claimed_by: str | None = None
+    tries: int = 0
+    error: str | None = None
+    """Of the last try."""
+    delivered_at: datetime | None = None
+    dead_at: datetime | None = None
+
+
+class OutboxCursor(Struct, frozen=True, kw_only=True):
+    """Up to which position of the event stream the outbox has everything for a target."""
+
+    TABLE: ClassVar = "outbox_cursor"
+
+    origin: str
+    target: str
+    position: int
+
+
+class OutboxScope(Struct, frozen=True, kw_only=True):
+    """Which notifications a process may deliver."""
+
+    targets: tuple[str, ...] = ()
+    """Those for targets of its settings."""
+    flows_of: str | None = None
+    """The tenant for whose flows it delivers."""
+    commands_of: str = ""
+    """The run whose flow may run commands here; `*` for every run, empty for none."""
+
+
 class StoredResponse(Struct, frozen=True, kw_only=True):
     """The answer to a request with an idempotency key."""
 

@@ -21,7 +21,7 @@ from pointsman.flows.results import describe_result, describe_run
 from pointsman.flows.templates import refers_to, render_text
 from pointsman.store.rows import Run, Task
 from pointsman.views.runs import list_waiting
-from pointsman.views.sources import RunRecords, load_fleet, load_run
+from pointsman.views.sources import Fleet, RunRecords, load_fleet, load_run
 from pointsman.views.steps import NEEDS_PERSON, steps_of_task
 from pointsman.views.values import NextStep, Waiting, read_output
 from pointsman.views.waiting import explain_task
@@ -67,12 +67,24 @@ async def list_inbox(engine: TenantEngine, now: datetime, dead: Collection[str] 
     fleet = await load_fleet(engine, now, dead)
     items = []
     for run in await engine.find_runs(asking):
-        records = await load_run(engine, run)
-        for task in records.tasks:
-            why = explain_task(task, records, fleet, records.blockers())
-            if why and why.kind in NEEDS_PERSON:
-                items.append(await _make_item(engine, records, task, why, now))
+        items += await _list_items(engine, run, fleet)
     return sorted(items, key=lambda item: (item.waiting.since, item.task_id))
+
+
+async def find_items(engine: TenantEngine, run: Run, task_ids: Collection[str], now: datetime) -> list[InboxItem]:
+    """Those of these tasks of a run that wait for a person."""
+    return await _list_items(engine, run, await load_fleet(engine, now), task_ids)
+
+
+async def _list_items(engine: TenantEngine, run: Run, fleet: Fleet, task_ids: Collection[str] | None = None) -> list[InboxItem]:
+    records = await load_run(engine, run)
+    blockers = records.blockers()
+    items = []
+    for task in records.tasks:
+        why = explain_task(task, records, fleet, blockers) if task_ids is None or task.id in task_ids else None
+        if why and why.kind in NEEDS_PERSON:
+            items.append(await _make_item(engine, records, task, why, fleet.now))
+    return items
 
 
 async def _make_item(engine: TenantEngine, records: RunRecords, task: Task, why: Waiting, now: datetime) -> InboxItem:

@@ -200,3 +200,12 @@ SELECT max(position), string_agg(line, E'\n' ORDER BY position)
 
 -- name: create_migrations
 CREATE TABLE migration (number integer PRIMARY KEY, name text NOT NULL, applied_at timestamptz NOT NULL)
+
+-- name: select_due_outbox
+-- What another transaction is claiming is passed over.
+SELECT {outbox} FROM outbox
+ WHERE due_at <= :now
+   AND ((origin = 'settings' AND target IN :targets)
+        OR (origin = 'flow' AND tenant = :flows_of AND (method = 'webhook' OR :commands_of = '*' OR run_id = :commands_of)))
+ ORDER BY due_at, id LIMIT :limit
+   FOR UPDATE SKIP LOCKED

@@ -2,7 +2,7 @@
 -- every new version: `pointsman database roles | psql URL`. Then let your own users in: GRANT pointsman_app TO worker_one.
 --
 -- pointsman_app   engines, workers and servers. It cannot write the audit trail or the attempts, which the law writes as the owner, and
---                 cannot delete anything but timers, expired answers and notes about duties.
+--                 cannot delete anything but timers, expired answers, notes about duties and notifications.
 -- pointsman_read  people and programs that only look.
 
 DO $roles$
@@ -18,15 +18,15 @@ BEGIN
 END $roles$;
 
 REVOKE ALL ON tenant, machine, state, rule, run, lane, worker, task, dependency, attempt, breaker, timer, transition, seal, notice,
-    duty_failure, idempotency_key, clock, migration FROM pointsman_app, pointsman_read;
+    duty_failure, outbox, outbox_cursor, idempotency_key, clock, migration FROM pointsman_app, pointsman_read;
 
 GRANT SELECT ON tenant, machine, state, rule, run, lane, worker, task, dependency, attempt, breaker, timer, transition, seal, notice,
-    duty_failure, idempotency_key, clock, migration TO pointsman_app, pointsman_read;
+    duty_failure, outbox, outbox_cursor, idempotency_key, clock, migration TO pointsman_app, pointsman_read;
 GRANT SELECT ON SEQUENCE transition_position_seq TO pointsman_app, pointsman_read;
 
 GRANT INSERT ON tenant, machine, state, rule, run, lane, worker, task, dependency, breaker, timer, seal, notice, duty_failure,
-    idempotency_key, clock TO pointsman_app;
-GRANT UPDATE ON run, worker, task, breaker, timer, duty_failure, idempotency_key, clock TO pointsman_app;
+    outbox, outbox_cursor, idempotency_key, clock TO pointsman_app;
+GRANT UPDATE ON run, worker, task, breaker, timer, duty_failure, outbox, outbox_cursor, idempotency_key, clock TO pointsman_app;
 -- A process that loads a machine locks the table. The law refuses every change.
 GRANT UPDATE ON machine TO pointsman_app;
-GRANT DELETE ON timer, duty_failure, idempotency_key TO pointsman_app;
+GRANT DELETE ON timer, duty_failure, outbox, idempotency_key TO pointsman_app;

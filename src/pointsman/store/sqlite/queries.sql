@@ -160,3 +160,10 @@ DELETE FROM state WHERE machine_id = :machine_id AND NOT EXISTS (SELECT 1 FROM m
 
 -- name: create_migrations
 CREATE TABLE migration (number INTEGER PRIMARY KEY, name TEXT NOT NULL, applied_at INTEGER NOT NULL) STRICT
+
+-- name: select_due_outbox
+SELECT {outbox} FROM outbox
+ WHERE due_at <= :now
+   AND ((origin = 'settings' AND target IN :targets)
+        OR (origin = 'flow' AND tenant = :flows_of AND (method = 'webhook' OR :commands_of = '*' OR run_id = :commands_of)))
+ ORDER BY due_at, id LIMIT :limit
