@@ -72,6 +72,13 @@ class Root(Commands):
         del ctx
         return overview().rstrip()
 
+    def invoke(self, ctx: click.Context) -> Any:
+        """Click would write an empty line after Ctrl-C, and wait for ever for somebody to read it."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            raise click.Abort from None
+
 
 @click.command(cls=Root, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="pointsman", message="%(prog)s %(version)s")
@@ -101,6 +108,8 @@ def run(arguments: Sequence[str]) -> int:
         return 2
     except (click.Abort, KeyboardInterrupt):
         if is_read(STDERR):  # nobody waits for a reader after Ctrl-C
+            if os.isatty(STDERR):
+                echo(err=True)  # the terminal shows ^C
             fail("Interrupted.")
         return INTERRUPTED
     except Exception:  # noqa: BLE001 - exit code 1 would mean that the command did its work
