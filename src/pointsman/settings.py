@@ -15,6 +15,7 @@ import tomllib
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
 from urllib.parse import urlsplit
@@ -22,6 +23,7 @@ from urllib.parse import urlsplit
 from pointsman.engine.checks import MAX_COUNT, MAX_SECONDS, brief
 from pointsman.errors import Finding, Place, SettingsInvalid, nearest, suggest
 from pointsman.kernel.grammar import parse_duration
+from pointsman.prices import Price
 from pointsman.store.urls import hide_password
 
 FILE = "pointsman.toml"
@@ -31,6 +33,8 @@ FOLDER = ".pointsman"
 PREFIX = "POINTSMAN_"
 TABLES = {"tools": "curl", "agents": "mycli"}
 """Settings that are tables by name, with an example."""
+NO_LIMIT = "none"
+MAX_USD = 10_000_000
 LOG = "LOG"
 """The level of the log, which the command line reads by itself."""
 GIVEN_TO_TASKS = ("RUN_ID", "TASK_ID", "TASK_NAME", "ATTEMPT", "EPOCH", "OUTPUT", "COST", "LOG_DIR", "WORKER_ID", "CALL")
@@ -175,6 +179,10 @@ class Settings:
     """The agents that the settings add."""
     notify: dict[str, NotifyTarget] = field(default_factory=dict)
     """By name: where notifications go."""
+    prices: dict[str, Price] = field(default_factory=dict)
+    """By model: what its tokens cost."""
+    tenant_budgets: dict[str, Decimal | None] = field(default_factory=dict)
+    """By tenant: what all its runs together may spend; None for no limit."""
     origins: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -198,6 +206,8 @@ def load_settings(directory: Path, flags: Mapping[str, Any], environ: Mapping[st
     tools: dict[str, ToolProfile] = {}
     agents: dict[str, AgentProfile] = {}
     notify: dict[str, NotifyTarget] = {}
+    prices: dict[str, Price] = {}
+    budgets: dict[str, Decimal | None] = {}
     for source in reversed(sources):  # the first one wins
         for name, setting in SETTINGS.items():
             if name not in source.values:
@@ -224,11 +234,26 @@ def load_settings(directory: Path, flags: Mapping[str, Any], environ: Mapping[st
             if target is not None:
                 notify[target.name] = target
                 origins[f"notify.{target.name}"] = source.origin("notify", str(index))
+        for model, fields in _read_tables("prices", source, _PRICE, findings, needed=("input", "output")):
+            prices[model] = Price(**fields)
+            origins[f"prices.{model}"] = source.origin("prices", model)
+        for tenant, fields in _read_tables("tenants", source, _TENANT, findings, needed=("budget_usd",)):
+            budgets[tenant] = None if fields["budget_usd"] == NO_LIMIT else fields["budget_usd"]
+            origins[f"tenants.{tenant}"] = source.origin("tenants", tenant)
     if findings:
         raise SettingsInvalid(findings)
     values.setdefault("store", f"sqlite:///{project / FOLDER / 'state.db'}")
     values.setdefault("slots", _count_processors())
-    return Settings(directory=project, tools=tools, agents=agents, notify=notify, origins=origins, **values)
+    return Settings(
+        directory=project,
+        tools=tools,
+        agents=agents,
+        notify=notify,
+        prices=prices,
+        tenant_budgets=budgets,
+        origins=origins,
+        **values,
+    )
 
 
 def _find_project(directory: Path) -> tuple[Path, str | None]:
@@ -373,6 +398,12 @@ def _read_env(value: object) -> object:
     return _invalid(f"{brief(value)} is not a table of texts.", 'Write a table, like {LANG = "C"}.')
 
 
+def _read_usd(value: object) -> object:
+    if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= MAX_USD:
+        return Decimal(str(value))
+    return _invalid(f"{brief(value)} is not an amount from 0 to {MAX_USD:,} USD.", "Write a number, like 20 or 2.50.")
+
+
 @dataclass(frozen=True, slots=True)
 class Setting:
     """How a setting is read, and the name of its flag."""
@@ -411,6 +442,8 @@ _AGENT: dict[str, Reader] = {
         ("install", "session", "text", "tool", "cost_usd", "tokens_in", "tokens_out", "result", "error"), _read_word
     ),
 }
+_PRICE: dict[str, Reader] = dict.fromkeys(("input", "output", "cached_input"), _read_usd)
+_TENANT: dict[str, Reader] = {"budget_usd": lambda value: value if value == NO_LIMIT else _read_usd(value)}
 _BREAKER: dict[str, Reader] = {
     "failure_threshold": _read_count(1),
     "success_threshold": _read_count(1),
@@ -510,7 +543,7 @@ def _parse_file(path: Path, text: str, table: tuple[str, ...]) -> _Source:
         advice = f"Write [{'.'.join(table)}] and the settings below it."
         return _refuse_file(path, Finding("type", place(()), f"{brief(value)} is not a table.", advice))
     source = _Source(value, path.parent, place)
-    source.refuse_unknown((*SETTINGS, *TABLES, "notify"))
+    source.refuse_unknown((*SETTINGS, *TABLES, "notify", "prices", "tenants"))
     for key, example in TABLES.items():
         if not isinstance(table := value.get(key, {}), dict):
             advice = f"Write a table for each of them: [{key}.{example}]."
@@ -634,6 +667,35 @@ def _read_tool(name: str, raw: object, source: _Source) -> tuple[ToolProfile, di
                 fields[field_name] = part
                 origins[f"tools.{name}.{field_name}"] = source.origin(*keys)
     return ToolProfile(name, **fields), origins, findings
+
+
+def _read_tables(
+    kind: str, source: _Source, readers: dict[str, Reader], findings: list[Finding], *, needed: tuple[str, ...]
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """(name, fields) of each valid table [kind.NAME]; adds what is wrong with the others to `findings`."""
+    tables = source.values.get(kind, {})
+    if not isinstance(tables, dict):
+        advice = f'Write a table for each: [{kind}."NAME"].'
+        findings.append(Finding("type", source.place((kind,)), f"{kind}: {brief(tables)} is not a table.", advice))
+        return
+    for name, table in tables.items():
+        known = len(findings)
+        if not isinstance(table, dict):
+            advice = f'Write [{kind}."{name}"] and its keys below. A name with dots needs quotes.'
+            findings.append(
+                Finding("type", source.place((kind, name)), f"{kind}.{name}: {brief(table)} is not a table.", advice)
+            )
+            continue
+        fields = {key: readers[key](value) if key in readers else _unknown_key(key, readers) for key, value in table.items()}
+        for key, value in fields.items():
+            if isinstance(value, Finding):
+                keys = (kind, name, key)
+                findings.append(replace(value, place=source.place(keys), message=f"{'.'.join(keys)}: {value.message}"))
+        for key in (key for key in needed if key not in fields):
+            message = f"{kind}.{name}: '{key}' is missing."
+            findings.append(Finding("missing", source.place((kind, name)), message, f"Add {key} = 1.50, in USD."))
+        if len(findings) == known:
+            yield name, fields
 
 
 def _unknown_key(key: str, known: Iterable[str]) -> Finding:

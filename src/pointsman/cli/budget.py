@@ -15,7 +15,7 @@ from pointsman.cli.steer import Decision, decision_options, run_argument
 from pointsman.engine.budgets import show_limit
 from pointsman.views.budgets import view_budget
 from pointsman.views.find import find_run, short
-from pointsman.views.values import BudgetView, show_usd
+from pointsman.views.values import BudgetView, show_usage, show_usd
 
 NO_LIMIT = "none"
 
@@ -95,6 +95,9 @@ async def show_budget(project: Project, name: str | None, *, as_json: bool) -> N
             for task in view.tasks
         ]
         show_table(("task", "budget", "spent", "reserved"), rows)
+    if view.tenant.budget_usd is not None:
+        spent = f"{show_usd(view.tenant.spent_usd)} of {show_usd(view.tenant.budget_usd)} USD spent"
+        echo(f"\nAll runs of the tenant {view.tenant.tenant}: {spent}.")
 
 
 async def set_budget(project: Project, name: str, amount: Decimal | None, decision: Decision, *, as_json: bool) -> None:
@@ -115,6 +118,8 @@ async def set_budget(project: Project, name: str, amount: Decimal | None, decisi
 def describe(view: BudgetView) -> str:
     spent = f"{show_usd(view.spent_usd)} USD spent"
     reserved = f", {show_usd(view.reserved_usd)} reserved" if view.reserved_usd else ""
+    used = show_usage(view.spent_usd, view.tokens_in, view.tokens_out, is_estimated=view.cost_is_estimated)
+    used = f" ({used})" if used else ""
     if view.budget_usd is None or view.left_usd is None:
-        return f"{spent}{reserved}, no limit"
-    return f"{spent} of {show_usd(view.budget_usd)}{reserved}, {show_usd(view.left_usd)} left"
+        return f"{spent}{used}{reserved}, no limit"
+    return f"{spent} of {show_usd(view.budget_usd)}{used}{reserved}, {show_usd(view.left_usd)} left"

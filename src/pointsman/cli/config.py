@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
-from dataclasses import fields
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, fields
+from decimal import Decimal
 
 import click
 
 from pointsman.cli.group import Commands
 from pointsman.cli.output import echo, show_table
 from pointsman.cli.project import Asked, project_options
+from pointsman.engine.budgets import show_limit
 from pointsman.settings import SETTINGS, NotifyTarget, Settings, ToolProfile, show_host
 from pointsman.store.urls import hide_password
+from pointsman.views.values import show_usd
 
 
 @click.group(cls=Commands)
@@ -48,6 +52,19 @@ def show(*, asked: Asked) -> None:
     for target in settings.notify.values():
         echo(f"\nnotify {click.style(target.name, bold=True)}  {settings.origins[f'notify.{target.name}']}")
         show_table(("setting", "value"), [(name, shown(value)) for name, value in target_fields(target)])
+    if settings.prices:
+        echo()
+        show_table(("price in USD per million tokens", "input", "output", "cached input", "from"), list(_list_prices(settings)))
+    if settings.tenant_budgets:
+        echo()
+        rows = [(each, show_limit(usd), origin(settings, f"tenants.{each}")) for each, usd in settings.tenant_budgets.items()]
+        show_table(("tenant", "budget", "from"), rows)
+
+
+def _list_prices(settings: Settings) -> Iterator[tuple[str, ...]]:
+    for model, price in settings.prices.items():
+        cached = "" if price.cached_input is None else show_usd(price.cached_input)
+        yield model, show_usd(price.input), show_usd(price.output), cached, origin(settings, f"prices.{model}")
 
 
 def describe_settings(settings: Settings) -> dict[str, object]:
@@ -66,7 +83,19 @@ def describe_settings(settings: Settings) -> dict[str, object]:
             target.name: {**dict(target_fields(target)), "from": settings.origins[f"notify.{target.name}"]}
             for target in settings.notify.values()
         },
+        "prices": {
+            model: {**_as_texts(asdict(price)), "from": settings.origins[f"prices.{model}"]}
+            for model, price in settings.prices.items()
+        },
+        "tenants": {
+            tenant: {**_as_texts({"budget_usd": budget_usd}), "from": settings.origins[f"tenants.{tenant}"]}
+            for tenant, budget_usd in settings.tenant_budgets.items()
+        },
     }
+
+
+def _as_texts(amounts: Mapping[str, Decimal | None]) -> dict[str, str | None]:
+    return {name: None if amount is None else str(amount) for name, amount in amounts.items()}
 
 
 def tool_fields(tool: ToolProfile) -> list[tuple[str, object]]:

@@ -34,6 +34,10 @@ def describe_attempt(attempt: Attempt, task: TaskView) -> dict[str, Any]:
         "error": read_error(attempt.error),
         "log_path": attempt.log_path,
         "cost_usd": str(attempt.cost_usd),
+        "cost_is_estimated": attempt.cost_is_estimated,
+        "tokens_in": attempt.tokens_in,
+        "tokens_out": attempt.tokens_out,
+        "session_id": attempt.session_id,
     }
 
 

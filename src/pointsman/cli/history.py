@@ -18,7 +18,7 @@ from pointsman.kernel.machine import Kind
 from pointsman.store.rows import Attempt, Transition
 from pointsman.views.find import LATEST, find_run, find_task, find_worker, is_part, short
 from pointsman.views.notices import list_notices
-from pointsman.views.values import TaskView, first_line, read_error, show_usd
+from pointsman.views.values import TaskView, first_line, read_error, show_usage, show_usd
 from pointsman.worker.journal import JOURNAL, rebuild
 
 RUNS_TO_SEARCH = 20
@@ -129,7 +129,7 @@ def show_attempts(attempts: Sequence[Attempt], task: TaskView, directory: Path) 
             show_seconds(task.attempt_seconds[attempt.epoch]) if attempt.epoch in task.attempt_seconds else "",
             attempt.ended_by or ("interrupted" if is_lost else "still running"),
             str(attempt.exit_code) if attempt.exit_code is not None else "",
-            f"{show_usd(attempt.cost_usd)} USD" if attempt.cost_usd else "",
+            _show_cost(attempt),
             first_line(read_error(attempt.error)),
         )
         for attempt in attempts
@@ -138,6 +138,12 @@ def show_attempts(attempts: Sequence[Attempt], task: TaskView, directory: Path) 
     for attempt in attempts:
         if path := find_log(directory, task.run_id, task.name, attempt.epoch, attempt.log_path):
             echo(f"log of attempt {attempt.epoch}: {near(path)}")
+
+
+def _show_cost(attempt: Attempt) -> str:
+    usd = f"{show_usd(attempt.cost_usd)} USD" if attempt.cost_usd else ""
+    used = show_usage(attempt.cost_usd, attempt.tokens_in, attempt.tokens_out, is_estimated=attempt.cost_is_estimated)
+    return ", ".join(part for part in (usd, used) if part)
 
 
 async def find_entity(engine: Engine, identity: str, task: str | None) -> tuple[Kind, str, str]:

@@ -96,10 +96,12 @@ async def submit(project: Project, flow: Flow, new: NewRun, decision: Decision) 
 
 
 async def declare_tools(project: Project, used: Iterable[str] = ()) -> None:
-    """Declare the tools of the settings, with their breakers and limits, and those that are used and need no settings."""
+    """Declare the tools and the budgets of tenants of the settings, and tools that are used and need no settings."""
     from pointsman.worker.tools import declare_missing, declare_tool
 
     engine, settings = project.engine.for_tenant(), project.settings
+    for tenant, budget_usd in settings.tenant_budgets.items():
+        await project.engine.for_tenant(tenant).set_tenant_budget(budget_usd, reason="settings of the project")
     for tool in settings.tools.values():
         await declare_tool(engine, tool)
     await declare_missing(engine, used, settings.all_tools)

@@ -20,7 +20,7 @@ from pointsman.errors import NothingYet
 from pointsman.kernel.machine import Outcome, Phase
 from pointsman.views import runs
 from pointsman.views.find import find_run, short
-from pointsman.views.values import CurrentRun, RunView, TaskView, first_line, show_usd
+from pointsman.views.values import CurrentRun, RunView, TaskView, first_line, show_usage, show_usd
 from pointsman.worker.log import log_path
 
 MOST_TASKS = 50
@@ -155,9 +155,11 @@ def find_logs(project: Project, run: RunView) -> Path | None:
 
 def show_money(run: RunView) -> str:
     """What it has spent, where it has spent anything or has a budget."""
+    used = show_usage(run.spent_usd, run.tokens_in, run.tokens_out, is_estimated=run.cost_is_estimated)
+    used = f" ({used})" if used else ""
     if run.budget_usd is not None:
-        return f", {show_usd(run.spent_usd)} of {show_usd(run.budget_usd)} USD spent"
-    return f", {show_usd(run.spent_usd)} USD spent" if run.spent_usd else ""
+        return f", {show_usd(run.spent_usd)} of {show_usd(run.budget_usd)} USD spent{used}"
+    return f", {show_usd(run.spent_usd)} USD spent{used}" if run.spent_usd or used else ""
 
 
 def show_tasks(tasks: Sequence[TaskView], now: datetime, *, show_all: bool) -> None:

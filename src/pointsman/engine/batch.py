@@ -48,6 +48,7 @@ class Decider:
         work = Work(transaction, self.machines, self.world, self.lanes, self.tenants)
         _load(work, operations, self.allocations)
         outcomes = _decide_all(work, operations)
+        work.accounts.write()
         transaction.commit(work.wakeups)
         self.lanes.add(work.new_lanes.values())
         self.tenants |= work.new_tenants

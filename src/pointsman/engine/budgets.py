@@ -1,12 +1,30 @@
-"""Budgets: what a run may spend, what its tasks have reserved, and what they have cost."""
+"""Budgets: what a task, its run and its tenant may spend, what tasks have reserved, and what they have cost."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from decimal import Decimal
 
 from pointsman.engine.work import Work
 from pointsman.store.contract import Wakeup
-from pointsman.store.rows import ZERO_USD, Run, Task
+from pointsman.store.rows import ZERO_USD, Account, Run, Task
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What an attempt has used since its last report."""
+
+    cost_usd: Decimal = ZERO_USD
+    tokens_in: int = 0
+    tokens_out: int = 0
+    is_estimated: bool = False
+    """The cost is an estimate."""
+
+    def __bool__(self) -> bool:
+        return bool(self.cost_usd or self.tokens_in or self.tokens_out)
+
+
+NO_USAGE = Usage()
 
 
 def claim_room(run: Run, task: Task) -> Decimal | None:
@@ -47,19 +65,17 @@ def reserve(work: Work, run: Run, task: Task, amount: Decimal) -> None:
         work.runs.change(run)
 
 
-def spend(work: Work, task: Task, cost: Decimal) -> None:
-    """Count a cost reported by a running attempt; its reservation shrinks by the same amount."""
-    if cost:
-        task.cost_usd += cost
-        _book(work, task, cost, reserved=max(task.reserved_usd - cost, ZERO_USD))
+def spend(work: Work, task: Task, usage: Usage) -> None:
+    """Count what a running attempt reports; its reservation shrinks by the cost."""
+    if usage:
+        _book(work, task, usage, reserved=max(task.reserved_usd - usage.cost_usd, ZERO_USD))
         work.tasks.change(task)
 
 
-def settle(work: Work, task: Task, cost: Decimal) -> None:
-    """Count the last cost of an attempt, and return its reservation."""
-    if cost or task.reserved_usd:
-        task.cost_usd += cost
-        _book(work, task, cost, reserved=ZERO_USD)
+def settle(work: Work, task: Task, usage: Usage = NO_USAGE) -> None:
+    """Count what an attempt has used at last, and return its reservation."""
+    if usage or task.reserved_usd:
+        _book(work, task, usage, reserved=ZERO_USD)
 
 
 def explain_want(run: Run, task: Task) -> str:
@@ -74,13 +90,26 @@ def explain_want(run: Run, task: Task) -> str:
 
 
 def explain_overspending(work: Work, task: Task) -> str | None:
-    """Which budget is exceeded, that of the task or of its run; None if neither is."""
+    """Which budget is exceeded, that of the task, of its run or of its tenant; None if none is."""
     run = work.runs.rows[task.run_id]
     if task.budget_usd is not None and task.cost_usd > task.budget_usd:
         return f"the task has spent {show(task.cost_usd)} USD of its budget of {show(task.budget_usd)} USD"
     if run.budget_usd is not None and run.spent_usd > run.budget_usd:
         return f"the run has spent {show(run.spent_usd)} USD of its budget of {show(run.budget_usd)} USD"
+    account = work.accounts.get(task.tenant)
+    if account.budget_usd is not None and account.spent_usd > account.budget_usd:
+        return f"the tenant has spent {show(account.spent_usd)} USD of its budget of {show(account.budget_usd)} USD"
     return None
+
+
+def is_closed(account: Account) -> bool:
+    """The tenant has spent its whole budget: none of its tasks starts."""
+    return account.budget_usd is not None and account.spent_usd >= account.budget_usd
+
+
+def explain_closed(account: Account) -> str:
+    assert account.budget_usd is not None
+    return f"the budget of the tenant is spent: {show(account.spent_usd)} of {show(account.budget_usd)} USD"
 
 
 def show(amount: Decimal) -> str:
@@ -92,15 +121,29 @@ def show_limit(amount: Decimal | None) -> str:
     return "unlimited" if amount is None else f"{show(amount)} USD"
 
 
-def _book(work: Work, task: Task, cost: Decimal, *, reserved: Decimal) -> None:
+def _book(work: Work, task: Task, usage: Usage, *, reserved: Decimal) -> None:
     run = work.runs.rows[task.run_id]
-    run.spent_usd += cost
-    if reserved < task.reserved_usd or (cost and run.budget_usd is not None):
+    task.cost_usd += usage.cost_usd
+    run.spent_usd += usage.cost_usd
+    if usage:
+        _count_use(work, task, run, usage)
+    if reserved < task.reserved_usd or (usage.cost_usd and run.budget_usd is not None):
         work.wakeups |= Wakeup.TASKS  # the budget may cover another task now, or never again, and then a claim ends it
     run.promised_usd += reserved - task.reserved_usd
     task.reserved_usd = reserved
     cover(run)
     work.runs.change(run)
+
+
+def _count_use(work: Work, task: Task, run: Run, usage: Usage) -> None:
+    account = work.accounts.get(task.tenant)
+    added = work.accounts.add(task.tenant)
+    account.spent_usd += usage.cost_usd
+    added.spent_usd += usage.cost_usd
+    for row in (task, run, account, added):
+        row.tokens_in += usage.tokens_in
+        row.tokens_out += usage.tokens_out
+        row.cost_is_estimated |= usage.is_estimated
 
 
 def cover(run: Run) -> None:

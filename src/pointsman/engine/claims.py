@@ -120,6 +120,8 @@ def _waiting_tenants(work: Work, after: str) -> Iterator[str]:
 def _claim_of_tenant(work: Work, worker: Worker, tenant: str, room: int, run_id: str | None = None) -> list[Claimed]:
     claimed: list[Claimed] = []
     passed: set[str] = set()
+    if room > 0 and budgets.is_closed(work.accounts.get(tenant)):
+        return claimed
     while room > 0 and len(passed) < MOST_PASSED:
         found = _find_candidates(work, worker, tenant, room, passed, run_id)
         got = [candidate for candidate in found if _claim_one(work, worker, candidate.task)]

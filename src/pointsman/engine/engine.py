@@ -31,6 +31,7 @@ from pointsman.engine.operation import ANYBODY, DEFAULT_TENANT, Caller, Operatio
 from pointsman.engine.operations.attempts import NOTHING, AttemptReport, ReportAttempt, ReportAttempts
 from pointsman.engine.operations.runs import AddTasks, ApproveRun, SetBudget, SignalRun, StartRun, SubmitRun
 from pointsman.engine.operations.tasks import SignalTask
+from pointsman.engine.operations.tenants import SetTenantBudget
 from pointsman.engine.operations.tools import DeclareTool, ResetBreaker, TripBreaker
 from pointsman.engine.operations.transition import RequestTransition
 from pointsman.engine.operations.upkeep import (
@@ -101,6 +102,7 @@ class TenantEngine(Queries):
     declare_tool = _performs(DeclareTool)
     reset_breaker = _performs(ResetBreaker)
     trip_breaker = _performs(TripBreaker)
+    set_tenant_budget = _performs(SetTenantBudget)
 
     async def perform(self, operation: Operation[Answer]) -> Answer:
         """Any operation, for this tenant."""

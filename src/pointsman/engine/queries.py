@@ -19,6 +19,7 @@ from pointsman.errors import EngineClosed, NotFound, Problem
 from pointsman.kernel.machine import Machine, Phase
 from pointsman.store.contract import Reader, Store, Wakeup, read_position
 from pointsman.store.rows import (
+    Account,
     Attempt,
     AttemptTimes,
     Breaker,
@@ -178,6 +179,11 @@ class Queries:
 
     async def list_breakers(self) -> list[Breaker]:
         return await self._ask(lambda reader: reader.list_breakers(self.tenant))
+
+    async def get_account(self) -> Account:
+        """What the tenant may spend, and what all its runs have spent and used."""
+        found = await self._ask(lambda reader: reader.find_account(self.tenant))
+        return found or Account(tenant=self.tenant)
 
     async def list_attempt_times(self, run_id: str) -> list[AttemptTimes]:
         """Of the attempts of a run that have ended."""

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from decimal import Decimal
 
 import msgspec
 from msgspec import UNSET
 
 from pointsman.engine import breakers, budgets, gates
+from pointsman.engine.budgets import NO_USAGE, Usage
 from pointsman.engine.machines import waits_in_queue
 from pointsman.engine.policy import Policy, read_policy
 from pointsman.engine.work import Cause, Work
@@ -30,8 +30,8 @@ class Report:
     output: str | None = None
     error: str | None = None
     exit_code: int | None = None
-    cost_usd: Decimal = ZERO_USD
-    """Spent since the last report."""
+    usage: Usage = NO_USAGE
+    """Since the last report."""
     session_id: str | None = None
     log_path: str | None = None
     retryable: bool = True
@@ -353,6 +353,8 @@ def _begin_attempt(work: Work, task: Task, policy: Policy, report: Report) -> No
     task.attempt_started_at = task.entered_at
     task.attempt_resumed = resumed
     task.attempt_cost_usd = ZERO_USD
+    task.attempt_tokens_in = task.attempt_tokens_out = 0
+    task.attempt_cost_is_estimated = False
     task.attempt_error = task.attempt_exit_code = task.attempt_log_path = None
     work.change_held(report.worker.id, 1 + len(work.tasks.followers.get(task.id, ())))
     _set_limits(work, task, policy)
@@ -373,7 +375,7 @@ def _end_attempt(work: Work, task: Task, report: Report) -> None:
     task.attempt_error = report.error
     ended = 0 if task.lease_expired else 1 + len(work.tasks.followers.get(task.id, ()))
     work.change_held(task.attempt_worker_id, -ended)
-    budgets.settle(work, task, report.cost_usd)
+    budgets.settle(work, task, report.usage)
     breakers.leave(work, task)
     task.current_attempt = None
     task.worker_id = None
@@ -383,9 +385,9 @@ def _end_attempt(work: Work, task: Task, report: Report) -> None:
 
 
 def note_attempt(work: Work, task: Task, report: Report) -> None:
-    """Store the cost, the session and the log of a running attempt."""
+    """Store the usage, the session and the log of a running attempt."""
     _note(task, report)
-    budgets.spend(work, task, report.cost_usd)
+    budgets.spend(work, task, report.usage)
     work.tasks.change(task)
 
 
@@ -398,8 +400,11 @@ def keep_session(work: Work, task: Task) -> None:
 
 def _note(task: Task, report: Report) -> None:
     task.session_id = report.session_id or task.session_id
-    if report.cost_usd:
-        task.attempt_cost_usd += report.cost_usd
+    if report.usage:
+        task.attempt_cost_usd += report.usage.cost_usd
+        task.attempt_tokens_in += report.usage.tokens_in
+        task.attempt_tokens_out += report.usage.tokens_out
+        task.attempt_cost_is_estimated |= report.usage.is_estimated
     if report.exit_code is not None:
         task.attempt_exit_code = report.exit_code
     task.attempt_log_path = report.log_path or task.attempt_log_path

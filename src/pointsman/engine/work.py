@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence, Set
 from copy import copy
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from decimal import Decimal
 from operator import attrgetter, is_
 from typing import Any, Generic, TypeVar
 
@@ -22,7 +23,7 @@ from pointsman.errors import NotFound
 from pointsman.kernel.machine import Kind, Machine, Outcome, Phase, Refusal, State, Transition
 from pointsman.kernel.step import Snapshot, step
 from pointsman.store.contract import Transaction, Wakeup
-from pointsman.store.rows import Breaker, Dependency, Entity, Lane, Notice, Run, Subtasks, Task, TaskKey, Timer, Worker
+from pointsman.store.rows import Account, Breaker, Dependency, Entity, Lane, Notice, Run, Subtasks, Task, TaskKey, Timer, Worker
 from pointsman.world import World
 
 _TEXT = {each: each.value for each in (*Phase, *Outcome)}
@@ -166,6 +167,34 @@ class Lanes:
         return self._by_tenant.get(tenant, ())
 
 
+class Accounts:
+    """What tenants may spend and have spent, with what this transaction adds. Only its last statements lock any of it."""
+
+    def __init__(self, transaction: Transaction) -> None:
+        self._transaction = transaction
+        self._known: dict[str, Account] = {}
+        self._added: dict[str, Account] = {}
+        self._budgets: dict[str, Account] = {}
+
+    def get(self, tenant: str) -> Account:
+        if tenant not in self._known:
+            self._known[tenant] = self._transaction.find_account(tenant) or Account(tenant=tenant)
+        return self._known[tenant]
+
+    def add(self, tenant: str) -> Account:
+        """What this transaction adds to the account of a tenant."""
+        return self._added.setdefault(tenant, Account(tenant=tenant))
+
+    def set_budget(self, tenant: str, budget_usd: Decimal | None) -> None:
+        self.get(tenant).budget_usd = budget_usd
+        self._budgets[tenant] = Account(tenant=tenant, budget_usd=budget_usd)
+
+    def write(self) -> None:
+        """Last in a transaction: whoever waits for an account holds nothing that its owner still needs."""
+        self._transaction.set_account_budgets([self._budgets[tenant] for tenant in sorted(self._budgets)])
+        self._transaction.add_spending([self._added[tenant] for tenant in sorted(self._added)])
+
+
 class Work:
     """The state of one transaction."""
 
@@ -178,6 +207,7 @@ class Work:
         self.tasks = Table(Task)
         self.workers = Table(Worker)
         self.breakers = Table(Breaker)
+        self.accounts = Accounts(transaction)
         self.lanes = lanes
         self.new_lanes: dict[int, Lane] = {}
         """Lanes that this transaction has read or inserted."""

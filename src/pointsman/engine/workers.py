@@ -13,7 +13,7 @@ from pointsman.engine.policy import read_policy
 from pointsman.engine.work import Cause, Work
 from pointsman.kernel.machine import Kind, Outcome, Phase, Refusal, Transition
 from pointsman.store.contract import Wakeup
-from pointsman.store.rows import ZERO_USD, Run, Task, Worker
+from pointsman.store.rows import Run, Task, Worker
 
 EXPIRES_AFTER_LEASES = 10
 """A worker expires after this many leases without a heartbeat."""
@@ -281,7 +281,7 @@ def _expire_lease(work: Work, task: Task) -> None:
     """The machine has no transition for a lost attempt: the next claim takes the task over as it is."""
     task.lease_expired = True
     # The next attempt reserves budget and the probe of its tool again. It must not wait for those of this one.
-    budgets.settle(work, task, ZERO_USD)
+    budgets.settle(work, task)
     breakers.leave(work, task)
     work.tasks.change(task)
     assert task.attempt_worker_id

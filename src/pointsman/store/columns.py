@@ -12,6 +12,7 @@ from msgspec.structs import fields
 
 from pointsman.store.law import RuleRow, StateRow
 from pointsman.store.rows import (
+    Account,
     Breaker,
     Dependency,
     DutyFailure,
@@ -87,6 +88,7 @@ ROW_TYPES = {
         Task,
         Worker,
         Breaker,
+        Account,
         Dependency,
         Lane,
         Timer,

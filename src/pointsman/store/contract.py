@@ -31,6 +31,7 @@ from pointsman.store.clock import NEVER, DatabaseTime
 from pointsman.store.columns import Row, to_json
 from pointsman.store.law import RuleRow, StateRow, rule_rows, state_rows
 from pointsman.store.rows import (
+    Account,
     Attempt,
     AttemptTimes,
     Breaker,
@@ -112,6 +113,10 @@ class Reader(ABC):
 
     def find_breaker(self, tenant: str, tool: str) -> Breaker | None:
         return self._one(Breaker, "find_breaker", tenant=tenant, tool=tool)
+
+    def find_account(self, tenant: str) -> Account | None:
+        """What a tenant may spend and has spent; None if neither is known."""
+        return self._one(Account, "find_account", tenant=tenant)
 
     def list_runs(self, tenant: str, *, phase: str | None, after: str | None, limit: int) -> list[Run]:
         return self._all(Run, "list_runs", tenant=tenant, phase=phase, after=after, limit=limit)
@@ -611,6 +616,14 @@ class Transaction(Reader):
     def insert_breakers(self, breakers: Sequence[Breaker]) -> None:
         if len(self._write("insert_breakers", breakers)) != len(breakers):
             raise Conflict(f"Another process declared one of these tools first: {', '.join(each.tool for each in breakers)}.")
+
+    def add_spending(self, spent: Sequence[Account]) -> None:
+        """Add to what tenants have spent; their budgets stay. The last statement of a transaction, in the order of tenants."""
+        self._write("add_spending", spent)
+
+    def set_account_budgets(self, accounts: Sequence[Account]) -> None:
+        """Set the budgets of tenants; for a tenant that is known, nothing else changes."""
+        self._write("set_account_budgets", accounts)
 
     def set_timers(self, timers: Sequence[Timer]) -> None:
         """Set these timers; if one is set twice, the second counts."""

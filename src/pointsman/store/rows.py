@@ -97,6 +97,10 @@ class Run(Entity, kw_only=True):
     """The sum of what its tasks have reserved."""
     reserved_usd: Decimal = ZERO_USD
     """The part of `promised_usd` that the budget still covers; less when a task has cost more than it reserved."""
+    tokens_in: int = 0
+    tokens_out: int = 0
+    cost_is_estimated: bool = False
+    """Some of `spent_usd` is an estimate."""
     error: str | None = None
     payload: str = "null"
     output: str | None = None
@@ -160,6 +164,10 @@ class Task(Entity, kw_only=True):
     policy: str = "{}"
     budget_usd: Decimal | None = None
     cost_usd: Decimal = ZERO_USD
+    tokens_in: int = 0
+    tokens_out: int = 0
+    cost_is_estimated: bool = False
+    """Some of `cost_usd` is an estimate."""
     reserved_usd: Decimal = ZERO_USD
     session_id: str | None = None
     keep_session: bool = False
@@ -170,6 +178,9 @@ class Task(Entity, kw_only=True):
     attempt_resumed: bool = False
     """The attempt continued the session of the attempt before it."""
     attempt_cost_usd: Decimal = ZERO_USD
+    attempt_tokens_in: int = 0
+    attempt_tokens_out: int = 0
+    attempt_cost_is_estimated: bool = False
     attempt_error: str | None = None
     attempt_exit_code: int | None = None
     attempt_log_path: str | None = None
@@ -316,6 +327,22 @@ class Attempt(Struct, kw_only=True):
     resumed: bool = False
     """It continued the session of the attempt before it."""
     log_path: str | None = None
+    tokens_in: int = 0
+    tokens_out: int = 0
+    cost_is_estimated: bool = False
+    """Some of `cost_usd` is an estimate."""
+
+
+class Account(Struct, kw_only=True):
+    """What a tenant may spend, and what all its runs have spent and used."""
+
+    tenant: str
+    budget_usd: Decimal | None = None
+    spent_usd: Decimal = ZERO_USD
+    tokens_in: int = 0
+    tokens_out: int = 0
+    cost_is_estimated: bool = False
+    """Some of `spent_usd` is an estimate."""
 
 
 class AttemptTimes(Struct, frozen=True, kw_only=True):

@@ -148,6 +148,9 @@ def make_task_view(
         tail=output.get("tail") if is_reviewed else None,
         diff=output.get("diff") if is_reviewed else None,
         cost_usd=task.cost_usd,
+        cost_is_estimated=task.cost_is_estimated,
+        tokens_in=task.tokens_in,
+        tokens_out=task.tokens_out,
         waiting=waiting,
     )
 
@@ -240,4 +243,7 @@ def _run_fields(run: Run) -> dict[str, Any]:
         "retry_count": run.retry_count,
         "budget_usd": run.budget_usd,
         "spent_usd": run.spent_usd,
+        "cost_is_estimated": run.cost_is_estimated,
+        "tokens_in": run.tokens_in,
+        "tokens_out": run.tokens_out,
     }

@@ -12,7 +12,7 @@ import msgspec
 from pointsman.engine.engine import TenantEngine
 from pointsman.engine.workers import AVAILABLE, capabilities
 from pointsman.kernel.machine import Machine, Outcome, Phase
-from pointsman.store.rows import AttemptTimes, Breaker, Entity, Lane, Run, Task, Worker
+from pointsman.store.rows import Account, AttemptTimes, Breaker, Entity, Lane, Run, Task, Worker
 
 NOT_BOUND: Mapping[str, str] = {}
 
@@ -71,6 +71,8 @@ class Fleet:
     breakers: Mapping[str, Breaker]
     at_work: Mapping[str, int]
     """By tool: how many of its attempts are running, in all runs."""
+    account: Account
+    """Of the tenant."""
     now: datetime
 
     def living(self, run_id: str) -> list[Worker]:
@@ -159,5 +161,6 @@ async def load_fleet(
         needs={lane.id: frozenset(msgspec.json.decode(lane.capabilities, type=list[str])) for lane in lanes.values()},
         breakers={breaker.tool: breaker for breaker in breakers},
         at_work=Counter(tool for task in at_work if task.lane_id in lanes and (tool := lanes[task.lane_id].tool)),
+        account=await engine.get_account(),
         now=now,
     )

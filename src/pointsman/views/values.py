@@ -113,6 +113,10 @@ class TaskView(EntityView, frozen=True, kw_only=True):
     diff: str | None
     """While it waits for a review: what it changed in its git work tree, shortened."""
     cost_usd: Decimal
+    cost_is_estimated: bool
+    """Some of the cost is an estimate."""
+    tokens_in: int
+    tokens_out: int
     waiting: Waiting | None
 
     @property
@@ -131,6 +135,10 @@ class RunSummary(EntityView, frozen=True, kw_only=True):
     retry_count: int
     budget_usd: Decimal | None
     spent_usd: Decimal
+    cost_is_estimated: bool
+    """Some of `spent_usd` is an estimate."""
+    tokens_in: int
+    tokens_out: int
 
     def elapsed_seconds(self, now: datetime) -> float | None:
         """From its first start to its end, or until now, with all that it waited; None before its start."""
@@ -287,6 +295,21 @@ class TaskBudget(Struct, frozen=True, kw_only=True):
     budget_usd: Decimal | None
     spent_usd: Decimal
     reserved_usd: Decimal
+    cost_is_estimated: bool
+    tokens_in: int
+    tokens_out: int
+
+
+class TenantBudget(Struct, frozen=True, kw_only=True):
+    """What all runs of a tenant may spend and have spent."""
+
+    tenant: str
+    budget_usd: Decimal | None
+    spent_usd: Decimal
+    left_usd: Decimal | None
+    cost_is_estimated: bool
+    tokens_in: int
+    tokens_out: int
 
 
 class BudgetView(Struct, frozen=True, kw_only=True):
@@ -301,8 +324,12 @@ class BudgetView(Struct, frozen=True, kw_only=True):
     reserved_usd: Decimal
     left_usd: Decimal | None
     """Neither spent nor reserved."""
+    cost_is_estimated: bool
+    tokens_in: int
+    tokens_out: int
     tasks: tuple[TaskBudget, ...]
-    """Those that have a budget, or have spent anything."""
+    """Those that have a budget, or have spent or used anything."""
+    tenant: TenantBudget
 
 
 def entity_fields(entity: Entity, name: str) -> dict[str, Any]:
@@ -339,6 +366,12 @@ def read_output(task: Task) -> dict[str, Any]:
 
 def first_line(text: str | None) -> str:
     return next((line.strip() for line in (text or "").splitlines() if line.strip()), "")
+
+
+def show_usage(cost_usd: Decimal, tokens_in: int, tokens_out: int, *, is_estimated: bool) -> str:
+    """What is known beside the amount itself: "estimated, 1,200 tokens in, 300 out"; empty if nothing is."""
+    tokens = f"{tokens_in:,} tokens in, {tokens_out:,} out" if tokens_in or tokens_out else ""
+    return ", ".join(part for part in ("estimated" if is_estimated and cost_usd else "", tokens) if part)
 
 
 def show_usd(amount: Decimal) -> str:

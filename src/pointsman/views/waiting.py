@@ -149,6 +149,8 @@ def _explain_closed_run(records: RunRecords, fleet: Fleet) -> Waiting | None:
 
 
 def _explain_queued(task: Task, run: Run, fleet: Fleet) -> Waiting:
+    if budgets.is_closed(fleet.account):
+        return Waiting("budget", budgets.explain_closed(fleet.account), task.entered_at)
     if budgets.claim_room(run, task) is None and not budgets.can_never_fit(run, task):
         return Waiting("budget", _describe_budget(run), task.entered_at)
     living = fleet.living(run.id)

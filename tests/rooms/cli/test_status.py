@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 from datetime import datetime, timedelta
+from decimal import Decimal
 
 import pytest
 from tests.rooms.cli.scene import EXIT_CODE_2, Scene
@@ -153,6 +154,29 @@ def test_a_usage_limit_says_of_what_and_until_when(scene: Scene) -> None:
     assert re.fullmatch(limited + "; last error: try later", why(scene, "only") or "")
     scene.submit(using("claude"))
     assert re.fullmatch(limited, why(scene, "only") or "")
+
+
+def test_tokens_and_estimates_are_shown_for_attempts_tasks_and_runs(scene: Scene) -> None:
+    scene.submit()
+    (claim,) = scene.claim()
+    report = AttemptReport(cost_usd=Decimal("0.5"), cost_is_estimated=True, tokens_in=1200, tokens_out=34)
+    scene.do(lambda engine: engine.report_attempt(claim.task_id, claim.epoch, report=report))
+    assert ", 0.5 USD spent (estimated, 1,200 tokens in, 34 out)" in scene.call("status latest").out
+    shown = scene.call("status latest --json").json
+    for used in (shown, *(task for task in shown["tasks"] if task["name"] == claim.name)):
+        assert (used["tokens_in"], used["tokens_out"], used["cost_is_estimated"]) == (1200, 34, True)
+    (attempt,) = scene.call("history latest", claim.name, "--json").json["attempts"]
+    assert (attempt["tokens_in"], attempt["tokens_out"], attempt["cost_is_estimated"]) == (1200, 34, True)
+    assert "0.5 USD, estimated, 1,200 tokens in, 34 out" in scene.call("history latest", claim.name).out
+    assert scene.call("budget --json").json["tenant"]["tokens_in"] == 1200
+
+
+def test_a_task_that_waits_for_the_budget_of_its_tenant_says_so(scene: Scene) -> None:
+    scene.do(lambda engine: engine.set_tenant_budget(Decimal(0)))
+    scene.submit(NewTask(name="only"))
+    assert scene.claim() == []
+    assert why(scene, "only") == "the budget of the tenant is spent: 0 of 0 USD"
+    assert "All runs of the tenant default: 0 of 0 USD spent." in scene.call("budget").out
 
 
 def test_a_time_on_another_day_has_its_date() -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+from decimal import Decimal
 from pathlib import Path
 from textwrap import dedent
 
 import pytest
 
 from pointsman.errors import Finding, SettingsInvalid
+from pointsman.prices import ModelUsage, Price, estimate
 from pointsman.settings import (
     GIVEN_TO_TASKS,
     SETTINGS,
@@ -135,6 +137,69 @@ def test_a_tool_belongs_to_the_first_file_that_names_it(tmp_path: Path) -> None:
     assert settings.tools["curl"].max_concurrent == 2
     assert settings.tools["git"].command == ("git",)
     assert settings.origins["tools.git.command"] == "pyproject.toml:4"
+
+
+def test_models_have_prices_and_tenants_have_budgets(tmp_path: Path) -> None:
+    toml = """\
+        [prices."gpt-5.1"]
+        input = 1.25
+        output = 10
+        cached_input = 0.125
+        [prices.small]
+        input = 0
+        output = 0.5
+        [tenants.default]
+        budget_usd = 20
+        [tenants.acme]
+        budget_usd = "none"
+        """
+    settings = load(tmp_path, toml)
+    assert settings.prices["gpt-5.1"] == Price(Decimal("1.25"), Decimal(10), Decimal("0.125"))
+    assert settings.prices["small"] == Price(Decimal(0), Decimal("0.5"))
+    assert settings.tenant_budgets == {"default": Decimal(20), "acme": None}
+    assert settings.origins["prices.gpt-5.1"] == "pointsman.toml:1"
+
+
+def test_prices_and_budgets_that_are_wrong_are_refused_with_line_and_advice(tmp_path: Path) -> None:
+    toml = """\
+        prices.a = 3
+        [prices.b]
+        input = -1
+        outptu = 1
+        [prices.c]
+        input = "2"
+        output = inf
+        [tenants.d]
+        budget_usd = true
+        [tenants.e]
+        """
+    assert [(found.place.line, found.message) for found in findings(tmp_path, toml)] == [
+        (1, "prices.a: 3 is not a table."),
+        (3, "prices.b.input: -1 is not an amount from 0 to 10,000,000 USD."),
+        (4, "prices.b.outptu: There is no such key."),
+        (2, "prices.b: 'output' is missing."),
+        (6, "prices.c.input: '2' is not an amount from 0 to 10,000,000 USD."),
+        (7, "prices.c.output: inf is not an amount from 0 to 10,000,000 USD."),
+        (9, "tenants.d.budget_usd: True is not an amount from 0 to 10,000,000 USD."),
+        (10, "tenants.e: 'budget_usd' is missing."),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("model", "cached", "usd"),
+    [
+        ("m", 0, "4.5"),
+        ("m", 1_000_000, "2.7"),
+        ("m", 9_000_000, "2.7"),
+        ("m-2026-01-01", 0, "4.5"),
+        ("m-mini-2026", 0, "1.5"),
+        ("mm", 0, None),
+    ],
+)
+def test_a_cost_is_estimated_from_the_tokens_and_the_price_of_the_model(model: str, cached: int, usd: str | None) -> None:
+    prices = {"m": Price(Decimal(2), Decimal(5), Decimal("0.2")), "m-mini": Price(Decimal(1), Decimal(1))}
+    usage = ModelUsage(model, tokens_in=1_000_000, tokens_out=500_000, cached_tokens_in=cached)
+    assert estimate(usage, prices) == (None if usd is None else Decimal(usd))
 
 
 def test_everything_that_is_wrong_is_said_at_once_with_line_and_advice(tmp_path: Path) -> None:

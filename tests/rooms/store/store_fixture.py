@@ -252,6 +252,9 @@ def attempt_of(task: Task, **columns: Any) -> Attempt:
         "session_id": task.session_id,
         "resumed": task.attempt_resumed,
         "log_path": task.attempt_log_path,
+        "tokens_in": task.attempt_tokens_in,
+        "tokens_out": task.attempt_tokens_out,
+        "cost_is_estimated": task.attempt_cost_is_estimated,
     }
     return Attempt(**told | columns)
 
@@ -288,7 +291,8 @@ def _follows_for_task(row: Task, state: State, at: datetime, worker_id: str | No
     whose = row.attempt_worker_id
     if fresh:
         whose = hand_of(row.tenant) if worker_id is None else worker_id
-    told = {"attempt_resumed": False, "attempt_cost_usd": ZERO_USD}
+    told: dict[str, Any] = {"attempt_resumed": False, "attempt_cost_usd": ZERO_USD, "attempt_cost_is_estimated": False}
+    told |= {"attempt_tokens_in": 0, "attempt_tokens_out": 0}
     told |= dict.fromkeys(("attempt_error", "attempt_exit_code", "attempt_log_path"))
     return {
         **({"actor": whose, "attempt_worker_id": whose, "attempt_started_at": at, **told} if fresh else {}),

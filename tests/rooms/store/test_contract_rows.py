@@ -22,11 +22,12 @@ from tests.rooms.store.store_fixture import (
     update,
 )
 
-from pointsman.store.rows import Attempt, Task
+from pointsman.store.rows import Account, Attempt, Task
 from pointsman.store.rows import Transition as Event
 
 CENTS = Decimal("0.000001")
 FORTUNE = Decimal("1234567.654321")
+MANY = 2**40
 
 
 def each_column_varies(*versions: msgspec.Struct, but: Iterable[str] = ()) -> bool:
@@ -61,6 +62,9 @@ def test_a_run_comes_back_as_it_was_stored(db: StoreFixture) -> None:
         spent_usd=CENTS,
         promised_usd=FORTUNE,
         reserved_usd=FORTUNE - CENTS,
+        tokens_in=MANY,
+        tokens_out=1,
+        cost_is_estimated=True,
         error=WORDS,
         payload=JSON,
         output=JSON,
@@ -123,11 +127,17 @@ def test_a_task_comes_back_as_it_was_stored(db: StoreFixture) -> None:
         policy=JSON,
         budget_usd=FORTUNE,
         cost_usd=CENTS,
+        tokens_in=MANY,
+        tokens_out=1,
+        cost_is_estimated=True,
         session_id=WORDS,
         keep_session=True,
         attempt_started_at=AT - SECOND,
         attempt_resumed=True,
         attempt_cost_usd=FORTUNE,
+        attempt_tokens_in=MANY,
+        attempt_tokens_out=1,
+        attempt_cost_is_estimated=True,
         attempt_error=WORDS,
         attempt_exit_code=-9,
         attempt_log_path=WORDS,
@@ -241,6 +251,7 @@ def test_a_breaker_comes_back_as_it_was_stored(db: StoreFixture) -> None:
         rate_count=6,
         rate_seconds=0.75,
         begun="[[1,2]]",
+        limited_until=AT + SECOND,
     )
     with db.transaction() as begun:
         begun.insert_breakers([plain, full])
@@ -265,6 +276,9 @@ def test_an_attempt_has_what_its_task_knew_about_it(db: StoreFixture) -> None:
         "session_id": WORDS,
         "attempt_resumed": True,
         "attempt_cost_usd": FORTUNE,
+        "attempt_tokens_in": MANY,
+        "attempt_tokens_out": 1,
+        "attempt_cost_is_estimated": True,
         "attempt_error": WORDS,
         "attempt_exit_code": -9,
         "attempt_log_path": WORDS,
@@ -290,6 +304,25 @@ def test_an_attempt_has_what_its_task_knew_about_it(db: StoreFixture) -> None:
 def attempts_of(db: StoreFixture, task: Task) -> list[Attempt]:
     with db.store.read() as reader:
         return reader.list_attempts(task.tenant, task.id)
+
+
+def test_what_tenants_spend_is_added_up_and_leaves_their_budgets(db: StoreFixture) -> None:
+    db.tenant(GLOBEX)
+    spent = Account(tenant=GLOBEX, spent_usd=CENTS, tokens_in=MANY, tokens_out=1, cost_is_estimated=True)
+    with db.transaction() as begun:
+        assert begun.find_account(GLOBEX) is None
+        begun.add_spending([Account(tenant=ACME, tokens_out=5), spent])
+        begun.set_account_budgets([Account(tenant=GLOBEX, budget_usd=FORTUNE)])
+        begun.add_spending([replace(spent, budget_usd=CENTS, cost_is_estimated=False)])
+        begun.add_spending([])
+    with db.store.read() as reader:
+        ours, theirs = reader.find_account(ACME), reader.find_account(GLOBEX)
+    assert ours == Account(tenant=ACME, tokens_out=5)
+    assert theirs == replace(spent, budget_usd=FORTUNE, spent_usd=2 * CENTS, tokens_in=2 * MANY, tokens_out=2)
+    assert each_column_varies(ours, theirs)
+    with db.transaction() as begun:
+        begun.set_account_budgets([Account(tenant=GLOBEX)])
+        assert begun.find_account(GLOBEX) == replace(theirs, budget_usd=None)
 
 
 def test_an_event_has_every_column_of_the_move(db: StoreFixture) -> None:

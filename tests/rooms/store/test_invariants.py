@@ -22,7 +22,7 @@ from tests.rooms.store.store_fixture import ACME, AT, MACHINES, SECOND, StoreFix
 from pointsman.errors import Conflict, LawBroken
 from pointsman.store.columns import types_of
 from pointsman.store.contract import Transaction
-from pointsman.store.rows import Attempt, Breaker, Dependency, Entity, Run, StoredResponse, Task, Worker
+from pointsman.store.rows import Account, Attempt, Breaker, Dependency, Entity, Run, StoredResponse, Task, Worker
 
 ONE = Decimal(1)
 BEFORE = AT - SECOND
@@ -81,6 +81,8 @@ UNTHINKABLE: dict[str, tuple[str, str, dict[str, Any], dict[str, Any]]] = {
     "a run with a negative budget": ("standard.run", "PENDING", {}, {"budget_usd": -ONE}),
     "a run with a negative cost": ("standard.run", "PENDING", {}, {"spent_usd": -ONE}),
     "a run with a negative promise": ("standard.run", "PENDING", {}, {"promised_usd": -ONE}),
+    "a run that has read less than no tokens": ("standard.run", "PENDING", {}, {"tokens_in": -1}),
+    "a run that has written less than no tokens": ("standard.run", "PENDING", {}, {"tokens_out": -1}),
     "a run with a negative reservation": ("standard.run", "PENDING", {"budget_usd": ONE}, {"reserved_usd": -ONE}),
     "a run that reserves more than its budget has left": (
         "standard.run",
@@ -125,6 +127,10 @@ UNTHINKABLE: dict[str, tuple[str, str, dict[str, Any], dict[str, Any]]] = {
     "a task that runs in an attempt without a worker": ("standard.task", "RUNNING", {}, {"attempt_worker_id": None}),
     "a task with a worker that does not run": ("standard.task", "QUEUED", {}, {"worker_id": "any"}),
     "a task that runs in an attempt that never began": ("standard.task", "RUNNING", {}, {"attempt_started_at": None}),
+    "a task that has read less than no tokens": ("standard.task", "PENDING", {}, {"tokens_in": -1}),
+    "a task that has written less than no tokens": ("standard.task", "PENDING", {}, {"tokens_out": -1}),
+    "a task whose attempt has read less than no tokens": ("standard.task", "RUNNING", {}, {"attempt_tokens_in": -1}),
+    "a task whose attempt has written less than no tokens": ("standard.task", "RUNNING", {}, {"attempt_tokens_out": -1}),
     "a task whose attempt has a negative cost": ("standard.task", "RUNNING", {}, {"attempt_cost_usd": -ONE}),
     "a task with an expired lease that does not run": ("standard.task", "QUEUED", {}, {"lease_expired": True}),
     "a task that waits for an instant and runs": ("standard.task", "RUNNING", {}, {"available_at": AT}),
@@ -201,6 +207,10 @@ _STATE = (
     "VALUES (5000, 'A', '{phase}', {outcome}, {initial}, 'run')"
 )
 _CLOCK = "INSERT INTO clock (id, revision, offset_seconds, corrected_at) VALUES (1, 1, {offset}, {at})"
+_ACCOUNT = (
+    "INSERT INTO account (tenant, budget_usd, spent_usd, tokens_in, tokens_out, cost_is_estimated) "
+    "VALUES ('acme', {budget_usd}, {spent_usd}, {tokens_in}, {tokens_out}, :no)"
+)
 _ANSWER = (
     "INSERT INTO idempotency_key (tenant, endpoint, key, request_hash, status, body, created_at, expires_at) "
     "VALUES ('acme', 'any', 'any', 'h', 200, '', {created_at}, {expires_at})"
@@ -236,6 +246,10 @@ UNSPEAKABLE: dict[str, str] = {
     "a state with an outcome that is not the last": _STATE.format(phase="held", outcome="'success'", initial=":no"),
     "a first state that is the last": _STATE.format(phase="done", outcome="'success'", initial=":yes"),
     "a seal that covers nothing": "INSERT INTO seal (position, previous, digest, sealed_at) VALUES (0, 0, '', :at)",
+    "an account with a negative budget": _ACCOUNT.format(budget_usd=-1, spent_usd=0, tokens_in=0, tokens_out=0),
+    "an account that has spent less than nothing": _ACCOUNT.format(budget_usd=1, spent_usd=-1, tokens_in=0, tokens_out=0),
+    "a tenant that has read less than no tokens": _ACCOUNT.format(budget_usd=1, spent_usd=0, tokens_in=-1, tokens_out=0),
+    "a tenant that has written less than no tokens": _ACCOUNT.format(budget_usd=1, spent_usd=0, tokens_in=0, tokens_out=-1),
     "a timer that never fires": "INSERT INTO timer (entity_id, purpose, kind, tenant, revision, due_at) "
     "VALUES ('any', 'any', 'run', 'acme', 0, :never)",
     "a rule with an unknown severity": "INSERT INTO rule (machine_id, from_state, to_state, trigger, severity, to_phase, "
@@ -248,6 +262,8 @@ LAWLESS: dict[str, dict[str, Any]] = {
     # attempts that even the law cannot write
     "an attempt of epoch 0": {"epoch": 0},
     "an attempt with a negative cost": {"cost_usd": -ONE},
+    "an attempt that has read less than no tokens": {"tokens_in": -1},
+    "an attempt that has written less than no tokens": {"tokens_out": -1},
     "an attempt that ended before it started": {"ended_at": BEFORE},
 }
 OVER: dict[str, Any] = {"task_id": "any", "epoch": 1, "tenant": ACME, "worker_id": "any", "started_at": AT}
@@ -324,6 +340,8 @@ def test_what_just_fits_is_stored(db: StoreFixture, prompt: Outsider) -> None:
 def test_booleans_are_true_or_false(db: StoreFixture, prompt: Outsider) -> None:
     """PostgreSQL has a type for it, SQLite a constraint."""
     db.move(db.put_task(state="RUNNING"), "FAILED")
+    with db.transaction() as begun:
+        begun.add_spending([Account(tenant=ACME, tokens_in=1)])
     truths = [check.removesuffix(" IN (0, 1)").split(": ") for check in prompt.checks() if check.endswith("IN (0, 1)")]
     assert bool(truths) == (prompt.dialect == "sqlite")
     for table, column in truths:

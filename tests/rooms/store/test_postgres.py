@@ -135,7 +135,7 @@ def test_migrations_are_applied_once(empty_postgres_url: str) -> None:
         open_store(empty_postgres_url).close()
     with connect(empty_postgres_url) as connection:
         numbers = connection.execute("SELECT number FROM migration ORDER BY number").fetchall()
-        assert numbers == [(1,), (2,), (3,), (4,), (5,), (6,)]
+        assert numbers == [(1,), (2,), (3,), (4,), (5,), (6,), (7,)]
 
 
 def test_processes_that_start_together_migrate_once(empty_postgres_url: str) -> None:
@@ -731,7 +731,7 @@ def test_a_legal_update_by_hand_is_audited_and_completed(postgres_url: str, stor
 @pytest.mark.parametrize(
     ("statement", "message"),
     [
-        ("UPDATE task SET state = 'SUCCEEDED'", r"machine standard.task 3 allows run_1_task_0 to move QUEUED -> SUCCEEDED"),
+        ("UPDATE task SET state = 'SUCCEEDED'", r"machine standard.task 4 allows run_1_task_0 to move QUEUED -> SUCCEEDED"),
         ("UPDATE task SET state = 'RUNNING'", r"QUEUED -> RUNNING : by hand with this"),
         ("UPDATE task SET state = 'CANCELED', revision = 7", r"QUEUED -> CANCELED"),
         ("UPDATE task SET state = 'CANCELED', revision = 2, trigger = 'shrug'", r"QUEUED -> CANCELED : shrug \(allowed: CANC"),
@@ -739,7 +739,7 @@ def test_a_legal_update_by_hand_is_audited_and_completed(postgres_url: str, stor
         ("UPDATE task SET epoch = 1", "only a move changes the worker, attempt and epoch"),
         (
             "UPDATE task SET revision = revision + 1, actor = 'sql'",
-            "no rule of machine standard.task 3 allows run_1_task_0 to move",
+            "no rule of machine standard.task 4 allows run_1_task_0 to move",
         ),
         ("UPDATE attempt SET cost_usd = 0", "an attempt that has ended cannot be changed"),
         ("TRUNCATE attempt", "an attempt cannot be deleted"),

@@ -22,12 +22,12 @@ from pointsman.world import SystemClock
 View = Callable[[Engine, Run], Awaitable[object]]
 NOW = SystemClock().now
 BUDGETS: dict[str, tuple[int, View]] = {
-    "list_runs": (6, lambda engine, _: list_runs(engine, 1000, NOW())),
-    "view_run": (10, lambda engine, run: view_run(engine, run.id, NOW())),
+    "list_runs": (7, lambda engine, _: list_runs(engine, 1000, NOW())),
+    "view_run": (11, lambda engine, run: view_run(engine, run.id, NOW())),
     "list_steps": (6, lambda engine, run: list_steps(engine, run.id, None, NOW())),
-    "list_workers": (4, lambda engine, _: list_workers(engine, NOW())),
-    "waiting of one run": (6, lambda engine, run: list_waiting(engine, NOW(), run_id=run.id)),
-    "waiting of all runs": (6, lambda engine, _: list_waiting(engine, NOW())),
+    "list_workers": (5, lambda engine, _: list_workers(engine, NOW())),
+    "waiting of one run": (7, lambda engine, run: list_waiting(engine, NOW(), run_id=run.id)),
+    "waiting of all runs": (7, lambda engine, _: list_waiting(engine, NOW())),
     "find_run by part of its id": (2, lambda engine, run: find_run(engine, run.id[-8:])),
 }
 

@@ -9,6 +9,7 @@ from pointsman.engine.operation import Operation, name_of
 from pointsman.engine.operations.attempts import ReportAttempt, ReportAttempts
 from pointsman.engine.operations.runs import AddTasks, ApproveRun, SetBudget, SignalRun, StartRun, SubmitRun
 from pointsman.engine.operations.tasks import SignalTask
+from pointsman.engine.operations.tenants import SetTenantBudget
 from pointsman.engine.operations.tools import DeclareTool, ResetBreaker, TripBreaker
 from pointsman.engine.operations.transition import RequestTransition
 from pointsman.engine.operations.workers import ClaimTasks, GiveUpTasks, RegisterWorker, SendHeartbeat, SignalWorker
@@ -32,5 +33,6 @@ _ALL: tuple[type[Operation[Any]], ...] = (
     DeclareTool,
     ResetBreaker,
     TripBreaker,
+    SetTenantBudget,
 )
 OPERATIONS: Mapping[str, type[Operation[Any]]] = {name_of(operation): operation for operation in _ALL}

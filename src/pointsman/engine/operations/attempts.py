@@ -9,7 +9,8 @@ from typing import Annotated, Any
 from msgspec import Struct
 
 from pointsman.engine import breakers, budgets, bulk, checks, claims, submit, tasks, workers
-from pointsman.engine.fields import INLINE, Amount, Epoch, ExitCode, Instant, Json, TaskId, Text
+from pointsman.engine.budgets import Usage
+from pointsman.engine.fields import INLINE, Amount, CountFromZero, Epoch, ExitCode, Instant, Json, TaskId, Text
 from pointsman.engine.operation import Needs, Operation
 from pointsman.engine.people import check_worker
 from pointsman.engine.submit import NewTask
@@ -40,6 +41,9 @@ class AttemptReport(Struct, frozen=True, kw_only=True):
     ] = None
     question: Annotated[Text | None, "What its agent wants to know before it goes on."] = None
     cost_usd: Annotated[Amount, "Spent since the last report."] = ZERO_USD
+    cost_is_estimated: Annotated[bool, "The cost was not reported by the tool, but estimated from a price table."] = False
+    tokens_in: Annotated[CountFromZero, "Tokens that a model has read since the last report, from a cache or not."] = 0
+    tokens_out: Annotated[CountFromZero, "Tokens that a model has written since the last report."] = 0
     exit_code: Annotated[ExitCode | None, "Of its process."] = None
     session_id: Annotated[Text | None, "The session that a later attempt can continue."] = None
     log_path: Annotated[Text | None, "Where its log is."] = None
@@ -152,9 +156,9 @@ class ReportAttempts(Operation[list[Any]], frozen=True):
         task_ids = tuple(report.task_id for report in self.reports)
         first = self.reports[0]
         same = all(report.signal == first.signal and report.report == first.report for report in self.reports)
-        # What each has cost is counted with its run, one by one; and what it adds is its own.
+        # What each has used is counted with its run, one by one; and what it adds is its own.
         same = same and first.signal not in (None, INTERRUPT, GIVE_BACK)
-        same = same and not first.report.cost_usd and not first.report.subtasks
+        same = same and not _usage_of(first.report) and not first.report.subtasks
         together = tuple((report.task_id, report.epoch) for report in self.reports) if same else ()
         return Needs(task_ids=task_ids, subtasks_of=task_ids, together=together)
 
@@ -217,11 +221,15 @@ def _as_report(signal: str | None, report: AttemptReport) -> Report:
         interrupted=signal == INTERRUPT,
         timed_out=signal == "expire",
         question=report.question,
-        cost_usd=report.cost_usd,
+        usage=_usage_of(report),
         exit_code=report.exit_code,
         session_id=report.session_id,
         log_path=report.log_path,
     )
+
+
+def _usage_of(report: AttemptReport) -> Usage:
+    return Usage(report.cost_usd, report.tokens_in, report.tokens_out, report.cost_is_estimated and bool(report.cost_usd))
 
 
 def _as_error(signal: str, report: AttemptReport) -> str:

@@ -17,16 +17,16 @@ BEGIN
     END LOOP;
 END $roles$;
 
-REVOKE ALL ON tenant, machine, state, rule, run, lane, worker, task, dependency, attempt, breaker, timer, transition, seal, notice,
+REVOKE ALL ON tenant, account, machine, state, rule, run, lane, worker, task, dependency, attempt, breaker, timer, transition, seal, notice,
     duty_failure, outbox, outbox_cursor, idempotency_key, clock, migration FROM pointsman_app, pointsman_read;
 
-GRANT SELECT ON tenant, machine, state, rule, run, lane, worker, task, dependency, attempt, breaker, timer, transition, seal, notice,
+GRANT SELECT ON tenant, account, machine, state, rule, run, lane, worker, task, dependency, attempt, breaker, timer, transition, seal, notice,
     duty_failure, outbox, outbox_cursor, idempotency_key, clock, migration TO pointsman_app, pointsman_read;
 GRANT SELECT ON SEQUENCE transition_position_seq TO pointsman_app, pointsman_read;
 
-GRANT INSERT ON tenant, machine, state, rule, run, lane, worker, task, dependency, breaker, timer, seal, notice, duty_failure,
+GRANT INSERT ON tenant, account, machine, state, rule, run, lane, worker, task, dependency, breaker, timer, seal, notice, duty_failure,
     outbox, outbox_cursor, idempotency_key, clock TO pointsman_app;
-GRANT UPDATE ON run, worker, task, breaker, timer, duty_failure, outbox, outbox_cursor, idempotency_key, clock TO pointsman_app;
+GRANT UPDATE ON account, run, worker, task, breaker, timer, duty_failure, outbox, outbox_cursor, idempotency_key, clock TO pointsman_app;
 -- A process that loads a machine locks the table. The law refuses every change.
 GRANT UPDATE ON machine TO pointsman_app;
 GRANT DELETE ON timer, duty_failure, outbox, idempotency_key TO pointsman_app;

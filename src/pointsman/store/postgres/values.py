@@ -23,7 +23,7 @@ from pointsman.store.scripts import Dialect
 MOST_KNOWN_AMOUNTS = 4096
 _TYPES: dict[type, str] = {
     str: "text",
-    int: "integer",
+    int: "bigint",  # tokens are; the other columns take what fits them
     bool: "boolean",
     float: "double precision",
     datetime: "timestamptz",

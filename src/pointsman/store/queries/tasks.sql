@@ -99,10 +99,11 @@ SELECT attempt.task_id, attempt.epoch, attempt.worker_id, attempt.started_at, at
 
 -- name: list_attempts
 -- The attempts that have ended, and the current one from the columns of its task.
-SELECT task_id, epoch, tenant, worker_id, started_at, ended_at, ended_by, error, exit_code, cost_usd, session_id, resumed, log_path
+SELECT task_id, epoch, tenant, worker_id, started_at, ended_at, ended_by, error, exit_code, cost_usd, session_id, resumed, log_path,
+       tokens_in, tokens_out, cost_is_estimated
   FROM attempt WHERE task_id = :task_id AND tenant = :tenant
 UNION ALL
 SELECT id, epoch, tenant, attempt_worker_id, attempt_started_at, NULL, NULL, attempt_error, attempt_exit_code, attempt_cost_usd, session_id,
-       attempt_resumed, attempt_log_path
+       attempt_resumed, attempt_log_path, attempt_tokens_in, attempt_tokens_out, attempt_cost_is_estimated
   FROM task WHERE id = :task_id AND tenant = :tenant AND current_attempt IS NOT NULL
  ORDER BY 2
