@@ -125,6 +125,8 @@ class Invocation:
     files: Mapping[str, str] = field(default_factory=dict)
     """By path: files to write first, for this user only."""
     env: Mapping[str, str] = field(default_factory=dict)
+    commits: bool = False
+    """It succeeds only with a new commit, whatever else it says."""
 
 
 class AgentReader(Protocol):
@@ -148,8 +150,6 @@ class Agent(Protocol):
     """How to install it, as the end of a sentence; empty if unknown."""
     lacks: frozenset[str]
     """The keys of a task that it has no place for."""
-    commits: bool
-    """It succeeds only with a new commit, whatever else it says."""
 
     def invoke(self, call: AgentCall) -> Invocation: ...
 
@@ -181,7 +181,6 @@ class BuiltIn:
     program: tuple[str, ...]
     install: str = ""
     lacks: frozenset[str] = frozenset()
-    commits: bool = False
 
 
 def decode(line: bytes) -> dict[str, Any] | None:

@@ -121,7 +121,7 @@ class Attempt:
         self._running_since: float | None = None
         """When it started or was last resumed; None while it is suspended."""
         self._progress_reports = 0
-        self._reported_session = claim.session_id
+        self._reported_session: str | None = None
         self._suspended_at = 0.0
         self._suspended_seconds = 0.0
         """Does not count towards the timeout."""

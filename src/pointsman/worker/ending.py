@@ -46,6 +46,8 @@ class Ending:
     """The account of an agent has reached its usage limit."""
     is_overspent: bool = False
     """An agent has stopped itself at its budget."""
+    has_lost_session: bool = False
+    """An agent was to continue a session that its program does not have."""
 
     @property
     def as_expected(self) -> bool:

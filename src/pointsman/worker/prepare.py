@@ -82,7 +82,8 @@ class Preparation:
         if job.claim.answer is not None:
             job = structs.replace(job, answers=await self.scopes.find_answers(task_id))
         if job.task.reports_progress and job.claim.epoch > 1:
-            job = structs.replace(job, occasion=await self.scopes.find_occasion(task_id))
+            occasion = await self.scopes.find_occasion(task_id, lambda epoch: self._has_log(job.claim, epoch))
+            job = structs.replace(job, occasion=occasion)
         return job
 
     async def _explain_missing(self, run: RunScope, task: MergeTask) -> Skipped | Failed | None:
@@ -106,6 +107,10 @@ class Preparation:
         run = await self.scopes.of_run(job.claim.run_id)
         needs = (*job.task.needs, *self.scopes.list_needs_of_parent(run, job.claim.payload))
         return await self.scopes.look_up(run, needs)
+
+    def _has_log(self, claim: Claim, epoch: int) -> bool:
+        """The log of an attempt is there before its worker can report anything."""
+        return Path(log_path(self.settings.directory, claim.run_id, claim.name, epoch)).exists()
 
     def take_subtasks(self, job: Job, completed: Completed) -> Completed | Failed:
         """The verdict with the subtasks that the attempt has added."""

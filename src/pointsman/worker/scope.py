@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -103,20 +103,24 @@ class Scopes:
         moves = (move.details for move in await self._engine.list_history(task_id))
         return {str(each["question"]): str(each["answer"]) for each in moves if {"question", "answer"} <= each.keys()}
 
-    async def find_occasion(self, task_id: str) -> Occasion | None:
-        """What happened last between the attempt before and this one, as far as the next attempt has to know."""
+    async def find_occasion(self, task_id: str, has_heard: Callable[[int], bool]) -> Occasion | None:
+        """What happened since the agent was last told something, as far as the next attempt has to know.
+
+        An attempt whose worker died before its agent said anything has told it nothing: what it should have said still counts.
+        """
+        told = {attempt.epoch for attempt in await self._engine.list_attempts(task_id) if attempt.log_path}
         for move in reversed((await self._engine.list_history(task_id))[:-1]):  # the last move is the claim
             if "answer" in move.details:
                 return "answer"
+            if (epoch := move.details.get("epoch")) is not None and (epoch in told or has_heard(int(epoch))):
+                return None
             machine = await self._engine.get_machine(move)
-            moves = [each for each in machine.transitions if each.trigger == move.trigger]
-            signals = {each.signal for each in moves if (each.from_state, each.to_state) == (move.from_state, move.to_state)}
+            ways = [each for each in machine.transitions if each.trigger == move.trigger]
+            signals = {each.signal for each in ways if (each.from_state, each.to_state) == (move.from_state, move.to_state)}
             if "reject" in signals:
                 return "comment"
             if "expire" in signals:
                 return "timeout"
-            if machine.state(move.to_state).phase is Phase.ACTIVE:
-                return None  # the attempt before
         return None
 
     async def have_worked(self, scope: RunScope, name: str | None) -> bool:

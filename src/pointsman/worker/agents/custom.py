@@ -31,7 +31,6 @@ PLACEHOLDER = re.compile(r"\{(prompt_file|folder|model|session)\}")
 
 class Custom:
     lacks = frozenset(("max_turns", "append_system_prompt", "mcp"))
-    commits = False
 
     def __init__(self, profile: AgentProfile) -> None:
         self._profile = profile

@@ -30,8 +30,9 @@ from pointsman.worker.usage_limit import find_reset
 
 MODES = {"plan": ("--agent=plan",), "edit": (), "full": ("--auto",)}
 TELLING = ("command", "filePath", "pattern", "path", "url", "query")
-TOOL_CALLS = "tool-calls"
-"""The reason of a step after which another one follows."""
+STOP = "stop"
+"""The reason of the last step. Another one follows after `tool-calls`, and after `unknown`: a stream that was cut."""
+TRUNCATED = {"length": "its answer reached the limit of the model", "content-filter": "the model refused to answer"}
 
 
 class OpenCode(BuiltIn):
@@ -100,8 +101,11 @@ class OpenCodeReader(JsonReader):
         tokens_in = sum(pick_count(tokens, *keys) for keys in (("input",), ("cache", "read"), ("cache", "write")))
         tokens_out = pick_count(tokens, "output") + pick_count(tokens, "reasoning")
         yield Used(tokens_in, tokens_out, pick_usd(part, "cost"))
-        if pick(part, "reason") != TOOL_CALLS:
+        reason = pick(part, "reason")
+        if reason == STOP:
             yield Finished(self._text)
+        elif reason in TRUNCATED:
+            yield Finished(self._text, TRUNCATED[str(reason)])
 
     def _fail(self, error: object) -> Finished:
         message = pick_text(error, "data", "message") or pick_text(error, "message") or pick_text(error, "name")

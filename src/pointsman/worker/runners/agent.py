@@ -21,6 +21,7 @@ from msgspec import structs
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from pointsman.engine.checks import MAX_COUNT
+from pointsman.errors import LeaseUncertain
 from pointsman.flows.model import FlowTask
 from pointsman.flows.values import Argv, Content, Count, Text, Word, wrong
 from pointsman.settings import AgentProfile
@@ -33,6 +34,7 @@ from pointsman.worker.agent import (
     Finished,
     Invocation,
     Permissions,
+    Said,
     SessionSeen,
     ToolCalled,
     Used,
@@ -64,6 +66,12 @@ AGENT_SUFFIX = ".agent"
 DROPPED = ("CLAUDECODE", "CLAUDE_CODE_ENTRYPOINT")
 """Variables by which an agent believes that it runs inside another one."""
 SESSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@+-]{0,199}")
+LOST_SESSION = re.compile(
+    rb"error resuming session|no (?:previous )?(?:conversation|session|thread|rollout)s? (?:was |were )?found"
+    rb"|(?:session|conversation|thread)(?: \S+)? (?:was )?not found",
+    re.IGNORECASE,
+)
+"""What programs say when they are to continue a session that they do not have."""
 HEAD_SECONDS = 10.0
 BUILT_IN: Mapping[str, Callable[[], Agent]] = {
     "claude": Claude,
@@ -150,8 +158,15 @@ class AgentRunner:
         if agent is None:
             advice = f"Add [agents.{task.agent}] to its pointsman.toml, or use another agent."
             return self._refuse(f"this worker does not know the agent '{task.agent}'. {advice}")
+        running = await self._call(job, task, agent, is_new=False)
+        return Continuing(running, lambda: self._call(job, task, agent, is_new=True))
+
+    def close(self) -> None: ...
+
+    async def _call(self, job: Job, task: AgentTask, agent: Agent, *, is_new: bool) -> Running:
+        """Call the agent, in a new session or in the one that it has."""
         try:
-            call = build_call(job, task, agent)
+            call = build_call(job, task, agent, is_new=is_new)
         except (OSError, ValueError) as error:
             return self._refuse(f"its prompt {task.prompt_file} cannot be read: {_reason(error)}")
         invocation = agent.invoke(call)
@@ -160,14 +175,12 @@ class AgentRunner:
         except OSError as error:
             return self._refuse(f"the files for its agent cannot be written: {_reason(error)}", retryable=True)
         job = structs.replace(job, env=_environment(job.env, invocation.env))
-        before = await self._find_head(job) if agent.commits and task.permissions != "plan" else None
-        return self._start(job, agent, invocation, before)
+        before = await self._find_head(job) if invocation.commits else None
+        return self._start(job, agent, invocation, before, continues=call.session_id is not None)
 
-    def close(self) -> None: ...
-
-    def _start(self, job: Job, agent: Agent, invocation: Invocation, before: str | None) -> Running:
+    def _start(self, job: Job, agent: Agent, invocation: Invocation, before: str | None, *, continues: bool) -> Running:
         program = (job.tool.command if job.tool else ()) or agent.program
-        stream = AgentStream(job, agent.reader(self._world.clock.now), self._world)
+        stream = AgentStream(job, agent.reader(self._world.clock.now), self._world, continues=continues)
         if before is not None:
             stream.expect_commit = lambda: self._has_moved(job, before)
         argv = (*program, *invocation.arguments)
@@ -195,6 +208,52 @@ class AgentRunner:
         return (ending.stdout or b"").decode("ascii", "replace").strip()
 
 
+class Continuing:
+    """An agent that continues its session; if its program no longer has that, it starts over in a new one."""
+
+    def __init__(self, running: Running, start_over: Callable[[], Awaitable[Running]]) -> None:
+        self._running, self._start_over = running, start_over
+        self._is_stopped = False
+
+    @property
+    def pid(self) -> int | None:
+        return self._running.pid
+
+    @property
+    def started_ticks(self) -> int:
+        return self._running.started_ticks
+
+    @property
+    def last_output_at(self) -> float:
+        return self._running.last_output_at
+
+    async def wait(self) -> Ending:
+        ending = await self._running.wait()
+        if not ending.has_lost_session or self._is_stopped:
+            return ending
+        try:
+            self._running = await self._start_over()
+        except LeaseUncertain:
+            return ending  # the next attempt starts over
+        if self._is_stopped:
+            self._running.kill()
+        return await self._running.wait()
+
+    async def stop(self, grace_seconds: float) -> None:
+        self._is_stopped = True
+        await self._running.stop(grace_seconds)
+
+    def kill(self) -> None:
+        self._is_stopped = True
+        self._running.kill()
+
+    def suspend(self) -> None:
+        self._running.suspend()
+
+    def resume(self) -> None:
+        self._running.resume()
+
+
 def find_built_in(name: str) -> Agent | None:
     """An agent that Pointsman knows by itself."""
     made = BUILT_IN.get(name)
@@ -218,9 +277,9 @@ def read_transcript(log: Path, profiles: Mapping[str, AgentProfile]) -> Transcri
 # The call
 
 
-def build_call(job: Job, task: AgentTask, agent: Agent) -> AgentCall:
+def build_call(job: Job, task: AgentTask, agent: Agent, *, is_new: bool = False) -> AgentCall:
     """What an attempt asks of its agent; OSError or ValueError if its prompt cannot be read."""
-    session_id = job.claim.session_id
+    session_id = None if is_new else job.claim.session_id
     if session_id is not None and (is_invented(session_id, job.claim.task_id) or not SESSION.fullmatch(session_id)):
         session_id = None
     servers = list_servers(job, task) if "mcp" not in agent.lacks else {}
@@ -324,8 +383,11 @@ def _reason(error: OSError | ValueError) -> str:
 class AgentStream:
     """Takes the output of an agent: lines go to the log, events to the transcript, the session and the costs."""
 
-    def __init__(self, job: Job, reader: AgentReader, world: World) -> None:
+    def __init__(self, job: Job, reader: AgentReader, world: World, *, continues: bool) -> None:
         self._job, self._reader, self._world = job, reader, world
+        self._may_lack_session = continues
+        """It continues a session, and has not said anything yet."""
+        self._lacks_session = False
         self._stdout, self._stderr = LineSplitter(), LineSplitter()
         self._transcript = Transcript()
         self._finished: Finished | None = None
@@ -347,6 +409,8 @@ class AgentStream:
         shown = self._transcript.write(self._note(self._reader.end(exit_code))) + self._transcript.end()
         self._job.log.write(b"", shown.encode())
         concluded = conclude(self._finished, ending)
+        if self._lacks_session and not concluded.as_expected and concluded.kind == "exited" and not concluded.limit:
+            concluded = replace(concluded, has_lost_session=True)
         if concluded.limit and concluded.limit.until is None:
             until = self._world.clock.now() + UNKNOWN_WAIT
             concluded = replace(concluded, limit=replace(concluded.limit, until=until))
@@ -357,6 +421,7 @@ class AgentStream:
     def _take_line(self, line: Line, *, is_stdout: bool) -> None:
         raw = line.data + b"\n" if line.ends else line.data
         if not is_stdout:
+            self._lacks_session |= self._may_lack_session and LOST_SESSION.search(line.data[:10_000]) is not None
             self._job.log.write(raw, printable(raw.decode("utf-8", "replace")).encode())
             return
         if line.is_whole:
@@ -373,9 +438,14 @@ class AgentStream:
                     self._see_session(session_id)
                 case Used(cost_usd=cost, key=key) if cost is not None:
                     self._add_cost(cost, key)
+                case Said():
+                    self._may_lack_session = False
                 case ToolCalled():
+                    self._may_lack_session = False
                     self._job.log.headline = show_line(event)
                 case Finished():
+                    error = (event.error or "")[:10_000].encode("utf-8", "replace")
+                    self._lacks_session |= self._may_lack_session and LOST_SESSION.search(error) is not None
                     self._finished = event
                     self.on_finish()
             yield event
