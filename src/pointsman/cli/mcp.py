@@ -6,6 +6,7 @@ import asyncio
 import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
@@ -18,8 +19,10 @@ from pointsman.errors import PointsmanError, Problem, RequestInvalid, suggest
 if TYPE_CHECKING:
     from mcp import types
 
-INSIDE = "POINTSMAN_TOKEN"
-"""Only the processes of an attempt have it."""
+INSIDE = ("POINTSMAN_TOKEN", "POINTSMAN_SOCKET", "POINTSMAN_TASK_ID")
+"""Only the processes of an attempt have these. One is enough: work without its token does not get the tools of a person."""
+OLDEST = 2
+"""The first major version of the package `mcp` that this works with."""
 
 Call: TypeAlias = Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]
 
@@ -44,7 +47,7 @@ def command(*, actor: str | None, read_only: bool, asked: Asked) -> None:
 
     Inside a task, the tools are those of the attempt: ask, add_subtasks, report_progress, report_cost, read_upstream, finish.
 
-    Elsewhere, they are for your own agent, with your rights: list_runs, get_run, get_logs, inbox, submit_flow, decide.
+    Elsewhere, they are for your own agent, with your rights: list, inspect, logs, inbox, submit, decide.
 
     \b
     Examples:
@@ -52,7 +55,8 @@ def command(*, actor: str | None, read_only: bool, asked: Asked) -> None:
       pointsman mcp --read-only -C ~/projects/release
       pointsman mcp --as ada
     """
-    if INSIDE in os.environ:
+    require_package()
+    if any(name in os.environ for name in INSIDE):
         from pointsman.cli import mcp_inside
 
         tools, instructions = mcp_inside.list_tools(os.environ), mcp_inside.INSTRUCTIONS
@@ -63,15 +67,23 @@ def command(*, actor: str | None, read_only: bool, asked: Asked) -> None:
     serve({name: tool for name, tool in tools.items() if tool.reads or not read_only}, instructions)
 
 
+def require_package() -> None:
+    """The package is an optional one, and its first major version has another interface."""
+    try:
+        found = version("mcp")
+    except PackageNotFoundError:
+        found = ""
+    if int(found.partition(".")[0] or 0) < OLDEST:
+        has = f"found version {found}" if found else "which is not installed"
+        message = f"This command needs the package `mcp`, version {OLDEST} or later ({has}): pip install 'pointsman[mcp]'"
+        raise RequestInvalid([Problem("", message)])
+
+
 def serve(tools: Mapping[str, Tool], instructions: str) -> None:
     """Serve until stdin ends."""
-    try:
-        from mcp import types
-        from mcp.server.lowlevel import Server
-        from mcp.server.stdio import stdio_server
-    except ImportError as error:
-        message = f"It needs the package `mcp`, version 2 or later ({error}). Install it: pip install 'pointsman[mcp]'"
-        raise RequestInvalid([Problem("", message)]) from None
+    from mcp import types
+    from mcp.server.lowlevel import Server
+    from mcp.server.stdio import stdio_server
 
     async def on_list_tools(_: object, __: object) -> types.ListToolsResult:
         return types.ListToolsResult(tools=[_describe(name, tool) for name, tool in tools.items()])

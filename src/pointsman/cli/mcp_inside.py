@@ -26,6 +26,9 @@ PATIENCE_SECONDS = 60.0
 
 
 def list_tools(environ: Mapping[str, str]) -> dict[str, Tool]:
+    if missing := [name for name in (SOCKET, TOKEN) if not environ.get(name)]:
+        message = f"Inside a task, this command needs {' and '.join(missing)}. Pass them on from the environment of the task."
+        raise RequestInvalid([Problem("", message)])
     calls = {name: partial(ask_worker, environ, name) for name in TOOLS}
     return {name: describe_tool(declared, calls[name], reads=name in READING) for name, declared in TOOLS.items()}
 
@@ -35,7 +38,7 @@ async def ask_worker(environ: Mapping[str, str], tool: str, arguments: dict[str,
     request = msgspec.json.encode({"token": environ[TOKEN], "tool": tool, "arguments": arguments}) + b"\n"
     try:
         async with asyncio.timeout(PATIENCE_SECONDS):
-            reader, writer = await asyncio.open_unix_connection(environ.get(SOCKET, ""), limit=MAX_REPLY_BYTES)
+            reader, writer = await asyncio.open_unix_connection(environ[SOCKET], limit=MAX_REPLY_BYTES)
             try:
                 writer.write(request)
                 reply = await reader.readline()

@@ -32,8 +32,9 @@ from pointsman.views import runs
 from pointsman.views.find import find_run, find_task, short
 
 INSTRUCTIONS = (
-    "Pointsman runs flows of tasks, durably. submit_flow starts a run, get_run shows it with what can be done next, get_logs "
-    "shows its output. inbox lists what waits for a person. decide sends a decision in the name of that person: ask them first."
+    "Pointsman runs flows of tasks, durably. `submit` submits a run, `list` lists runs, `inspect` shows one with what can be "
+    "done next, `logs` shows its output. `inbox` lists what waits for a person. `decide` decides in the name of that person: "
+    "ask them first."
 )
 MAX_LOG_BYTES = 100_000
 """What a tool shows of the logs: the end of it."""
@@ -49,13 +50,13 @@ class ListRuns(Struct, frozen=True):
     limit: Annotated[int, whole(1, 1000), "How many."] = 20
 
 
-class GetRun(Struct, frozen=True):
+class InspectRun(Struct, frozen=True):
     """Show a run: its tasks, why they wait, their outputs and errors, and what can be done next."""
 
     run: Annotated[Name, "Its id, the beginning or the end of it, or `latest`."]
 
 
-class GetLogs(Struct, frozen=True):
+class ReadLogs(Struct, frozen=True):
     """Show what the tasks of a run have written: the last lines of the last attempt of each."""
 
     run: Annotated[Name, "The id of the run, the beginning or the end of it, or `latest`."]
@@ -93,11 +94,11 @@ def list_tools(asked: Asked, actor: str) -> dict[str, Tool]:
         return describe_tool(declared, call, reads=reads)
 
     return {
-        "list_runs": tool(ListRuns, list_runs, reads=True),
-        "get_run": tool(GetRun, get_run, reads=True),
-        "get_logs": tool(GetLogs, get_logs, reads=True),
+        "list": tool(ListRuns, list_runs, reads=True),
+        "inspect": tool(InspectRun, inspect_run, reads=True),
+        "logs": tool(ReadLogs, read_logs, reads=True),
         "inbox": tool(Inbox, list_inbox, reads=True),
-        "submit_flow": tool(SubmitFlow, submit_flow, reads=False),
+        "submit": tool(SubmitFlow, submit_flow, reads=False),
         "decide": Tool(
             join_lines(Decide.__doc__ or ""),
             _describe_decision(),
@@ -133,13 +134,13 @@ async def list_runs(asked: Asked, request: ListRuns, actor: str) -> dict[str, An
         return {"runs": []}
 
 
-async def get_run(asked: Asked, request: GetRun, actor: str) -> dict[str, Any]:
+async def inspect_run(asked: Asked, request: InspectRun, actor: str) -> dict[str, Any]:
     async with open_project(asked) as project:
         run = await find_run(project.engine, request.run)
         return describe_run(replace(project, actor=actor), await project.view_run(run.id))
 
 
-async def get_logs(asked: Asked, request: GetLogs, actor: str) -> dict[str, Any]:  # noqa: ARG001
+async def read_logs(asked: Asked, request: ReadLogs, actor: str) -> dict[str, Any]:  # noqa: ARG001
     if request.attempt is not None and request.task is None:
         raise RequestInvalid([Problem("attempt", "It needs a `task`.")])
     async with open_project(asked) as project:

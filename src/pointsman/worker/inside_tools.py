@@ -34,7 +34,7 @@ from pointsman.worker.left_files import (
     explain_tool,
     list_added,
 )
-from pointsman.worker.runner import OUTPUT_BYTES, PROGRESS_SUFFIX, QUESTION_SUFFIX, SUBTASKS_SUFFIX, Job, read_file
+from pointsman.worker.runner import OUTPUT_BYTES, QUESTION_SUFFIX, SUBTASKS_SUFFIX, Job, read_file
 
 MAX_PROGRESS: Final = 500
 """Characters of a report of progress: it is one line."""
@@ -127,8 +127,7 @@ class InsideTools:
         self._machine = machine
         self._refusal = refusal
         self._question: str | None = None
-        self.has_finished = False
-        """The work has said that it is done."""
+        self._has_finished = False
 
     async def call(self, tool: str, arguments: object) -> dict[str, Any]:
         """The result of a tool, or RequestInvalid."""
@@ -178,7 +177,7 @@ class InsideTools:
         self._check_held()
         if self._question not in (None, asked.text):
             raise _refused(f"This attempt has asked already: {self._question!r}. End the work, and ask this after the answer.")
-        self._replace(QUESTION_SUFFIX, msgspec.json.encode(question))
+        self._write(self._job.stem + QUESTION_SUFFIX, msgspec.json.encode(question))
         self._question = asked.text
         return {"asked": True, "next": "End your work now. The task starts again when a person has answered."}
 
@@ -209,7 +208,6 @@ class InsideTools:
         if not line:
             raise _refused("The report of progress has no text.")
         self._job.log.add_line(f"progress: {line}")
-        self._replace(PROGRESS_SUFFIX, line.encode("utf-8", "replace"))
         return {"progress": line}
 
     async def _read_upstream(self, name: str | None) -> dict[str, Any]:
@@ -237,15 +235,12 @@ class InsideTools:
             raise _refused(message)
         if output is not None:
             self._write(self._job.output_path, written)
-        self.has_finished = True
+        self._has_finished = True
         return {"finished": True, "next": "End your work now."}
 
     def _check_unfinished(self) -> None:
-        if self.has_finished:
+        if self._has_finished:
             raise _refused("The work is finished: `finish` was called before. Ask and split before that.")
-
-    def _replace(self, suffix: str, content: bytes) -> None:
-        self._write(self._job.stem + suffix, content)
 
     def _write(self, path: str, content: bytes) -> None:
         self._put(path, content, os.O_TRUNC)

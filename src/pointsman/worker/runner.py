@@ -48,7 +48,6 @@ OUTPUT_SUFFIX = ".output.json"
 QUESTION_SUFFIX = ".question.json"
 SUBTASKS_SUFFIX = ".subtasks.jsonl"
 ANSWERS_SUFFIX = ".answers.json"
-PROGRESS_SUFFIX = ".progress"
 OUTPUT_BYTES = 1_000_000
 """The largest output; outputs are stored in the database."""
 INHERITED = (

@@ -5,18 +5,52 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.rooms.worker import inside_agent
-from tests.rooms.worker.shop import PATIENCE_SECONDS, Shop, open_shop, output, outputs, until_there
+from tests.mcp_client import open_client
+from tests.rooms.worker.shop import PATIENCE_SECONDS, Shop, open_shop, outputs, until_there
 from tests.rooms.worker.test_people import say, until_asked
 
 from pointsman.store.rows import Run
+from pointsman.worker.attempt_socket import MAX_CONNECTIONS
 
-AGENT = f"[{sys.executable}, {inside_agent.__file__}]"
+TOOLS = ["ask", "add_subtasks", "report_progress", "report_cost", "read_upstream", "finish"]
+AGENT = """
+    name: inside
+    lifecycle: {lifecycle}
+    tasks:
+      first: {{run: 'echo "[1, 2]" > $POINTSMAN_OUTPUT'}}
+      agent:
+        needs: [first]
+        run: |
+          echo "$POINTSMAN_SOCKET $POINTSMAN_TOKEN" > $POINTSMAN_EPOCH.door
+          while [ ! -e $POINTSMAN_EPOCH.end ]; do sleep 0.02; done
+    """
+SUBTASKS = [{"name": "one", "run": "echo one"}, {"name": "two", "run": "true", "needs": ["one"]}]
+WRONG = {
+    ("ask", '{"text": " "}'): "Its question has no text.",
+    ("ask", '{"text": "a\\u0000b"}'): "text: It contains a NUL character.",
+    ("ask", '{"text": 7}'): "text: Must be text, not 7.",
+    ("ask", '{"text": "Where?", "choices": "east"}'): "choices: Must be a list, not 'east'.",
+    ("ask", '{"text": "Where?", "choices": ["east"], "default": "west"}'): "'west' is not one of the choices: east.",
+    ("ask", "{}"): "text: It is missing.",
+    ("add_subtasks", '{"tasks": [7]}'): "tasks[0]: ",
+    (
+        "add_subtasks",
+        '{"tasks": [{"name": "p", "runn": "true"}]}',
+    ): "tasks[0]: `runn` is not a key of task p. Did you mean run?",
+    ("add_subtasks", '{"tasks": [{"name": "p", "run": "true", "needs": "no"}]}'): "It needs 'no', but no subtask before it",
+    ("add_subtasks", '{"tasks": [{"name": "p", "run": "true", "tool": "no"}]}'): "There is no tool 'no'.",
+    ("report_progress", '{"text": "\\n"}'): "The report of progress has no text.",
+    ("report_cost", '{"usd": -1}'): "usd: '-1' is not an amount in dollars, such as 0.25.",
+    ("report_cost", '{"usd": "many"}'): "usd: 'many' is not an amount in dollars, such as 0.25.",
+    ("read_upstream", '{"task": "b"}'): "This task does not need 'b', so it cannot read its output. It needs: first.",
+    ("finish", '{"outputs": 1}'): "outputs: There is no such field. Did you mean output?",
+    ("finsh", "{}"): "There is no tool 'finsh'. Did you mean finish?",
+}
+"""What is said of a call, by its tool and arguments."""
 WAITING = """
     name: waiting
     tasks:
@@ -73,53 +107,82 @@ async def end(folder: Path, shop: Shop, run: Run) -> None:
     await shop.until_done(run)
 
 
-@pytest.mark.parametrize("lifecycle", ["standard", "agent"])
+def name_door(door: tuple[str, str]) -> dict[str, str]:
+    return dict(zip(("POINTSMAN_SOCKET", "POINTSMAN_TOKEN"), door, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("database_url", "lifecycle"), [("sqlite", "standard"), ("postgres", "agent")], indirect=["database_url"]
+)
 async def test_an_agent_asks_splits_reports_and_finishes_with_the_public_client(
     database_url: str, tmp_path: Path, lifecycle: str
 ) -> None:
     async with open_shop(database_url, tmp_path) as shop:
-        run = await shop.submit(f"""
-            name: inside
-            lifecycle: {lifecycle}
-            tasks:
-              first: {{run: 'echo "[1, 2]" > $POINTSMAN_OUTPUT'}}
-              hidden: {{run: 'echo 8 > $POINTSMAN_OUTPUT'}}
-              agent: {{needs: [first], command: {AGENT}}}
-            """)
+        run = await shop.submit(AGENT.format(lifecycle=lifecycle))
         async with shop.working(run):
             if lifecycle == "agent":
-                for name in ("first", "hidden"):
-                    await say(shop, (await until_asked(shop, run, name))[name], "accept")
+                await say(shop, (await until_asked(shop, run, "first"))["first"], "accept")
+            async with open_client(env=name_door(await read_door(tmp_path, "1"))) as agent:
+                assert await agent.list_tools() == TOOLS
+                await agent.call("report_progress", text="reading\x1b[2J\nwhat is there")
+                upstream = await agent.call("read_upstream")
+                await agent.call("report_cost", usd=0.25)
+                await agent.call("ask", text="Which colour?", choices=["red", "blue"])
+                second = await agent.be_refused("ask", text="Another one?")
+                early = await agent.be_refused("finish", output="too early")
+                (tmp_path / "1.end").touch()
             item = (await until_asked(shop, run, "agent"))["agent"]
             assert (item.waiting.kind, item.text, item.choices) == ("answer", "Which colour?", ("red", "blue"))
-            first_log = read_log(item.log_path)
+            log = read_log(item.log_path)
             await say(shop, item, "answer", answer="blue")
+            async with open_client(env=name_door(await read_door(tmp_path, "2"))) as agent:
+                assert await agent.call("ask", text="Which colour?", choices=["red", "blue"]) == {"answer": "blue"}
+                await agent.call("report_cost", usd=0.25)
+                await agent.call("add_subtasks", tasks=SUBTASKS)
+                await agent.call("finish", output={"colour": "blue", "upstream": upstream})
+                late = await agent.be_refused("ask", text="What else?")
+                (tmp_path / "2.end").touch()
             if lifecycle == "agent":
                 await say(shop, (await until_asked(shop, run, "agent"))["agent"], "accept")
             await shop.until_done(run)
         tasks = await shop.tasks(run)
-    first, second = (json.loads(text.splitlines()[-1]) for text in (first_log, str(output(tasks["agent"])["tail"])))
-    assert first["tools"] == ["ask", "add_subtasks", "report_progress", "report_cost", "read_upstream", "finish"]
-    assert [each["refused"] for each in first["wrong"]] == [
-        "Its question has no text.",
-        "'west' is not one of the choices: east.",
-        "tasks[0]: `runn` is not a key of task part. Did you mean run?",
-        "tasks[0]: It needs 'nothing', but no subtask before it has that name.",
-        "usd: '-1' is not an amount in dollars, such as 0.25.",
-        "This task does not need 'hidden', so it cannot read its output. It needs: first.",
-        "outputs: There is no such field. Did you mean output?",
-    ]
-    assert first["second"]["refused"].startswith("This attempt has asked already: 'Which colour?'.")
-    assert first["finish"]["refused"].startswith("A question waits for an answer")
-    assert "progress: reading�[2J what is there" in first_log.splitlines()
-    upstream = {"tasks": {"first": {"outputs": [1, 2], "skipped": False}}}
-    assert (first["upstream"], second["asked"]) == (upstream, {"answer": "blue"})
-    assert second["late"]["refused"].startswith("The work is finished")
+    assert second.startswith("This attempt has asked already: 'Which colour?'.")
+    assert early.startswith("A question waits for an answer")
+    assert late.startswith("The work is finished")
+    assert "progress: reading�[2J what is there" in log.splitlines()
+    assert upstream == {"tasks": {"first": {"outputs": [1, 2], "skipped": False}}}
     assert {name: task.outcome for name, task in tasks.items()} == dict.fromkeys(
-        ("first", "hidden", "agent", "agent/one", "agent/two"), "success"
+        ("first", "agent", "agent/one", "agent/two"), "success"
     )
     assert outputs(tasks["agent"]) == {"colour": "blue", "upstream": upstream}
     assert str(tasks["agent"].cost_usd.normalize()) == "0.5"
+
+
+async def test_wrong_input_is_a_tool_error_and_the_server_goes_on(tmp_path: Path) -> None:
+    async with open_shop(f"sqlite:///{tmp_path}/state.db", tmp_path) as shop:
+        run = await shop.submit(WAITING)
+        async with shop.working(run):
+            door = await read_door(tmp_path, "a")
+            async with open_client(env=name_door(door)) as agent:
+                said = {key: await agent.be_refused(key[0], **json.loads(key[1])) for key in WRONG}
+                huge = await agent.be_refused("finish", output="x" * 2_000_000)
+                long = await agent.call("report_progress", text="x" * 1_000_000)
+                await agent.call("finish", output="a\0b")
+                (tmp_path / "a.end").touch()
+                await until_refused(door, "read_upstream")
+                stale = await agent.be_refused("finish")
+            await end(tmp_path, shop, run)
+        tasks = await shop.tasks(run)
+        async with open_client("--read-only", env=name_door(door)) as agent:
+            assert await agent.list_tools() == ["read_upstream"]
+            assert "There is no tool 'finish'" in await agent.be_refused("finish")
+            assert "The worker of this attempt does not answer" in await agent.be_refused("read_upstream")
+    assert "its attempt has ended" in stale
+    assert "larger than 1 MiB" in huge
+    assert long == {"progress": "x" * 499 + "…"}
+    assert not {key: text[:200] for key, text in said.items() if WRONG[key] not in text}
+    assert {task.outcome for task in tasks.values()} == {"success"}
+    assert (str(tasks["a"].cost_usd.normalize()), outputs(tasks["a"])) == ("0", "a\0b")
 
 
 async def test_a_token_is_good_for_its_own_attempt_while_that_runs(database_url: str, tmp_path: Path) -> None:
@@ -143,3 +206,20 @@ async def test_a_token_is_good_for_its_own_attempt_while_that_runs(database_url:
             assert "is stopping this attempt: it no longer holds its task" in late or "its attempt has ended" in late
             await shop.until_done(run)
         assert not Path(a[0]).parent.exists()
+
+
+async def test_garbage_and_floods_on_the_socket_hurt_nobody_else(tmp_path: Path) -> None:
+    async with open_shop(f"sqlite:///{tmp_path}/state.db", tmp_path) as shop:
+        run = await shop.submit(WAITING)
+        async with shop.working(run):
+            path, token = await read_door(tmp_path, "a")
+            assert "The request is invalid" in (await send(path, b"hello\n"))["error"]
+            assert "The request is invalid" in (await send(path, b'{"token": 1, "tool": "finish"}\n'))["error"]
+            assert "error" in await send(path, b'{"token": "\xff\n')
+            assert "larger than 1 MiB" in (await send(path, b"x" * 3_000_000 + b"\n"))["error"]
+            idle = [await asyncio.open_unix_connection(path) for _ in range(MAX_CONNECTIONS + 8)]
+            assert "result" in await call((path, token), "read_upstream")
+            assert await idle[0][0].read() == b""
+            for _, writer in idle:
+                writer.close()
+            await end(tmp_path, shop, run)
