@@ -180,8 +180,8 @@ BUGS = (
     _bug(
         "a cost is counted twice",
         "engine.budgets",
-        "    run.spent_usd += cost\n",
-        "    run.spent_usd += 2 * cost\n",
+        "    run.spent_usd += usage.cost_usd\n",
+        "    run.spent_usd += 2 * usage.cost_usd\n",
         "money is counted once",
     ),
     _bug(

@@ -262,8 +262,11 @@ class Promises:
         keep("one attempt holds a task", held == wanted, f"{task.id} is held by {wanted}, under way are {held}")
         if under_way and not task.lease_expired:
             self._held_by[under_way[0].worker_id].add(task.id)
-        cost = sum(row.cost_usd for row in rows)
+        cost, tokens = sum(row.cost_usd for row in rows), sum(row.tokens_in for row in rows)
         keep("money is counted once", task.cost_usd == cost, f"{task.id} cost {task.cost_usd}, its attempts {cost}")
+        keep(
+            "money is counted once", task.tokens_in == tokens, f"{task.id} read {task.tokens_in} tokens, its attempts {tokens}"
+        )
         if task.max_attempts is not None:
             most = task.max_attempts * (1 + self._second_chances[task.id]) + self._free_tries[task.id]
             keep("no more attempts than allowed", task.epoch <= most, f"{task.id}: {task.epoch} attempts, {most} allowed")
@@ -289,6 +292,9 @@ class Promises:
             session_id=task.session_id,
             resumed=task.attempt_resumed,
             log_path=task.attempt_log_path,
+            tokens_in=task.attempt_tokens_in,
+            tokens_out=task.attempt_tokens_out,
+            cost_is_estimated=task.attempt_cost_is_estimated,
         )
 
     # counts
@@ -323,6 +329,9 @@ class Promises:
         tasks = [self.tasks[task_id] for task_id in self._tasks_of[run.id]]
         spent, promised = sum(task.cost_usd for task in tasks), sum(task.reserved_usd for task in tasks)
         keep("money is counted once", run.spent_usd == spent, f"{run.id} spent {run.spent_usd}, its tasks {spent}")
+        tokens = sum(task.tokens_in for task in tasks)
+        keep("money is counted once", run.tokens_in == tokens, f"{run.id} read {run.tokens_in} tokens, its tasks {tokens}")
+        self._check_account(run.tenant)
         keep("counts agree with a recount", run.promised_usd == promised, f"{run.id}: {run.promised_usd}, {promised}")
         left = promised if run.budget_usd is None else max(run.budget_usd - run.spent_usd, 0)
         keep("counts agree with a recount", run.reserved_usd == min(promised, left), f"{run.id}: {run.reserved_usd}, {left}")
@@ -335,6 +344,13 @@ class Promises:
         keep("counts agree with a recount", not wrong, f"{wrong} do not know that {run.id} is {run.state}")
         unfinished = [task.id for task in tasks if task.outcome != "success"]
         keep("a run succeeds with its tasks", run.outcome != "success" or not unfinished, f"{run.id}: {unfinished}")
+
+    def _check_account(self, tenant: str) -> None:
+        spent = self._rows(
+            "SELECT coalesce(sum(spent_usd), 0), coalesce(sum(tokens_in), 0) FROM run WHERE tenant = ?", (tenant,)
+        )
+        account = self._rows("SELECT spent_usd, tokens_in FROM account WHERE tenant = ?", (tenant,)) or [(0, 0)]
+        keep("money is counted once", list(account) == list(spent), f"{tenant} has spent {account}, its runs {spent}")
 
     def _check_reservations(self, run: Any, tasks: Iterable[Any]) -> None:
         """Whoever has a budget in a run with one has reserved all of it that is not spent, while it runs."""

@@ -201,7 +201,9 @@ class SimulatedWorker:
             held.asked = self._signal(held, "checks_passed" if passed else "checks_failed", report)
         elif chance.random() < 0.15:
             held.due_at = now + chance.uniform(0, 4)
-            note = AttemptReport(cost_usd=chance.choice(COSTS), session_id=chance.choice((None, "session")))
+            note = AttemptReport(
+                cost_usd=chance.choice(COSTS), session_id=chance.choice((None, "session")), tokens_in=held.claim.epoch
+            )
             self._send(ReportAttempt(held.claim.task_id, held.claim.epoch, report=note, caller=self._caller_of(held)))
         else:
             held.asked = self._signal(held, *self._draw_report(held))
