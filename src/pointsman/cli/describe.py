@@ -22,7 +22,8 @@ def show_json(value: object) -> str:
     return msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
 
 
-def describe_attempt(attempt: Attempt, task: TaskView) -> dict[str, Any]:
+def describe_attempt(attempt: Attempt, task: TaskView, directory: Path) -> dict[str, Any]:
+    has_ended = attempt.ended_at is not None
     return {
         "attempt": attempt.epoch,
         "worker_id": attempt.worker_id,
@@ -32,7 +33,7 @@ def describe_attempt(attempt: Attempt, task: TaskView) -> dict[str, Any]:
         "ended_by": attempt.ended_by,
         "exit_code": attempt.exit_code,
         "error": read_error(attempt.error),
-        "log_path": attempt.log_path,
+        "log_path": attempt.log_path if has_ended else log_path(directory, task.run_id, task.name, attempt.epoch),
         "cost_usd": str(attempt.cost_usd),
         "cost_is_estimated": attempt.cost_is_estimated,
         "tokens_in": attempt.tokens_in,

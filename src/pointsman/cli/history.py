@@ -20,6 +20,7 @@ from pointsman.views.find import LATEST, find_run, find_task, find_worker, is_pa
 from pointsman.views.notices import list_notices
 from pointsman.views.values import TaskView, first_line, read_error, show_usage, show_usd
 from pointsman.worker.journal import JOURNAL, rebuild
+from pointsman.worker.log import log_path
 
 RUNS_TO_SEARCH = 20
 MOST_NOTICES = 100
@@ -76,7 +77,7 @@ async def show_history(project: Project, identity: str, task: str | None, *, as_
             "id": entity_id,
             "name": name,
             "moves": [describe_move(move, name) for move in moves],
-            "attempts": [describe_attempt(attempt, view) for attempt in attempts if view],
+            "attempts": [describe_attempt(attempt, view, project.settings.directory) for attempt in attempts if view],
             "notices": notices,
         }
         echo(show_json(described))
@@ -125,9 +126,9 @@ def show_attempts(attempts: Sequence[Attempt], task: TaskView, directory: Path) 
     rows = [
         (
             str(attempt.epoch),
-            short(attempt.worker_id),
+            short(attempt.worker_id) if attempt.worker_id else "",
             show_seconds(task.attempt_seconds[attempt.epoch]) if attempt.epoch in task.attempt_seconds else "",
-            attempt.ended_by or ("interrupted" if is_lost else "still running"),
+            attempt.ended_by or _show_open(attempt, is_lost=is_lost),
             str(attempt.exit_code) if attempt.exit_code is not None else "",
             _show_cost(attempt),
             first_line(read_error(attempt.error)),
@@ -136,8 +137,17 @@ def show_attempts(attempts: Sequence[Attempt], task: TaskView, directory: Path) 
     ]
     show_table(("attempt", "worker", "took", "ended by", "exit", "cost", "error"), rows, fits=True)
     for attempt in attempts:
-        if path := find_log(directory, task.run_id, task.name, attempt.epoch, attempt.log_path):
+        if attempt.started_at is None:
+            expected = Path(log_path(directory, task.run_id, task.name, attempt.epoch))
+            echo(f"log of attempt {attempt.epoch}, once it has started: {near(expected)}")
+        elif path := find_log(directory, task.run_id, task.name, attempt.epoch, attempt.log_path):
             echo(f"log of attempt {attempt.epoch}: {near(path)}")
+
+
+def _show_open(attempt: Attempt, *, is_lost: bool) -> str:
+    if attempt.started_at is None:
+        return "not started"
+    return "interrupted" if is_lost else "still running"
 
 
 def _show_cost(attempt: Attempt) -> str:

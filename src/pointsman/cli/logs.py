@@ -263,6 +263,8 @@ async def show_remains(log: Log, printer: Printer, *, several: bool) -> None:
     printer.is_silent = False
     if task.epoch == 0:
         what = f"'{task.name}' has not started, so there is no output."
+    elif log.epoch > task.epoch:
+        what = f"Attempt {log.epoch} of '{task.name}' has not started, so there is no output."
     elif log.path is None:
         echo(f"Attempt {log.epoch} of '{task.name}' wrote nothing.", err=True)
         return

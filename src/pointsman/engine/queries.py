@@ -191,6 +191,7 @@ class Queries:
         return await self._ask(lambda reader: reader.list_attempt_times(self.tenant, run_id))
 
     async def list_attempts(self, task_id: str) -> list[Attempt]:
+        """All attempts of a task, the last of which may still wait for a worker."""
         await self.get_task(task_id)
         return await self._ask(lambda reader: reader.list_attempts(self.tenant, task_id))
 

@@ -310,13 +310,14 @@ class Breaker(Entity, kw_only=True):
 
 
 class Attempt(Struct, kw_only=True):
-    """One execution of a task; `epoch` is its fencing token."""
+    """One execution of a task; `epoch` is its fencing token. Its record exists as soon as the task waits for a worker."""
 
     task_id: str
     epoch: int
     tenant: str
-    worker_id: str
-    started_at: datetime
+    worker_id: str | None = None
+    started_at: datetime | None = None
+    """None while it waits for a worker."""
     ended_at: datetime | None = None
     ended_by: str | None = None
     """The trigger of the move that ended it."""

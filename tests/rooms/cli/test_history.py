@@ -40,6 +40,30 @@ def test_a_task_is_shown_with_its_attempts(scene: Scene) -> None:
     assert "log of attempt 1: " in out
 
 
+def test_an_attempt_has_its_record_and_its_log_path_before_a_worker_takes_it(scene: Scene) -> None:
+    run = scene.failed_run()
+    scene.call("retry latest")
+    first, waiting = scene.call("history latest transform --json").json["attempts"]
+    assert (first["attempt"], waiting["attempt"]) == (1, 2)
+    assert (waiting["worker_id"], waiting["started_at"], waiting["ended_at"], waiting["took_seconds"]) == (
+        None,
+        None,
+        None,
+        None,
+    )
+    assert waiting["log_path"].endswith(f".pointsman/logs/{run.id}/transform/2.log")
+    out = scene.call("history latest transform").out
+    assert "not started" in out
+    assert f".pointsman/logs/{run.id}/transform/2.log" in out
+    assert scene.call("logs latest transform --attempt 2").err == (
+        "Attempt 2 of 'transform' has not started, so there is no output.\n"
+    )
+    scene.complete(run, b"done\n")
+    _, second = scene.call("history latest transform --json").json["attempts"]
+    assert second["ended_at"]
+    assert waiting["log_path"].endswith(second["log_path"]), "the log is where the record said that it would be"
+
+
 def test_workers_and_tools_have_a_history_too(scene: Scene) -> None:
     scene.failed_run()
     scene.do(lambda engine: engine.declare_tool("curl"))

@@ -163,6 +163,9 @@ async def test_an_answer_resumes_the_same_session_in_a_new_execution(database_ur
         assert await state_of(engine, run) == "WAITING"
         answered = await engine.signal_task(task.id, "answer", answer="spaces")
         assert (answered.state, answered.question, answered.answer) == ("QUEUED", None, "spaces")
+        *_, waiting = await engine.list_attempts(task.id)
+        assert (waiting.epoch, waiting.session_id) == (2, "s-1"), "its record exists before a worker takes it"
+        assert (waiting.worker_id, waiting.started_at, waiting.ended_at) == (None, None, None)
         second = await claim_one(engine, worker)
         assert (second.session_id, second.answer, second.epoch) == ("s-1", "spaces", 2)
         clock.advance(5)
@@ -171,6 +174,7 @@ async def test_an_answer_resumes_the_same_session_in_a_new_execution(database_ur
         assert (one.session_id, one.cost_usd, one.log_path, one.ended_by) == ("s-1", usd("0.30"), "/logs/1", "ask")
         assert (two.session_id, two.cost_usd, two.log_path, two.ended_by) == ("s-1", usd("0.30"), "/logs/2", "exit_ok")
         assert (one.resumed, two.resumed, two.exit_code) == (False, True, 0)
+        assert one.started_at
         assert one.ended_at == one.started_at + timedelta(seconds=5) == two.started_at
         assert (await engine.get_task(task.id)).cost_usd == usd("0.60")
 

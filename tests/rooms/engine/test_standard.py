@@ -111,8 +111,10 @@ def prove_fold(stream: list[Transition], entity: Entity) -> None:
 
 
 def prove_attempts(task: Task, attempts: list[Attempt]) -> None:
-    assert [attempt.epoch for attempt in attempts] == list(range(1, task.epoch + 1)), "each claim has a larger epoch"
-    under_way = [attempt.epoch for attempt in attempts if attempt.ended_at is None]
+    begun = [attempt for attempt in attempts if attempt.started_at]
+    assert [attempt.epoch for attempt in begun] == list(range(1, task.epoch + 1)), "each claim has a larger epoch"
+    assert all(attempt.epoch == task.epoch + 1 and task.phase == "queued" for attempt in attempts if attempt not in begun)
+    under_way = [attempt.epoch for attempt in begun if attempt.ended_at is None]
     assert under_way == ([] if task.current_attempt is None else [task.current_attempt])
     assert sum(attempt.cost_usd for attempt in attempts) == task.cost_usd, "what a task cost is what its attempts cost"
 

@@ -288,7 +288,8 @@ def test_an_attempt_has_what_its_task_knew_about_it(db: StoreFixture) -> None:
     assert attempts_of(db, begun_first) == [first]
     again = db.move(begun_first, "QUEUED")
     first = replace(first, ended_at=again.entered_at, ended_by="lease_lost")
-    assert attempts_of(db, again) == [first]
+    waiting = Attempt(task_id=again.id, epoch=2, tenant=GLOBEX, session_id=WORDS)
+    assert attempts_of(db, again) == [first, waiting], "the next one has a record before a worker begins it"
     begun_second = db.move(replace(again, session_id=None), "RUNNING", worker_id=another.id)
     second = Attempt(task_id=begun_second.id, epoch=2, tenant=GLOBEX, worker_id=another.id, started_at=begun_second.entered_at)
     assert attempts_of(db, begun_second) == [first, second]

@@ -204,7 +204,7 @@ async def test_a_worker_out_of_memory_is_paused_and_another_one_does_its_task(
             worker.id: [move.to_state for move in await engine.list_history(worker.id)]
             for worker in await engine.list_workers()
         }
-        assert states[first.worker_id] == PAUSES[lifecycle]
+        assert states[str(first.worker_id)] == PAUSES[lifecycle]
     await check_nothing_is_left(project)
 
 

@@ -98,7 +98,7 @@ SELECT attempt.task_id, attempt.epoch, attempt.worker_id, attempt.started_at, at
  WHERE task.run_id = :run_id AND task.tenant = :tenant
 
 -- name: list_attempts
--- The attempts that have ended, and the current one from the columns of its task.
+-- The attempts that have ended, and from the columns of its task: the current one, or the next one if the task waits for a worker.
 SELECT task_id, epoch, tenant, worker_id, started_at, ended_at, ended_by, error, exit_code, cost_usd, session_id, resumed, log_path,
        tokens_in, tokens_out, cost_is_estimated
   FROM attempt WHERE task_id = :task_id AND tenant = :tenant
@@ -106,4 +106,8 @@ UNION ALL
 SELECT id, epoch, tenant, attempt_worker_id, attempt_started_at, NULL, NULL, attempt_error, attempt_exit_code, attempt_cost_usd, session_id,
        attempt_resumed, attempt_log_path, attempt_tokens_in, attempt_tokens_out, attempt_cost_is_estimated
   FROM task WHERE id = :task_id AND tenant = :tenant AND current_attempt IS NOT NULL
+UNION ALL
+SELECT id, epoch + 1, tenant, NULL, NULL, NULL, NULL, NULL, NULL, 0, session_id, false, NULL, 0, 0, false
+  FROM task WHERE id = :task_id AND tenant = :tenant AND phase = 'queued'
+   AND EXISTS (SELECT 1 FROM run WHERE run.id = task.run_id AND run.phase <> 'done')
  ORDER BY 2
