@@ -545,9 +545,9 @@ def _parse_file(path: Path, text: str, table: tuple[str, ...]) -> _Source:
     source = _Source(value, path.parent, place)
     source.refuse_unknown((*SETTINGS, *TABLES, "notify", "prices", "tenants"))
     for key, example in TABLES.items():
-        if not isinstance(table := value.get(key, {}), dict):
+        if not isinstance(given := value.get(key, {}), dict):
             advice = f"Write a table for each of them: [{key}.{example}]."
-            source.findings.append(Finding("type", place((key,)), f"{key}: {brief(table)} is not a table.", advice))
+            source.findings.append(Finding("type", place((key,)), f"{key}: {brief(given)} is not a table.", advice))
             source.values = {**source.values, key: {}}
     if not isinstance(targets := value.get("notify", []), list):
         advice = "Write a table for each target: [[notify]]."

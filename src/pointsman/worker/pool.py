@@ -147,6 +147,8 @@ class Pool:
         code = processes.reap(spawned)
         if code == 0:
             return None
+        if code == -signal.SIGTERM and self._mode == "drain":
+            return Death("It has ended", 0.0)  # it was drained before it had begun
         how = f"exited with code {code}" if code is None or code > 0 else f"was killed by {signal.Signals(-code).name}"
         return Death(f"It {how}" + (f" – {words.rstrip('.')}" if words else ""), self._clock.monotonic() - began)
 

@@ -215,7 +215,32 @@ _ANSWER = (
     "INSERT INTO idempotency_key (tenant, endpoint, key, request_hash, status, body, created_at, expires_at) "
     "VALUES ('acme', 'any', 'any', 'h', 200, '', {created_at}, {expires_at})"
 )
+_NOTIFICATION = (
+    "INSERT INTO outbox (id, position, origin, target, method, tenant, event, subject, body, created_at, tries, claimed_by, "
+    "due_at, delivered_at, dead_at) VALUES ('a', 1, '{origin}', 't', '{method}', 'acme', 'e', 's', '{body}', {created_at}, "
+    "{tries}, {claimed_by}, {due_at}, {delivered_at}, {dead_at})"
+)
+_SOUND = {"origin": "flow", "method": "command", "body": "{}", "created_at": ":at", "tries": 0, "claimed_by": "NULL"}
+_SOUND |= {"due_at": ":at", "delivered_at": "NULL", "dead_at": "NULL"}
+
+
+def _notification(**wrong: object) -> str:
+    return _NOTIFICATION.format(**_SOUND | wrong)
+
+
 UNSPEAKABLE: dict[str, str] = {
+    "a notification of an unknown origin": _notification(origin="rumour"),
+    "a notification by an unknown method": _notification(method="pigeon"),
+    "a notification with a body that is no object": _notification(body="[]"),
+    "a notification of the far future": _notification(created_at=":never"),
+    "a notification that is never due": _notification(due_at=":never"),
+    "a notification that is delivered in the far future": _notification(due_at="NULL", delivered_at=":never"),
+    "a notification that dies in the far future": _notification(due_at="NULL", dead_at=":never"),
+    "a notification with less than no tries": _notification(tries=-1),
+    "a notification that is neither due nor delivered nor dead": _notification(due_at="NULL"),
+    "a notification that is claimed after its end": _notification(claimed_by="'p'", due_at="NULL", dead_at=":at"),
+    "a cursor of an unknown origin": "INSERT INTO outbox_cursor (origin, target, position) VALUES ('rumour', 't', 0)",
+    "a cursor before the beginning": "INSERT INTO outbox_cursor (origin, target, position) VALUES ('flow', 't', -1)",
     "a duty that has failed zero times": (
         "INSERT INTO duty_failure (name, process, failures, error, failed_at) SELECT 'a', 'b', 0, 'c', created_at FROM tenant"
     ),

@@ -401,6 +401,7 @@ BUGS = (
         "        offset = -step_seconds\n",
         LEASES,
         TIMERS,
+        BEGINS,
     ),
     _bug(
         "a worker that was frozen begins what it had claimed",

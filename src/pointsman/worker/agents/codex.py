@@ -120,6 +120,6 @@ class CodexReader(JsonReader):
                 paths = [pick_text(change, "path") for change in pick_dicts(item, "changes")]
                 yield ToolCalled("edit", ", ".join(paths))
             case "mcp_tool_call":
-                yield ToolReturned(pick_text(item, "error", "message"), is_error=pick(item, "status") == "failed")
+                yield ToolReturned(error := pick_text(item, "error", "message"), is_error=bool(error))
             case "error":
                 yield Noted(pick_text(item, "message"))
