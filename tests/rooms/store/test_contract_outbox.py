@@ -161,5 +161,5 @@ def test_the_ends_of_runs_waiting_tasks_and_open_breakers_are_noteworthy(db: Sto
         assert (breaker.id, "OPEN") in found
         assert found[-1] == (run.id, "CANCELED")
         assert {move.kind for move in moves} == {"task", "breaker", "run"}
-        assert reader.list_noteworthy_transitions(moves[-1].position, 10**9, 99) == []
+        assert reader.list_noteworthy_transitions(int(moves[-1].position), 10**9, 99) == []
         assert reader.list_noteworthy_transitions(0, 10**9, 1) == moves[:1]
