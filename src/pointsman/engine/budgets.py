@@ -37,6 +37,14 @@ def claim_room(run: Run, task: Task) -> Decimal | None:
     return wanted if run.spent_usd + run.reserved_usd + wanted <= run.budget_usd else None
 
 
+def find_left(work: Work, task: Task) -> Decimal | None:
+    """What an attempt may spend until one of the budgets that it counts towards is spent; None without any."""
+    run, account = work.runs.rows[task.run_id], work.accounts.get(task.tenant)
+    budgets = ((task.budget_usd, task.cost_usd), (run.budget_usd, run.spent_usd), (account.budget_usd, account.spent_usd))
+    left = [max(budget - spent, ZERO_USD) for budget, spent in budgets if budget is not None]
+    return min(left, default=None)
+
+
 def is_used_up(task: Task) -> bool:
     """Earlier attempts have spent the whole budget of the task."""
     return task.budget_usd is not None and bool(task.cost_usd) and task.cost_usd >= task.budget_usd

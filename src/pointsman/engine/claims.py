@@ -19,7 +19,7 @@ from pointsman.engine.work import Cause, Work
 from pointsman.errors import WorkerUnavailable
 from pointsman.kernel.machine import Phase, Transition
 from pointsman.store.contract import Wakeup
-from pointsman.store.rows import ZERO_USD, Breaker, Lane, Task, TaskKey, Worker
+from pointsman.store.rows import Breaker, Lane, Task, TaskKey, Worker
 
 Found = TypeVar("Found", Task, TaskKey)
 MOST_PASSED = 1000
@@ -51,7 +51,7 @@ class Claim(Struct, frozen=True, kw_only=True):
     """A person accepts or rejects its result."""
     deadline_at: datetime | None = None
     budget_usd: Decimal | None = None
-    """How much of its budget is left."""
+    """How much the attempt may spend: what is left of the budgets of its task, its run and its tenant."""
 
 
 class Claimed(NamedTuple):
@@ -334,5 +334,5 @@ def _describe_one(work: Work, task: Task) -> Claim:
         comment=task.comment,
         is_reviewed=_is_reviewed(work, task),
         deadline_at=None if seconds is None else task.entered_at + timedelta(seconds=seconds),
-        budget_usd=None if task.budget_usd is None else max(task.budget_usd - task.cost_usd, ZERO_USD),
+        budget_usd=budgets.find_left(work, task),
     )

@@ -98,6 +98,22 @@ async def test_a_tenant_that_has_spent_its_budget_starts_nothing(database_url: s
         assert notice.message == "The budget of the tenant is 2 USD. It was 1 USD. By user: a new month"
 
 
+async def test_an_attempt_is_told_what_is_left_of_the_smallest_budget(database_url: str, clock: ManualClock) -> None:
+    async with proved_engine(database_url, clock) as engine:
+        await submit(
+            engine, NewTask(name="a", max_retries=9), NewTask(name="b", budget_usd=Decimal("0.1")), budget_usd=Decimal(1)
+        )
+        worker = await register(engine, slots=2)
+        first, other = await engine.claim_tasks(worker.id, 2)
+        assert (first.budget_usd, other.budget_usd) == (Decimal(1), Decimal("0.1"))
+        await engine.fail_task(first.task_id, first.epoch, USED)
+        await pass_time(engine, clock, 3600)
+        assert (await claim_one(engine, await register(engine))).budget_usd == Decimal("0.75")
+        await engine.set_tenant_budget(Decimal("0.3"))
+        await submit(engine, NewTask(name="c"))
+        assert (await claim_one(engine, await register(engine))).budget_usd == Decimal("0.05")
+
+
 async def test_each_tenant_has_its_own_budget(database_url: str, clock: ManualClock) -> None:
     async with proved_engine(database_url, clock) as engine:
         acme = engine.for_tenant("acme")

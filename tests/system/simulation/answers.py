@@ -158,9 +158,10 @@ class Answers:
             stored = attempt is not None and attempt.worker_id == command.worker_id
             keep("what was acknowledged is true", stored, f"{claim.task_id} {claim.epoch} for {command.worker_id}: {attempt}")
             is_checked = task.has_checks and self._promises.runs[task.run_id].lifecycle in WITH_CHECKS
-            told = (claim.name, claim.has_checks or not is_checked, claim.budget_usd is None)
-            is_so = told == (task.name, True, task.budget_usd is None)
-            keep("what was acknowledged is true", is_so, f"{claim} was given for {task}")
+            told = (claim.name, claim.has_checks or not is_checked)
+            keep("what was acknowledged is true", told == (task.name, True), f"{claim} was given for {task}")
+            fits = task.budget_usd is None or (claim.budget_usd is not None and claim.budget_usd <= task.budget_usd)
+            keep("what was acknowledged is true", fits, f"{claim} was given for {task}")
             given = (claim.task_id, claim.epoch)
             keep("each claim has its own epoch", given not in self._claimed, f"{given} was given twice")
             self._claimed.add(given)
