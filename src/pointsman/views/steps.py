@@ -9,7 +9,6 @@ from pointsman.engine import budgets
 from pointsman.engine.gates import GATE_SIGNALS, PASSING, find_excluded, read_approvals
 from pointsman.engine.people import PEOPLE
 from pointsman.engine.policy import read_policy
-from pointsman.engine.work import ENGINE
 from pointsman.kernel.grammar import format_duration
 from pointsman.kernel.machine import Kind, Outcome, Phase, State
 from pointsman.store.rows import ZERO_USD, Run, Task
@@ -177,8 +176,8 @@ def _can_be_mended(task: Task, records: RunRecords) -> bool:
 
 
 def _is_broke(task: Task, run: Run) -> bool:
-    """A task that would start without money can only be skipped, unless its run gets more. A worker knows limits of its own."""
-    return task.trigger == OVERSPEND and (task.actor != ENGINE or budgets.can_never_fit(run, task))
+    """A task that would start without money can only be skipped, unless its run gets more."""
+    return task.trigger == OVERSPEND and budgets.can_never_fit(run, task)
 
 
 def _mending_steps(records: RunRecords, now: datetime) -> Iterator[NextStep]:

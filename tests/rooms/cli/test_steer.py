@@ -11,6 +11,8 @@ from tests.rooms.cli.scene import Scene
 from pointsman.engine.operations.attempts import AttemptReport
 from pointsman.engine.submit import NewTask
 
+OVERSPENT = AttemptReport(cost_usd=Decimal(1), error="too much")
+
 
 def test_a_run_is_cancelled_with_all_its_tasks_and_the_reason_is_kept(scene: Scene) -> None:
     run = scene.submit()
@@ -109,13 +111,23 @@ def test_a_retry_that_cannot_lead_to_success_is_refused_before_anything_runs(sce
 def test_a_task_without_money_is_not_retried_but_may_be_skipped(scene: Scene) -> None:
     run = scene.submit(NewTask(name="a", budget_usd=Decimal(1)), NewTask(name="b", depends_on=("a",)))
     (claim,) = scene.claim()
-    scene.do(lambda engine: engine.report_attempt(claim.task_id, claim.epoch, "overspend", AttemptReport(error="too much")))
+    scene.do(lambda engine: engine.report_attempt(claim.task_id, claim.epoch, "overspend", OVERSPENT))
     for command in ("retry latest", "retry latest a"):
         said = scene.call(command)
         assert said.code == 2
         assert said.err.startswith("error: a has no money left, so it would fail again.")
     assert f"Possible now: pointsman skip {run.id[-8:]} a (skips a; the run continues)." in said.err
     assert scene.call("skip latest a").code == 0
+    assert scene.state(run) == "RUNNING"
+
+
+def test_a_task_that_stopped_at_the_budget_of_its_run_goes_on_when_that_is_raised(scene: Scene) -> None:
+    run = scene.submit(NewTask(name="a"), budget_usd=Decimal(1))
+    (claim,) = scene.claim()
+    scene.do(lambda engine: engine.report_attempt(claim.task_id, claim.epoch, "overspend", OVERSPENT))
+    assert scene.call("retry latest a").code == 2
+    assert scene.call("budget set latest 3").code == 0
+    assert scene.call("retry latest a").code == 0
     assert scene.state(run) == "RUNNING"
 
 
