@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from pointsman.cli.describe import describe_attempt, describe_move, find_log, show_json
-from pointsman.cli.output import count, echo, near, show_seconds, show_state, show_table
+from pointsman.cli.output import count, cut, echo, near, show_seconds, show_state, show_table
 from pointsman.cli.project import Asked, Project, in_project, project_options
 from pointsman.engine.engine import Engine
 from pointsman.errors import NotFound, NothingYet, Problem, RequestInvalid
@@ -24,6 +24,8 @@ from pointsman.worker.log import log_path
 
 RUNS_TO_SEARCH = 20
 MOST_NOTICES = 100
+SAID = ("question", "answer", "comment")
+LONGEST_SAID = 200
 
 
 @click.command()
@@ -113,12 +115,18 @@ async def show_moves(engine: Engine, moves: Sequence[Transition]) -> None:
                 show_state(entered.name, entered.phase, entered.outcome),
                 move.trigger,
                 short(move.actor) if move.actor and move.actor.startswith("worker_") else move.actor or "",
-                first_line(move.reason),
+                _explain(move),
             )
         )
         day = today
     width = max(len(row[0]) for row in rows)
     show_table(("when", "state", "trigger", "by", "why"), [(row[0].rjust(width), *row[1:]) for row in rows], fits=True)
+
+
+def _explain(move: Transition) -> str:
+    """Why it moved: the reason, and what people said: question and answer, or the comment of a rejection."""
+    said = [cut(first_line(str(move.details[key])), LONGEST_SAID) for key in SAID if key in move.details]
+    return "; ".join(text for text in (first_line(move.reason), " ".join(said)) if text)
 
 
 def show_attempts(attempts: Sequence[Attempt], task: TaskView, directory: Path) -> None:

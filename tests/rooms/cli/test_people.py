@@ -6,6 +6,7 @@ import io
 import json
 import os
 import pty
+import re
 import shlex
 import subprocess
 import sys
@@ -121,6 +122,19 @@ def test_a_result_is_accepted(scene: Scene, lifecycle: str) -> None:
     assert f"pointsman accept {run.id[-8:]} a" in scene.call("status latest").out
     said = scene.call("accept latest a")
     assert (said.code, said.out.splitlines()[-1]) == (0, f"nightly ({run.id[-8:]}): WAITING → SUCCEEDED")
+
+
+def test_the_history_has_what_people_said(scene: Scene) -> None:
+    run = scene.submit(NewTask(name="a", review=True))
+    ask(scene, "Where?")
+    scene.call("answer latest a east --as ada")
+    scene.complete(run, b"a patch\n")
+    scene.call("reject latest a --as ben --reason bugs --comment", "Fix the typo.\nAnd the title.")
+    shown = scene.call("history latest a").out
+    assert re.search(r"QUEUED +answer +ada +Where\? east$", shown, re.MULTILINE)
+    assert re.search(r"PENDING +reject +ben +bugs; Fix the typo\.$", shown, re.MULTILINE)
+    (rejected,) = [move for move in scene.call("history latest a --json").json["moves"] if move["trigger"] == "reject"]
+    assert rejected["metadata"]["comment"] == "Fix the typo.\nAnd the title."
 
 
 def test_an_answer_is_given_on_the_line_on_stdin_or_by_default(scene: Scene) -> None:

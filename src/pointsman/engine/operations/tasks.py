@@ -96,11 +96,11 @@ class SignalTask(Recorded[Task], frozen=True):
             self._tell_relatives(work, task, skipped)
 
     def _cause_for(self, work: Work, task: Task) -> Cause:
-        """An answer is kept in the audit trail with its question: the task itself has only the last one. A task that waits for
-        its subtasks has asked nothing, and takes no answer.
+        """An answer is kept in the audit trail with its question, and a comment: the task itself has only the last one. A task
+        that waits for its subtasks has asked nothing, and takes no answer.
         """
         if self.signal != "answer":
-            return self.cause
+            return self.cause if self.comment is None else Cause(self.caller.actor, self.reason, {"comment": self.comment})
         if task.question is None:
             raise TransitionRefused(work.machine(task).refuse(task.state, "answer", already_there=False, unmet=("question",)))
         if not self.answer:
