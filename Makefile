@@ -13,10 +13,11 @@ ZOMBIES ?= 20
 CUTS ?= 200
 RESTARTS ?= 10
 
-.PHONY: help run tour test lint simulate campaign bench docs lock clean
+.PHONY: help run run-agents tour test lint simulate campaign bench docs lock clean
 
 help:
 	@echo "make run     set up .venv and run a flow: a fan-out, a retry, checks, a skipped branch"
+	@echo "make run-agents   play a flow with a coding agent (a script) and people: question, budget, review, approval, merge"
 	@echo "make tour    set up .venv and show the shipped machines"
 	@echo "make test    set up .venv and run all checks and tests"
 	@echo "make lint    run only the static checks: ruff, mypy, import-linter"
@@ -29,6 +30,9 @@ help:
 
 run: $(VENV)/run.stamp
 	@$(BIN)/python examples/tour.py flow
+
+run-agents: $(VENV)/agents.stamp
+	@$(BIN)/python examples/agents/play.py
 
 tour: $(VENV)/run.stamp
 	@$(BIN)/python examples/tour.py machines
@@ -69,6 +73,10 @@ $(VENV)/run.stamp: requirements/run.txt pyproject.toml $(VENV)/venv.stamp
 	@$(BIN)/python -m pip install -q --no-deps --no-build-isolation -e .
 	@touch $@
 
+$(VENV)/agents.stamp: requirements/agents.txt $(VENV)/run.stamp
+	@$(BIN)/python -m pip install -q --require-hashes -r requirements/agents.txt
+	@touch $@
+
 $(VENV)/test.stamp: requirements/test.txt $(VENV)/run.stamp
 	@$(BIN)/python -m pip install -q --require-hashes -r requirements/test.txt
 	@touch $@
@@ -91,6 +99,7 @@ COMPILE = $(LOCK) pyproject.toml
 lock: $(VENV)/venv.stamp
 	@$(BIN)/python -m pip install -q uv
 	$(COMPILE) --upgrade --group build -o requirements/run.txt
+	$(COMPILE) --upgrade --group build --extra mcp -c requirements/run.txt -o requirements/agents.txt
 	$(COMPILE) --upgrade --group test -c requirements/run.txt -o requirements/test.txt
 	$(COMPILE) --upgrade --group bench -c requirements/run.txt -o requirements/bench.txt
 	$(LOCK) --upgrade --group peers -o requirements/peers.txt
