@@ -635,6 +635,12 @@ def _read_agent(name: str, raw: object, source: _Source) -> tuple[AgentProfile, 
         findings.append(find(top, "It has no `command`.", 'Name the program and its arguments: command = ["mycli", "--json"].'))
     elif fields.get("prompt") == "file" and not any("{prompt_file}" in word for word in fields.get("command", ())):
         findings.append(find((*top, "command"), "It does not say where the prompt is.", "Put {prompt_file} into the command."))
+    if ("session" in raw) != ("resume" in raw):
+        has, lacks = ("session", "resume") if "session" in raw else ("resume", "session")
+        advice = "A session can be continued if `session` says where its id is, and `resume` how it is passed. Add it."
+        findings.append(find((*top, has), f"It has no `{lacks}`.", advice))
+    elif "resume" in fields and not any("{session}" in word for word in fields["resume"]):
+        findings.append(find((*top, "resume"), "It does not say which session to continue.", "Put {session} into it."))
     return AgentProfile(name, **fields), findings
 
 

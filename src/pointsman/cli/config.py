@@ -13,7 +13,7 @@ from pointsman.cli.group import Commands
 from pointsman.cli.output import echo, show_table
 from pointsman.cli.project import Asked, project_options
 from pointsman.engine.budgets import show_limit
-from pointsman.settings import SETTINGS, NotifyTarget, Settings, ToolProfile, show_host
+from pointsman.settings import SETTINGS, AgentProfile, NotifyTarget, Settings, ToolProfile, show_host
 from pointsman.store.urls import hide_password
 from pointsman.views.values import show_usd
 
@@ -47,8 +47,11 @@ def show(*, asked: Asked) -> None:
         echo(f"\ntool {click.style(tool.name, bold=True)}  {settings.origins[f'tools.{tool.name}']}")
         show_table(
             ("setting", "value", "from"),
-            [(name, shown(value), origin(settings, f"tools.{tool.name}.{name}")) for name, value in tool_fields(tool)],
+            [(name, shown(value), origin(settings, f"tools.{tool.name}.{name}")) for name, value in list_fields(tool)],
         )
+    for agent in settings.agents.values():
+        echo(f"\nagent {click.style(agent.name, bold=True)}  {settings.origins[f'agents.{agent.name}']}")
+        show_table(("setting", "value"), [(name, shown(value)) for name, value in list_fields(agent) if value])
     for target in settings.notify.values():
         echo(f"\nnotify {click.style(target.name, bold=True)}  {settings.origins[f'notify.{target.name}']}")
         show_table(("setting", "value"), [(name, shown(value)) for name, value in target_fields(target)])
@@ -75,9 +78,13 @@ def describe_settings(settings: Settings) -> dict[str, object]:
         "tools": {
             tool.name: {
                 name: {"value": value, "from": settings.origins.get(f"tools.{tool.name}.{name}", "default")}
-                for name, value in tool_fields(tool)
+                for name, value in list_fields(tool)
             }
             for tool in settings.tools.values()
+        },
+        "agents": {
+            agent.name: {**dict(list_fields(agent)), "from": settings.origins[f"agents.{agent.name}"]}
+            for agent in settings.agents.values()
         },
         "notify": {
             target.name: {**dict(target_fields(target)), "from": settings.origins[f"notify.{target.name}"]}
@@ -98,8 +105,8 @@ def _as_texts(amounts: Mapping[str, Decimal | None]) -> dict[str, str | None]:
     return {name: None if amount is None else str(amount) for name, amount in amounts.items()}
 
 
-def tool_fields(tool: ToolProfile) -> list[tuple[str, object]]:
-    return [(field.name, getattr(tool, field.name)) for field in fields(tool) if field.name != "name"]
+def list_fields(profile: ToolProfile | AgentProfile) -> list[tuple[str, object]]:
+    return [(field.name, getattr(profile, field.name)) for field in fields(profile) if field.name != "name"]
 
 
 def target_fields(target: NotifyTarget) -> list[tuple[str, object]]:

@@ -56,3 +56,11 @@ def test_every_mistake_is_told_at_once_by_every_command(scene: Scene) -> None:
         assert "pointsman.toml:1:1: There is no setting 'slot'." in said.err
         assert "Did you mean slots?" in said.err
         assert "pointsman.toml:2:1: slots: 0 is not a whole number" in said.err
+
+
+def test_agents_of_the_settings_are_shown(scene: Scene) -> None:
+    (scene.folder / "pointsman.toml").write_text('[agents.smith]\ncommand = ["smith", "--json"]\nresult = "done: text"\n')
+    out = scene.call("config show").out
+    assert "agent smith  pointsman.toml:1\n" in out
+    assert re.search(r"^result +done: text$", out, re.MULTILINE)
+    assert scene.call("config show --json").json["agents"]["smith"]["command"] == ["smith", "--json"]

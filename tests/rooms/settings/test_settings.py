@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+from dataclasses import fields
 from decimal import Decimal
 from pathlib import Path
 from textwrap import dedent
@@ -14,6 +16,8 @@ from pointsman.prices import ModelUsage, Price, estimate
 from pointsman.settings import (
     GIVEN_TO_TASKS,
     SETTINGS,
+    AgentProfile,
+    NotifyTarget,
     Settings,
     ToolProfile,
     find_keys,
@@ -185,6 +189,37 @@ def test_prices_and_budgets_that_are_wrong_are_refused_with_line_and_advice(tmp_
     ]
 
 
+def test_an_agent_of_the_settings_that_is_wrong_is_refused_with_line_and_advice(tmp_path: Path) -> None:
+    toml = """\
+        agents.a = 3
+        [agents.claude]
+        command = ["claude"]
+        [agents.b]
+        comand = ["b"]
+        [agents.c]
+        command = ["c"]
+        prompt = "file"
+        session = "id"
+        [agents.d]
+        command = ["d"]
+        session = "id"
+        resume = ["--continue"]
+        [agents.e]
+        command = ["e"]
+        resume = ["--continue={session}"]
+        """
+    assert [(found.place.line, found.message) for found in findings(tmp_path, toml)] == [
+        (1, "agents.a: 3 is not a table."),
+        (2, "agents.claude: Pointsman knows this agent by itself."),
+        (5, "agents.b.comand: There is no such key."),
+        (4, "agents.b: It has no `command`."),
+        (7, "agents.c.command: It does not say where the prompt is."),
+        (9, "agents.c.session: It has no `resume`."),
+        (13, "agents.d.resume: It does not say which session to continue."),
+        (16, "agents.e.resume: It has no `session`."),
+    ]
+
+
 @pytest.mark.parametrize(
     ("model", "cached", "usd"),
     [
@@ -324,9 +359,12 @@ def test_keys_are_found_behind_texts_and_lists_of_many_lines() -> None:
     }
 
 
-def test_the_example_of_the_documentation_holds_and_every_setting_is_explained(tmp_path: Path) -> None:
+def test_the_examples_of_the_documentation_hold_and_every_setting_is_explained(tmp_path: Path) -> None:
     page = (Path(__file__).parents[3] / "docs" / "reference" / "settings.md").read_text("utf-8")
-    settings = load(tmp_path, page.partition("```toml\n")[2].partition("```")[0])
-    assert settings.tools["curl"].rate_seconds == 60.0
+    examples = [load(tmp_path, each) for each in re.findall(r"^```toml\n(.*?)^```", page, re.MULTILINE | re.DOTALL)]
+    assert examples[0].tools["curl"].rate_seconds == 60.0
     for name, setting in SETTINGS.items():
         assert f"| `{name}` | `{setting.flag}` |" in page, name
+    for kind in (AgentProfile, NotifyTarget):
+        for field in fields(kind):
+            assert re.search(rf"^\|[^|]*`{field.name.removesuffix('_seconds')}`", page, re.MULTILINE), field.name
