@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from mcp import ClientSession, StdioServerParameters
+from mcp.client.stdio import stdio_client
 from tests.rows import each_row
 from tests.system.examples.terminal import EXAMPLES, copy_example, open_terminal, read_commands
 
@@ -87,7 +89,9 @@ URL = "postgresql://user@db.example.org/pointsman"
 
 
 def test_the_readme_goes_as_it_says(tmp_path: Path, postgres_url: str) -> None:
-    (flow,) = blocks(ROOT / "README.md", "yaml")
+    flow, with_agent = blocks(ROOT / "README.md", "yaml")
+    (tmp_path / "agent.yaml").write_text(with_agent)
+    assert run("pointsman flow check agent.yaml", tmp_path).returncode == 0
     (tmp_path / "flow.yaml").write_text(flow)
     (lifecycle,) = blocks(ROOT / "docs" / "how-to" / "write-a-lifecycle.md", "yaml")
     (tmp_path / "my-lifecycle.yaml").write_text(lifecycle)
@@ -167,6 +171,69 @@ def test_the_page_about_worktrees_goes_as_it_says(tmp_path: Path) -> None:
     assert re.search(r"half: a +dirty", kept)
     assert "half is merged into main (1 file)" in kept
     assert (tmp_path / "greeting.txt").read_text() == "hello\nworld\nhalf\n"
+
+
+AGENTS = ROOT / "docs" / "how-to" / "run-coding-agents.md"
+
+
+def list_commands(block: str) -> list[str]:
+    return [re.sub(r"  +#.*", "", line.removeprefix("$ ")) for line in block.splitlines()]
+
+
+def test_the_page_about_agents_goes_as_it_says(tmp_path: Path) -> None:
+    played, _, _ = blocks(AGENTS, "console")
+    (tmp_path / "examples").symlink_to(EXAMPLES)
+    with open_terminal(tmp_path, f"sqlite:///{tmp_path}/feature/.pointsman/state.db") as terminal:
+        said = terminal.play(list_commands(played))
+    assert "Should Fahrenheit replace Celsius, or stand beside it?" in said
+    assert re.search(r"implement +BUDGET_EXCEEDED", said)
+    assert re.search(r"reject +\S+ +One decimal is enough", said)
+    assert "Merge feature" in said
+
+
+def test_a_real_agent_is_called_as_the_page_about_agents_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program called `claude` in the PATH stands for the real one."""
+    project = copy_example("agents", tmp_path)
+    real, _ = blocks(AGENTS, "toml")
+    (project / "pointsman.toml").write_text(real)
+    (tmp_path / "bin").mkdir()
+    claude = tmp_path / "bin" / "claude"
+    called = f'echo "${{ANTHROPIC_API_KEY}} $@" >> {tmp_path}/called; exec python3 {project}/scripted_claude.py "$@"'
+    claude.write_text(f"#!/bin/sh\n{called}\n")
+    claude.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "key-of-a-test")
+    (project / "one.yaml").write_text("name: one\ntasks: {a: {agent: claude, prompt: Write show() in temperature.py}}\n")
+    Session(project).type("$ pointsman run one.yaml")
+    assert (tmp_path / "called").read_text().startswith("key-of-a-test -p --output-format=stream-json")
+    assert "°F" in (project / "temperature.py").read_text("utf-8")
+
+
+def test_another_agent_is_added_as_the_page_about_agents_says(tmp_path: Path) -> None:
+    (program,), (flow,) = blocks(AGENTS, "sh"), blocks(AGENTS, "yaml")
+    _, settings = blocks(AGENTS, "toml")
+    for name, text in (("smith", program), ("paint.yaml", flow), ("pointsman.toml", settings)):
+        (tmp_path / name).write_text(text)
+    _, painted, _ = blocks(AGENTS, "console")
+    with open_terminal(tmp_path) as terminal:
+        said = terminal.play(list_commands(painted))
+    assert "green\npaint: fence needs an answer" in said
+    assert re.search(r"desk +person_needed +delivered", said)
+
+
+async def test_an_agent_of_a_person_gets_the_tools_that_the_page_about_agents_names(tmp_path: Path) -> None:
+    """`claude mcp add` is typed where `claude` only notes the server; a public client then starts that server."""
+    *_, registered = blocks(AGENTS, "console")
+    for command, changes in zip(list_commands(registered), (True, False), strict=True):
+        add, _, server = command.partition(" -- ")
+        assert add.startswith("claude mcp add pointsman")
+        program, *arguments = server.split()
+        environment = {**os.environ, "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}"}
+        parameters = StdioServerParameters(command=program, args=arguments, cwd=tmp_path, env=environment)
+        async with stdio_client(parameters) as (received, sent), ClientSession(received, sent) as session:
+            await session.initialize()
+            names = {tool.name for tool in (await session.list_tools()).tools}
+        assert names == {"list", "inspect", "logs", "inbox"} | ({"submit", "decide"} if changes else set())
 
 
 def test_the_page_about_lifecycles_goes_as_it_says(tmp_path: Path) -> None:
