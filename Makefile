@@ -31,7 +31,7 @@ help:
 run: $(VENV)/run.stamp
 	@$(BIN)/python examples/tour.py flow
 
-run-agents: $(VENV)/agents.stamp
+run-agents: $(VENV)/mcp.stamp
 	@$(BIN)/python examples/agents/play.py
 
 tour: $(VENV)/run.stamp
@@ -73,8 +73,8 @@ $(VENV)/run.stamp: requirements/run.txt pyproject.toml $(VENV)/venv.stamp
 	@$(BIN)/python -m pip install -q --no-deps --no-build-isolation -e .
 	@touch $@
 
-$(VENV)/agents.stamp: requirements/agents.txt $(VENV)/run.stamp
-	@$(BIN)/python -m pip install -q --require-hashes -r requirements/agents.txt
+$(VENV)/mcp.stamp: requirements/mcp.txt $(VENV)/run.stamp
+	@$(BIN)/python -m pip install -q --require-hashes -r requirements/mcp.txt
 	@touch $@
 
 $(VENV)/test.stamp: requirements/test.txt $(VENV)/run.stamp
@@ -99,7 +99,7 @@ COMPILE = $(LOCK) pyproject.toml
 lock: $(VENV)/venv.stamp
 	@$(BIN)/python -m pip install -q uv
 	$(COMPILE) --upgrade --group build -o requirements/run.txt
-	$(COMPILE) --upgrade --group build --extra mcp -c requirements/run.txt -o requirements/agents.txt
+	$(COMPILE) --upgrade --group build --extra mcp -c requirements/run.txt -o requirements/mcp.txt
 	$(COMPILE) --upgrade --group test -c requirements/run.txt -o requirements/test.txt
 	$(COMPILE) --upgrade --group bench -c requirements/run.txt -o requirements/bench.txt
 	$(LOCK) --upgrade --group peers -o requirements/peers.txt
