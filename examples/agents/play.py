@@ -151,7 +151,8 @@ def reject_the_result(play: Play) -> None:
     play.await_person("implement", "review", 2)
     shown = play.type("pointsman status latest")
     expect("implement/code" in shown and "implement/test" in shown, "status has both subtasks")
-    play.type("pointsman inbox --list")
+    shown = play.type("pointsman inbox --list")
+    expect('+    return f"{celsius} °C ({celsius * 9 / 5 + 32} °F)"' in shown, "the review shows what a subtask has changed")
     play.type("pointsman reject latest implement --as ada --comment 'One decimal is enough. Please test it.'")
 
 

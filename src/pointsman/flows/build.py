@@ -91,17 +91,22 @@ def _describe_job(flow: Flow, inputs: Mapping[str, Any]) -> dict[str, str]:
 
 
 def build_subtasks(
-    task_name: str, task_id: str, task: FlowTask, items: Sequence[Any], *, tools: Mapping[str, Tool] = NO_TOOLS
+    task_name: str,
+    task_id: str,
+    task: FlowTask,
+    items: Sequence[Any],
+    *,
+    tools: Mapping[str, Tool] = NO_TOOLS,
+    is_reviewed: bool = False,
 ) -> list[NewTask]:
-    """One subtask for each item of a `foreach`.
+    """One subtask for each item of a `foreach`; with `is_reviewed`, a person has to see what each of them changes.
 
     The payload of a subtask has only its item: the rest is stored once, with the task itself.
     """
     subtask = task.model_copy(update=SETTLED)
+    shared = {SUBTASK_OF: task_id} | ({"shows_changes": True} if is_reviewed else {})
     return [
-        _describe_task(
-            f"{task_name}[{index}]", subtask, {SUBTASK_OF: task_id, "item": item, "index": index}, tools, parent=task_name
-        )
+        _describe_task(f"{task_name}[{index}]", subtask, {**shared, "item": item, "index": index}, tools, parent=task_name)
         for index, item in enumerate(items)
     ]
 

@@ -28,7 +28,7 @@ from pointsman.flows.model import (
 )
 
 OF_ITEMS = frozenset(("item", "index"))
-INTERNAL = frozenset((*OF_ITEMS, *kinds.HIDDEN, "worktree_of"))
+INTERNAL = frozenset((*OF_ITEMS, *kinds.HIDDEN, "worktree_of", "shows_changes"))
 """Keys that only subtasks and hidden kinds of tasks have."""
 _SYNONYMS = {
     "needs": ("depends_on", "dependencies", "requires", "after"),

@@ -371,6 +371,8 @@ class FlowTask(TaskOptions):
     """Of a subtask: the index of its item, from 0."""
     worktree_of: SkipJsonSchema[str | None] = None
     """Of a subtask: the task whose worktree it works in."""
+    shows_changes: SkipJsonSchema[bool] = False
+    """Of a subtask: a person reviews the task that it belongs to, and has to see what it changes."""
 
     def __new__(cls, **keys: Any) -> Self:
         return super().__new__((kinds.find_model(keys) or cls) if cls is FlowTask else cls)  # type: ignore[return-value]

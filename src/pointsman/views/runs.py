@@ -15,6 +15,7 @@ from pointsman.flows.results import describe_job
 from pointsman.kernel.machine import Outcome, Phase
 from pointsman.store.rows import Run, Task, WaitingTask
 from pointsman.views import steps
+from pointsman.views.changes import describe_changes
 from pointsman.views.sources import NOT_BOUND, Fleet, RunRecords, load_fleet, load_machines, load_run
 from pointsman.views.values import (
     NextStep,
@@ -82,6 +83,7 @@ def make_run_view(records: RunRecords, fleet: Fleet) -> RunView:
                 why,
                 attempt_seconds=_measure_attempts(task, records, fleet),
                 failed_with_subtask=_failed_with_subtask(task, records),
+                diff=describe_changes(task, records) or None if why and why.kind == "review" else None,
             )
             for task, why in zip(records.tasks, waiting, strict=True)
         ),
@@ -122,6 +124,7 @@ def make_task_view(
     *,
     attempt_seconds: Mapping[int, float] = NONE_RAN,
     failed_with_subtask: bool = False,
+    diff: str | None = None,
 ) -> TaskView:
     output, is_reviewed = read_output(task), waiting is not None and waiting.kind == "review"
     return TaskView(
@@ -146,7 +149,7 @@ def make_task_view(
         error=read_error(task.error),
         outputs=output.get("outputs"),
         tail=output.get("tail") if is_reviewed else None,
-        diff=output.get("diff") if is_reviewed else None,
+        diff=diff,
         cost_usd=task.cost_usd,
         cost_is_estimated=task.cost_is_estimated,
         tokens_in=task.tokens_in,

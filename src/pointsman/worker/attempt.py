@@ -236,7 +236,7 @@ class Attempt:
         """Do the work; None if the attempt was stopped before. The final task of a run has nothing but its checks."""
         if job.task.kind is None and job.task.checks:
             return NO_WORK
-        if self.claim.is_reviewed:
+        if self.claim.is_reviewed or job.task.shows_changes:
             self._work_tree = WorkTree(job, self._context.world, self._start_check)
             await self._begin(self._work_tree.remember)
             self._running = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Container, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -23,6 +24,7 @@ from pointsman.worker.runner import read_file
 from pointsman.worker.worktrees import Place
 
 MAX_SUBTASKS = 10_000
+NOTHING: Mapping[str, Any] = MappingProxyType({})
 UNUSABLE = INTERNAL | {"worktree"}
 """A subtask works in the worktree of its task."""
 
@@ -65,9 +67,9 @@ def _parse(text: str) -> Question:
 
 
 def read_subtasks(
-    path: str, parent: str, tools: Mapping[str, Tool], place: Place | None = None
+    path: str, parent: str, tools: Mapping[str, Tool], place: Place | None = None, shared: Mapping[str, Any] = NOTHING
 ) -> tuple[tuple[NewTask, ...], str | None]:
-    """The subtasks in a file, one JSON object per line, and what is wrong with them."""
+    """The subtasks in a file, one JSON object per line, and what is wrong with them; all of them get the `shared` keys."""
     content, problem = read_file(path)
     if problem or content is None:
         return (), problem
@@ -83,7 +85,7 @@ def read_subtasks(
         if wrong := explain_subtask(keys) or explain_place(keys, found):
             return (), f"line {number} of its subtasks ({path}) is invalid: {wrong}"
         found[keys.pop("name")] = keys
-    return tuple(_build(found, parent, tools, _share(place))), None
+    return tuple(_build(found, parent, tools, {**shared, **_share(place)})), None
 
 
 def explain_subtask(keys: Any) -> str | None:

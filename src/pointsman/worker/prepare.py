@@ -70,7 +70,9 @@ class Preparation:
                 return Skipped(reason)
             if task.foreach is not None:
                 items = list_items(task.foreach, scope)
-                return FanOut(tuple(build_subtasks(claim.name, claim.task_id, task, items, tools=self.tools)))
+                shown = claim.is_reviewed or task.shows_changes
+                parts = build_subtasks(claim.name, claim.task_id, task, items, tools=self.tools, is_reviewed=shown)
+                return FanOut(tuple(parts))
             job = self._build_job(claim, lease, render_task(task, scope), run, scope)
             return await self._add_words(job)
         except ExpressionFailed as error:
@@ -114,7 +116,8 @@ class Preparation:
 
     def take_subtasks(self, job: Job, completed: Completed) -> Completed | Failed:
         """The verdict with the subtasks that the attempt has added."""
-        subtasks, problem = read_subtasks(job.stem + SUBTASKS_SUFFIX, job.claim.name, self.tools, job.place)
+        shared = {"shows_changes": True} if job.claim.is_reviewed or job.task.shows_changes else {}
+        subtasks, problem = read_subtasks(job.stem + SUBTASKS_SUFFIX, job.claim.name, self.tools, job.place, shared)
         if problem:
             return Failed(f"It succeeded, but {problem}", retryable=False, exit_code=completed.exit_code)
         return replace(completed, subtasks=subtasks) if subtasks else completed

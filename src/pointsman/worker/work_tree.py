@@ -3,6 +3,7 @@
     before ── a tree of all files ──▶ the work ──▶ after ── another one ──▶ the difference of both, cut to a readable size
 
 In a worktree of a run or a task, `before` is the commit that its branch has in common with its base: that is what is merged.
+A subtask shows only what it has changed itself: the review of its task has the rest.
 Both trees have files that are not tracked, but no ignored ones. They are written to a folder of the attempt, with an index of
 their own: neither the repository nor its index changes.
 """
@@ -54,7 +55,8 @@ class WorkTree:
 
     async def remember(self) -> str:
         """Remember what is there; nothing, if the folder belongs to no work tree."""
-        script = SHOW_TREE if self._job.worktree is None else SHOW_BASE
+        shows_all = self._job.worktree is not None and not self._job.task.shows_changes
+        script = SHOW_BASE if shows_all else SHOW_TREE
         self._before = (await self._run(script, f"{self._folder}/tree.log")).strip()
         return self._before
 

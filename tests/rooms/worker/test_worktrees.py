@@ -270,6 +270,58 @@ async def test_a_review_shows_all_that_would_be_merged_and_a_rejection_continues
     assert repository.show("b") == ".\nmore."
 
 
+async def test_a_review_shows_what_subtasks_have_changed_until_a_later_attempt_shows_it_itself(
+    database_url: str, repository: Repository
+) -> None:
+    inner = '{"name": "inner", "run": "echo by inner > inner.txt"}'
+    repository.commit(part=f"echo by part > made.txt; echo '{inner}' > $POINTSMAN_SUBTASKS")
+    async with open_shop(database_url, repository.folder) as shop:
+        run = await shop.submit("""
+            name: f
+            worktree: true
+            tasks:
+              a:
+                review: true
+                run: |
+                  echo "by a, $POINTSMAN_COMMENT" >> a.txt
+                  test -n "$POINTSMAN_COMMENT" || echo '{"name": "part", "run": "sh part.txt"}' > "$POINTSMAN_SUBTASKS"
+            """)
+        async with shop.working(run):
+            item = (await until_asked(shop, run, "a"))["a"]
+            own, _, parts = str(item.diff).partition("a/part:\n")
+            part, _, inner = parts.partition("a/part/inner:\n")
+            assert "+by a, \n" in own
+            assert ("+by part" in part, "+by inner" in inner) == (True, True)
+            assert "by a" not in parts
+            await say(shop, item, "reject", comment="more")
+            while item.attempts == 1:
+                item = (await until_asked(shop, run, "a"))["a"]
+            assert "a/part:" not in str(item.diff)
+            assert all(str(item.diff).count(f"+by {name}") == 1 for name in ("a, more", "part", "inner"))
+            await say(shop, item, "accept")
+            await shop.until_done(run)
+
+
+async def test_a_review_of_a_fan_out_shows_what_its_items_have_changed(sqlite_url: str, repository: Repository) -> None:
+    async with open_shop(sqlite_url, repository.folder) as shop:
+        run = await shop.submit("""
+            name: f
+            lifecycle: agent
+            tasks:
+              a: {foreach: [x, y], worktree: true, run: "echo ${{ item }} > ${{ item }}.txt"}
+            """)
+        async with shop.working(run):
+            item = (await until_asked(shop, run, "a"))["a"]
+            assert [line for line in str(item.diff).splitlines() if line.startswith(("a[", "+x", "+y"))] == [
+                "a[0]:",
+                "+x",
+                "a[1]:",
+                "+y",
+            ]
+            await say(shop, item, "accept")
+            await shop.until_done(run)
+
+
 async def test_nothing_to_merge_is_a_success(sqlite_url: str, repository: Repository) -> None:
     async with open_shop(sqlite_url, repository.folder) as shop:
         run, tasks = await run_to_end(
