@@ -22,8 +22,11 @@
     ├── RequestError
     │   ├── RequestInvalid        a request breaks a rule; carries every problem with its path
     │   ├── NotFound              no run, task, worker or breaker has that id
+    │   ├── AlreadyExists         something else has that name
     │   ├── NothingYet            no run has been submitted here
     │   ├── KeyReused             an idempotency key was used for another request
+    │   ├── KeyEnded              an API key is revoked or has expired, and gets no new secret
+    │   ├── AuthenticationFailed  a text is not that of a valid API key; never says why
     │   ├── NotAllowed            the flow leaves this decision to other people
     │   ├── LeaseLost             the attempt is over; its process must end, and its reports are ignored
     │   ├── WorkerUnavailable     the worker may not claim in its state
@@ -52,6 +55,8 @@ from functools import lru_cache
 from typing import Protocol
 
 __all__ = [
+    "AlreadyExists",
+    "AuthenticationFailed",
     "CircuitOpen",
     "Conflict",
     "EngineClosed",
@@ -62,6 +67,7 @@ __all__ = [
     "FlowInvalid",
     "FlowUnreadable",
     "GitFailed",
+    "KeyEnded",
     "KeyReused",
     "LawBroken",
     "LeaseLost",
@@ -262,6 +268,15 @@ class NotFound(RequestError):
         super().__init__(f"There is no {kind} '{name}'. Check the id; an id of another tenant is not found either.")
 
 
+class AlreadyExists(RequestError):
+    """A name is taken."""
+
+    def __init__(self, kind: str, name: str, advice: str) -> None:
+        self.kind = kind
+        self.name = name
+        super().__init__(f"There is a {kind} '{name}' already. {advice}")
+
+
 class NothingYet(RequestError):
     """There is no database here, or no run in it."""
 
@@ -275,6 +290,20 @@ class KeyReused(RequestError):
     def __init__(self, key: str) -> None:
         self.key = key
         super().__init__(f"The idempotency key '{key}' was used for another request. Use a new key for a new request.")
+
+
+class KeyEnded(RequestError):
+    """An API key is revoked or has expired."""
+
+
+class AuthenticationFailed(RequestError):
+    """A text is not that of a valid API key.
+
+    The message is always the same: it does not say whether the key is mistyped, unknown, revoked or expired.
+    """
+
+    def __init__(self) -> None:
+        super().__init__("The API key is not valid. Check that it is complete, or ask for a new one: pointsman key create")
 
 
 class NotAllowed(RequestError):

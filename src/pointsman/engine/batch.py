@@ -199,7 +199,7 @@ def _remember(work: Work, operation: Operation[Any], outcome: Any) -> None:
         key=request.key,
         request_hash=request.request_hash,
         status=200,
-        body=msgspec.json.encode(outcome).decode(),
+        body=msgspec.json.encode(operation.redact(outcome)).decode(),
         created_at=work.now,
         expires_at=NEVER if request.lasts_seconds is None else work.now + timedelta(seconds=request.lasts_seconds),
     )

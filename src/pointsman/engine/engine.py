@@ -22,6 +22,7 @@ from msgspec.structs import replace
 
 from pointsman.engine import checks
 from pointsman.engine.audit import AuditReport, audit, find_settled, take_seal
+from pointsman.engine.authentication import Authentication, KeyHolder
 from pointsman.engine.claims import Claim
 from pointsman.engine.doctor import Diagnosis, diagnose, is_contradiction
 from pointsman.engine.duties import Duties, Duty, DutyMetrics
@@ -29,9 +30,10 @@ from pointsman.engine.hooks import Hook
 from pointsman.engine.machines import Machines
 from pointsman.engine.operation import ANYBODY, DEFAULT_TENANT, Caller, Operation, validate
 from pointsman.engine.operations.attempts import NOTHING, AttemptReport, ReportAttempt, ReportAttempts
+from pointsman.engine.operations.keys import CreateKey, RevokeKey, RotateKey
 from pointsman.engine.operations.runs import AddTasks, ApproveRun, SetBudget, SignalRun, StartRun, SubmitRun
 from pointsman.engine.operations.tasks import SignalTask
-from pointsman.engine.operations.tenants import SetTenantBudget
+from pointsman.engine.operations.tenants import AddTenant, SetTenantBudget
 from pointsman.engine.operations.tools import DeclareTool, ResetBreaker, TripBreaker
 from pointsman.engine.operations.transition import RequestTransition
 from pointsman.engine.operations.upkeep import (
@@ -59,7 +61,7 @@ from pointsman.engine.timers import BATCH
 from pointsman.engine.writer import CommitMetrics
 from pointsman.errors import EngineClosed, PointsmanError, RequestError, StoreBusy, StoreFull, StoreGone, StoreUnavailable
 from pointsman.store.contract import Reader, Store, Wakeup
-from pointsman.store.rows import DutyFailure, Task, Transition
+from pointsman.store.rows import ApiKey, DutyFailure, Task, Tenant, Transition
 from pointsman.world import World
 
 TURNS_IN_A_LEASE = 3
@@ -103,6 +105,10 @@ class TenantEngine(Queries):
     reset_breaker = _performs(ResetBreaker)
     trip_breaker = _performs(TripBreaker)
     set_tenant_budget = _performs(SetTenantBudget)
+    add_tenant = _performs(AddTenant)
+    create_key = _performs(CreateKey)
+    rotate_key = _performs(RotateKey)
+    revoke_key = _performs(RevokeKey)
 
     async def perform(self, operation: Operation[Answer]) -> Answer:
         """Any operation, for this tenant."""
@@ -209,6 +215,7 @@ class Engine(TenantEngine):
         super().__init__(Core(store, machines, world), ANYBODY)
         self._attendance = Attendance(world.clock)
         self._duties = Duties(self._core, self._note_duty)
+        self._authentication = Authentication(self._core)
         self.outbox = Outbox(self._core, ANYBODY)
 
     def for_tenant(self, tenant: str = DEFAULT_TENANT, *, actor: str = "user") -> TenantEngine:
@@ -262,6 +269,17 @@ class Engine(TenantEngine):
         return self._core.hooks.attach(hook)
 
     # the whole database, of all tenants
+
+    async def authenticate(self, text: str) -> KeyHolder:
+        """Whose API key this is. Any other text raises `AuthenticationFailed`, which does not say what is wrong with it."""
+        return await self._authentication.authenticate(text)
+
+    async def list_tenants(self) -> list[Tenant]:
+        return await self._ask(lambda reader: reader.list_tenants())
+
+    async def list_all_keys(self) -> list[ApiKey]:
+        """The API keys of all tenants, with those that are revoked or have expired."""
+        return await self._ask(lambda reader: reader.list_all_keys())
 
     async def list_duty_failures(self) -> list[DutyFailure]:
         """Duties that fail at the moment, in any process on this database."""

@@ -71,6 +71,7 @@ RunId = Annotated[str, _identity("run")]
 TaskId = Annotated[str, _identity("task")]
 WorkerId = Annotated[str, _identity("worker")]
 Tool = Annotated[str, _identity("tool")]
+KeyId = Annotated[str, _identity("key")]
 Attempts = Annotated[Collection[tuple[str, int]], Rule(checks.attempts, {"type": "array", "items": {"type": "array"}})]
 
 

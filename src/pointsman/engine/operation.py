@@ -103,6 +103,10 @@ class Operation(Struct, Generic[Answer], frozen=True, kw_only=True):
         """Problems that only several fields together have; `found` are those of single fields."""
         return ()
 
+    def redact(self, answer: Answer) -> Answer:
+        """The answer as it is stored with an idempotency key: without what may be shown only once."""
+        return answer
+
     @property
     def tenant(self) -> str:
         return self.caller.tenant

@@ -20,6 +20,7 @@ from pointsman.kernel.machine import Machine, Phase
 from pointsman.store.contract import Reader, Store, Wakeup, read_position
 from pointsman.store.rows import (
     Account,
+    ApiKey,
     Attempt,
     AttemptTimes,
     Breaker,
@@ -184,6 +185,10 @@ class Queries:
         """What the tenant may spend, and what all its runs have spent and used."""
         found = await self._ask(lambda reader: reader.find_account(self.tenant))
         return found or Account(tenant=self.tenant)
+
+    async def list_keys(self) -> list[ApiKey]:
+        """The API keys of the tenant by name, with those that are revoked or have expired."""
+        return await self._ask(lambda reader: reader.list_keys(self.tenant))
 
     async def list_attempt_times(self, run_id: str) -> list[AttemptTimes]:
         """Of the attempts of a run that have ended."""

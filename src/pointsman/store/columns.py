@@ -13,6 +13,7 @@ from msgspec.structs import fields
 from pointsman.store.law import RuleRow, StateRow
 from pointsman.store.rows import (
     Account,
+    ApiKey,
     Breaker,
     Dependency,
     DutyFailure,
@@ -23,9 +24,11 @@ from pointsman.store.rows import (
     OutboxEntry,
     Run,
     Seal,
+    StoredKey,
     StoredResponse,
     Task,
     TaskKey,
+    Tenant,
     Timer,
     Transition,
     Worker,
@@ -88,7 +91,9 @@ ROW_TYPES = {
         Task,
         Worker,
         Breaker,
+        Tenant,
         Account,
+        StoredKey,
         Dependency,
         Lane,
         Timer,
@@ -109,6 +114,7 @@ SELECT_LISTS = {table: select_list(row_type) for table, row_type in ROW_TYPES.it
     "task_to_claim": select_list(Task, leave_out=1),
     "task_key": select_list(TaskKey, leave_out=3),
     "task_key_to_claim": select_list(TaskKey),
+    "api_key_in_brief": select_list(ApiKey),
 }
 """By the names that queries use: `{task_in_brief}` is a task without payload and output."""
 

@@ -32,6 +32,7 @@ from pointsman.store.columns import Row, to_json
 from pointsman.store.law import RuleRow, StateRow, rule_rows, state_rows
 from pointsman.store.rows import (
     Account,
+    ApiKey,
     Attempt,
     AttemptTimes,
     Breaker,
@@ -50,10 +51,12 @@ from pointsman.store.rows import (
     Run,
     Seal,
     Situation,
+    StoredKey,
     StoredResponse,
     Subtasks,
     Task,
     TaskKey,
+    Tenant,
     Timer,
     Transition,
     WaitingTask,
@@ -78,6 +81,8 @@ class Wakeup(IntFlag):
     """An attempt was canceled, paused or lost, or a worker was told to do something."""
     OUTBOX = 16
     """A notification is to be delivered."""
+    KEYS = 32
+    """An API key was revoked or has a new secret."""
 
 
 def read_position(after: object) -> int:
@@ -117,6 +122,31 @@ class Reader(ABC):
     def find_account(self, tenant: str) -> Account | None:
         """What a tenant may spend and has spent; None if neither is known."""
         return self._one(Account, "find_account", tenant=tenant)
+
+    def find_tenant(self, tenant: str) -> Tenant | None:
+        return self._one(Tenant, "find_tenant", id=tenant)
+
+    def list_tenants(self) -> list[Tenant]:
+        return self._all(Tenant, "list_tenants")
+
+    def find_key(self, tenant: str, key_id: str) -> ApiKey | None:
+        return self._one(ApiKey, "find_key", tenant=tenant, id=key_id)
+
+    def find_key_by_name(self, tenant: str, name: str) -> ApiKey | None:
+        """One that is not revoked: there is at most one of a name."""
+        return self._one(ApiKey, "find_key_by_name", tenant=tenant, name=name)
+
+    def find_stored_key(self, key_id: str) -> StoredKey | None:
+        """A key of any tenant with the hashes of its secrets, for authentication alone."""
+        return self._one(StoredKey, "find_stored_key", id=key_id)
+
+    def list_keys(self, tenant: str) -> list[ApiKey]:
+        """The keys of a tenant by name, with those that are revoked or have expired."""
+        return self._all(ApiKey, "list_keys", tenant=tenant)
+
+    def list_all_keys(self) -> list[ApiKey]:
+        """The same of all tenants."""
+        return self._all(ApiKey, "list_all_keys")
 
     def list_runs(self, tenant: str, *, phase: str | None, after: str | None, limit: int) -> list[Run]:
         return self._all(Run, "list_runs", tenant=tenant, phase=phase, after=after, limit=limit)
@@ -462,6 +492,29 @@ class Transaction(Reader):
 
     def ensure_tenant(self, tenant: str, now: datetime) -> None:
         self._rows("ensure_tenant", id=tenant, now=self._from_instant(now))
+
+    def insert_key(self, key: StoredKey) -> None:
+        if not self._write("insert_keys", [key]):
+            raise Conflict(f"Another process created the key '{key.name}' first.")
+
+    def rotate_key(self, key: ApiKey, secret_hash: str) -> None:
+        """Store a new secret. The present one stays valid until `previous_expires_at` of the key, if that is set."""
+        values = {
+            name: None if (instant := getattr(key, name)) is None else self._from_instant(instant)
+            for name in ("expires_at", "previous_expires_at")
+        }
+        keeps_previous = key.previous_expires_at is not None
+        named = {"tenant": key.tenant, "id": key.id, "secret_hash": secret_hash, "keeps_previous": keeps_previous}
+        if not self._rows("rotate_key", **named, **values):
+            raise Conflict(f"Another process has revoked the key '{key.name}'.")
+
+    def revoke_key(self, tenant: str, key_id: str, now: datetime) -> None:
+        """Revoke a key for good, unless it is revoked already."""
+        self._rows("revoke_key", tenant=tenant, id=key_id, now=self._from_instant(now))
+
+    def note_key_use(self, key_id: str, now: datetime, before: datetime) -> None:
+        """Keep when a key was used, unless that was noted after `before`."""
+        self._rows("note_key_use", id=key_id, now=self._from_instant(now), before=self._from_instant(before))
 
     def lock_runs(self, run_ids: Collection[str], of_tasks: Collection[str] = ()) -> list[Run]:
         """Lock these runs and the runs of these tasks. Unknown ids are left out."""

@@ -548,6 +548,41 @@ class StoredResponse(Struct, frozen=True, kw_only=True):
     expires_at: datetime
 
 
+class Tenant(Struct, frozen=True, kw_only=True):
+    """An owner of runs, tasks, workers, tools and API keys."""
+
+    id: str
+    created_at: datetime
+
+
+class ApiKey(Struct, frozen=True, kw_only=True):
+    """A key by which a program proves who it is, as people may see it: without the hashes of its secrets."""
+
+    TABLE: ClassVar = "api_key"
+
+    id: str
+    tenant: str
+    name: str
+    """No other key of the tenant has it, unless it is revoked."""
+    scopes: str
+    """A sorted JSON list: what the key allows."""
+    created_at: datetime
+    created_by: str
+    expires_at: datetime | None = None
+    revoked_at: datetime | None = None
+    last_used_at: datetime | None = None
+    """To the minute."""
+    previous_expires_at: datetime | None = None
+    """Until when the secret before the last rotation is valid as well."""
+
+
+class StoredKey(ApiKey, frozen=True, kw_only=True):
+    """An API key with the SHA-256 of its secrets, in hexadecimal."""
+
+    secret_hash: str
+    previous_hash: str | None = None
+
+
 class MachineRow(Struct, frozen=True, kw_only=True):
     """One version of one machine, and the text of the lifecycle that declares it."""
 

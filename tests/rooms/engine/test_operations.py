@@ -225,5 +225,14 @@ def test_a_request_cannot_ask_for_the_tasks_of_other_tenants() -> None:
 
 
 def test_only_the_engine_itself_answers_for_the_whole_database() -> None:
-    for name in ("diagnose", "repair", "tend", "list_duty_failures", "for_tenant"):
+    for name in (
+        "diagnose",
+        "repair",
+        "tend",
+        "list_duty_failures",
+        "for_tenant",
+        "authenticate",
+        "list_tenants",
+        "list_all_keys",
+    ):
         assert not hasattr(TenantEngine, name)

@@ -57,6 +57,11 @@ async def test_an_engine_works_with_the_rights_of_the_app(owned_url: str) -> Non
                 await engine.complete_task(claim.task_id, claim.epoch)
             assert (await engine.get_run(run.id)).outcome == "success"
             assert len(await engine.list_attempts(claim.task_id)) == 1
+            created = await engine.create_key("ci", ("read",))
+            rotated = await engine.rotate_key(created.key.id, 60.0, 60.0)
+            assert rotated.text
+            assert (await engine.authenticate(rotated.text)).key_id == created.key.id
+            await engine.revoke_key(created.key.id)
             await engine.tend()
             await engine.repair()
             assert await engine.seal()
@@ -84,6 +89,9 @@ WRITES = {
     "dependencies": "DELETE FROM dependency",
     "seals": "DELETE FROM seal",
     "seals, changed": "UPDATE seal SET digest = ''",
+    "API keys": "DELETE FROM api_key",
+    "scopes of API keys": "UPDATE api_key SET scopes = '[\"admin\"]'",
+    "tenants of API keys": "UPDATE api_key SET tenant = 'other'",
     "a table": "DROP TABLE notice",
     "a trigger": "ALTER TABLE run DISABLE TRIGGER USER",
     "everything": "TRUNCATE task CASCADE",
@@ -105,6 +113,8 @@ def test_a_reader_reads_everything_and_writes_nothing(owned_url: str) -> None:
         tables = session.execute(b"SELECT tablename FROM pg_tables WHERE schemaname = 'public'").fetchall()
         for (table,) in tables:
             session.execute(f"SELECT count(*) FROM {table}".encode())
+        with pytest.raises(REFUSED):
+            session.execute(b"SELECT secret_hash FROM api_key")
         session.execute(b"SELECT stream_end()")
         for statement in WRITES.values():
             with pytest.raises(REFUSED):

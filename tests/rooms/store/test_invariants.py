@@ -22,7 +22,7 @@ from tests.rooms.store.store_fixture import ACME, AT, MACHINES, SECOND, StoreFix
 from pointsman.errors import Conflict, LawBroken
 from pointsman.store.columns import types_of
 from pointsman.store.contract import Transaction
-from pointsman.store.rows import Account, Attempt, Breaker, Dependency, Entity, Run, StoredResponse, Task, Worker
+from pointsman.store.rows import Account, Attempt, Breaker, Dependency, Entity, Run, StoredKey, StoredResponse, Task, Worker
 
 ONE = Decimal(1)
 BEFORE = AT - SECOND
@@ -228,7 +228,40 @@ def _notification(**wrong: object) -> str:
     return _NOTIFICATION.format(**_SOUND | wrong)
 
 
+_KEY = (
+    "INSERT INTO api_key (id, tenant, name, scopes, created_at, created_by, expires_at, revoked_at, last_used_at, "
+    "previous_expires_at, secret_hash, previous_hash) VALUES ('key_any', 'acme', '{name}', '{scopes}', {created_at}, 'ada', "
+    "{expires_at}, {revoked_at}, {last_used_at}, {previous_expires_at}, '{secret_hash}', {previous_hash})"
+)
+_SOUND_KEY = {"name": "ci", "scopes": '["read"]', "created_at": ":at", "expires_at": "NULL", "revoked_at": "NULL"}
+_SOUND_KEY |= {"last_used_at": "NULL", "previous_expires_at": "NULL", "secret_hash": "a" * 64, "previous_hash": "NULL"}
+
+
+def _key(**wrong: object) -> str:
+    return _KEY.format(**_SOUND_KEY | wrong)
+
+
 UNSPEAKABLE: dict[str, str] = {
+    "a key without a name": _key(name=""),
+    "a key that allows nothing": _key(scopes="[]"),
+    "a key with an unknown scope": _key(scopes='["read","root"]'),
+    "a key whose scopes are not a list": _key(scopes='"read"'),
+    "a key whose scopes are lists": _key(scopes="[[]]"),
+    "a key whose scopes are not JSON": _key(scopes="read"),
+    "a key of the far future": _key(created_at=":never"),
+    "a key that never began to be valid": _key(expires_at=":at"),
+    "a key that expires in the far future": _key(expires_at=":never"),
+    "a key that was revoked before it was created": _key(revoked_at=":before"),
+    "a key that was used before it was created": _key(last_used_at=":before"),
+    "a key whose secret is not hashed": _key(secret_hash="secret"),
+    "a key whose secret is hashed in capitals": _key(secret_hash="A" * 64),
+    "a key whose previous secret is not hashed": _key(previous_hash="'secret'", previous_expires_at=":later"),
+    "a key whose previous secret ended before it was created": _key(
+        previous_hash=f"'{'b' * 64}'", previous_expires_at=":before"
+    ),
+    "a key whose previous secret is valid for ever": _key(previous_hash=f"'{'b' * 64}'"),
+    "a key with the end of a secret that it does not have": _key(previous_expires_at=":later"),
+    "a key that was rotated to the same secret": _key(previous_hash=f"'{'a' * 64}'", previous_expires_at=":later"),
     "a notification of an unknown origin": _notification(origin="rumour"),
     "a notification by an unknown method": _notification(method="pigeon"),
     "a notification with a body that is no object": _notification(body="[]"),
@@ -312,6 +345,7 @@ def attempt_unthinkable(db: StoreFixture, what: str) -> None:
     else:
         db.put(db.run())  # a seal ends with a transition
         values = {":at": ("at", AT), ":no": ("no", False), ":yes": ("yes", True), ":never": ("never", NEVER)}
+        values |= {":before": ("before", BEFORE), ":later": ("later", AT + SECOND)}
         statement = UNSPEAKABLE[what]
         db.prompt.ask(statement, **dict(pair for name, pair in values.items() if name in statement))
 
@@ -441,6 +475,11 @@ REFERENCES: dict[str, Callable[[StoreFixture, Transaction], None]] = {
     "a worker of no run": lambda db, begun: begun.insert_workers([db.worker(run_id="unknown")]),
     "a worker of no tenant": lambda db, begun: begun.insert_workers([db.worker(tenant="unknown")]),
     "a breaker of no tenant": lambda db, begun: begun.insert_breakers([db.breaker(tenant="unknown")]),
+    "a key of no tenant": lambda _, begun: begun.insert_key(
+        StoredKey(
+            id="key_any", tenant="unknown", name="n", scopes='["read"]', created_at=AT, created_by="ada", secret_hash="a" * 64
+        )
+    ),
     "a lane of no tenant": lambda _, begun: void(begun.insert_lane("unknown", None, "[]", fails_fast=False)),
     "an answer of no tenant": lambda _, begun: void(
         begun.insert_response(

@@ -7,9 +7,10 @@ from typing import Any
 
 from pointsman.engine.operation import Operation, name_of
 from pointsman.engine.operations.attempts import ReportAttempt, ReportAttempts
+from pointsman.engine.operations.keys import CreateKey, RevokeKey, RotateKey
 from pointsman.engine.operations.runs import AddTasks, ApproveRun, SetBudget, SignalRun, StartRun, SubmitRun
 from pointsman.engine.operations.tasks import SignalTask
-from pointsman.engine.operations.tenants import SetTenantBudget
+from pointsman.engine.operations.tenants import AddTenant, SetTenantBudget
 from pointsman.engine.operations.tools import DeclareTool, ResetBreaker, TripBreaker
 from pointsman.engine.operations.transition import RequestTransition
 from pointsman.engine.operations.workers import ClaimTasks, GiveUpTasks, RegisterWorker, SendHeartbeat, SignalWorker
@@ -34,5 +35,9 @@ _ALL: tuple[type[Operation[Any]], ...] = (
     ResetBreaker,
     TripBreaker,
     SetTenantBudget,
+    AddTenant,
+    CreateKey,
+    RotateKey,
+    RevokeKey,
 )
 OPERATIONS: Mapping[str, type[Operation[Any]]] = {name_of(operation): operation for operation in _ALL}

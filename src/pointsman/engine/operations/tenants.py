@@ -9,8 +9,21 @@ from pointsman.engine import budgets
 from pointsman.engine.fields import Amount
 from pointsman.engine.operation import Recorded
 from pointsman.engine.work import Work
+from pointsman.errors import AlreadyExists
 from pointsman.store.contract import Wakeup
-from pointsman.store.rows import Account, Notice
+from pointsman.store.rows import Account, Notice, Tenant
+
+
+class AddTenant(Recorded[Tenant], frozen=True):
+    """Add the tenant for which this is asked. A tenant that is not added is stored with its first run, worker or tool."""
+
+    def decide(self, work: Work) -> Callable[[], Tenant]:
+        if found := work.transaction.find_tenant(self.tenant):
+            raise AlreadyExists("tenant", self.tenant, f"It was added at {found.created_at:%Y-%m-%d %H:%M} UTC.")
+        work.ensure_tenant(self.tenant)
+        work.notices.append(_note(work, self.tenant, "added", self.cause.sign("The tenant was added.")))
+        added = Tenant(id=self.tenant, created_at=work.now)
+        return lambda: added
 
 
 class SetTenantBudget(Recorded[Account], frozen=True):
@@ -29,15 +42,9 @@ class SetTenantBudget(Recorded[Account], frozen=True):
         work.ensure_tenant(self.tenant)
         work.accounts.set_budget(self.tenant, self.budget_usd)
         change = f"The budget of the tenant is {budgets.show_limit(self.budget_usd)}. It was {before}."
-        work.notices.append(
-            Notice(
-                tenant=self.tenant,
-                kind="tenant",
-                entity_id=self.tenant,
-                run_id=None,
-                subject="budget",
-                message=self.cause.sign(change),
-                at=work.now,
-            )
-        )
+        work.notices.append(_note(work, self.tenant, "budget", self.cause.sign(change)))
         work.wakeups |= Wakeup.TASKS
+
+
+def _note(work: Work, tenant: str, subject: str, message: str) -> Notice:
+    return Notice(tenant=tenant, kind="tenant", entity_id=tenant, run_id=None, subject=subject, message=message, at=work.now)

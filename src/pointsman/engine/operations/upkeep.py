@@ -17,6 +17,7 @@ from pointsman.store.rows import DutyFailure, Seal
 
 FORGET_FAILURES_AFTER = timedelta(hours=1)
 LONGEST_ERROR = 2000
+NOTE_USE_SECONDS = 60.0
 
 
 class Upkeep(Operation[int], frozen=True):
@@ -99,6 +100,16 @@ class NoteDuty(Operation[None], frozen=True):
                 name=self.name, process=process, failures=self.failures, error=self.error[:LONGEST_ERROR], failed_at=work.now
             )
             work.transaction.save_duty_failure(failure)
+        return lambda: None
+
+
+class NoteKeyUse(Operation[None], frozen=True):
+    """Keep when an API key was used, to the minute. An overloaded writer refuses it, and a later use is noted."""
+
+    key_id: str
+
+    def decide(self, work: Work) -> Callable[[], None]:
+        work.transaction.note_key_use(self.key_id, work.now, work.now - timedelta(seconds=NOTE_USE_SECONDS))
         return lambda: None
 
 

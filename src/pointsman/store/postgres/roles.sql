@@ -17,7 +17,7 @@ BEGIN
     END LOOP;
 END $roles$;
 
-REVOKE ALL ON tenant, account, machine, state, rule, run, lane, worker, task, dependency, attempt, breaker, timer, transition, seal, notice,
+REVOKE ALL ON tenant, api_key, account, machine, state, rule, run, lane, worker, task, dependency, attempt, breaker, timer, transition, seal, notice,
     duty_failure, outbox, outbox_cursor, idempotency_key, clock, migration FROM pointsman_app, pointsman_read;
 
 GRANT SELECT ON tenant, account, machine, state, rule, run, lane, worker, task, dependency, attempt, breaker, timer, transition, seal, notice,
@@ -30,3 +30,8 @@ GRANT UPDATE ON account, run, worker, task, breaker, timer, duty_failure, outbox
 -- A process that loads a machine locks the table. The law refuses every change.
 GRANT UPDATE ON machine TO pointsman_app;
 GRANT DELETE ON timer, duty_failure, outbox, idempotency_key TO pointsman_app;
+-- Keys: nobody but engines and servers reads the hashes of their secrets. A key keeps its tenant and scopes, and is never deleted.
+GRANT SELECT, INSERT ON api_key TO pointsman_app;
+GRANT UPDATE (secret_hash, previous_hash, previous_expires_at, expires_at, revoked_at, last_used_at) ON api_key TO pointsman_app;
+GRANT SELECT (id, tenant, name, scopes, created_at, created_by, expires_at, revoked_at, last_used_at, previous_expires_at) ON api_key
+    TO pointsman_read;
