@@ -958,26 +958,6 @@ END $$;
 CREATE TRIGGER dependency_comes_with_its_task AFTER INSERT ON dependency REFERENCING NEW TABLE AS new_rows
     FOR EACH STATEMENT EXECUTE FUNCTION dependency_comes_with_its_task();
 
--- Only a worker that has not ended holds attempts, and no more of them than it may. A lost attempt does not count, and stays lost. The
--- function asks about every worker in the statement: to find out which of them have begun an attempt would cost a join for every move.
-CREATE FUNCTION attempt_finds_room() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
-DECLARE
-    overloaded text := (
-        SELECT worker.id FROM worker
-         WHERE worker.id IN (SELECT attempt_worker_id FROM new_rows WHERE current_attempt IS NOT NULL AND NOT lease_expired)
-           AND (worker.phase = 'done'
-                OR worker.max_concurrent_tasks < (SELECT count(*) FROM task AS held
-                                                   WHERE held.attempt_worker_id = worker.id AND held.current_attempt IS NOT NULL
-                                                     AND NOT held.lease_expired))
-         LIMIT 1);
-BEGIN
-    IF overloaded IS NOT NULL THEN
-        RAISE EXCEPTION 'pointsman: a worker that has ended gets no task, and no worker gets more than it may hold: %', overloaded;
-    END IF;
-    RETURN NULL;
-END $$;
-CREATE TRIGGER attempt_finds_room AFTER UPDATE ON task REFERENCING NEW TABLE AS new_rows
-    FOR EACH STATEMENT EXECUTE FUNCTION attempt_finds_room();
 CREATE TRIGGER attempt_stays_lost BEFORE UPDATE OF lease_expired ON task FOR EACH ROW
     WHEN (old.lease_expired AND NOT new.lease_expired AND new.current_attempt IS NOT DISTINCT FROM old.current_attempt)
     EXECUTE FUNCTION forbid('an attempt that has lost its lease does not get it back');
@@ -996,18 +976,6 @@ CREATE TRIGGER worker_is_heard_of_while_it_lives BEFORE UPDATE OF heartbeat_at O
     WHEN (new.heartbeat_at <> old.heartbeat_at AND (old.phase = 'done' OR new.missing))
     EXECUTE FUNCTION forbid('only a worker that is alive and not missing has a heartbeat');
 
-DROP TRIGGER worker_keeps_what_it_began_with ON worker;
-CREATE TRIGGER worker_keeps_what_it_began_with
-    BEFORE UPDATE OF id, tenant, machine_id, created_at, name, lifecycle, serves, max_concurrent_tasks, lease_seconds ON worker FOR EACH ROW
-    WHEN ((new.id, new.tenant, new.machine_id, new.created_at, new.name, new.lifecycle, new.serves, new.max_concurrent_tasks,
-           new.lease_seconds)
-          IS DISTINCT FROM
-          (old.id, old.tenant, old.machine_id, old.created_at, old.name, old.lifecycle, old.serves, old.max_concurrent_tasks,
-           old.lease_seconds))
-    EXECUTE FUNCTION forbid('a worker keeps its id, machine, tenant, the tenants that it serves and everything else that it was created with');
-
-REVOKE EXECUTE ON FUNCTION dependency_comes_with_its_task(), attempt_finds_room(), worker_ends_without_tasks() FROM PUBLIC;
-
 -- Lists of runs begin with the newest. Ids do not say which that is: those of jobs are random (document 000).
 DROP INDEX run_of_tenant;
 CREATE INDEX run_of_tenant ON run (tenant, created_at, id);
@@ -1015,21 +983,11 @@ CREATE INDEX run_of_tenant ON run (tenant, created_at, id);
 -- A worker that `pointsman run` starts claims tasks of one run only, so no other run may have it allocated.
 ALTER TABLE worker ADD COLUMN only_run_id text REFERENCES run;
 
-DROP TRIGGER worker_keeps_what_it_began_with ON worker;
-CREATE TRIGGER worker_keeps_what_it_began_with
-    BEFORE UPDATE OF id, tenant, machine_id, created_at, name, lifecycle, serves, max_concurrent_tasks, lease_seconds, only_run_id
-    ON worker FOR EACH ROW
-    WHEN ((new.id, new.tenant, new.machine_id, new.created_at, new.name, new.lifecycle, new.serves, new.max_concurrent_tasks,
-           new.lease_seconds, new.only_run_id)
-          IS DISTINCT FROM
-          (old.id, old.tenant, old.machine_id, old.created_at, old.name, old.lifecycle, old.serves, old.max_concurrent_tasks,
-           old.lease_seconds, old.only_run_id))
-    EXECUTE FUNCTION forbid('a worker keeps its id, machine, tenant, the tenants that it serves and everything else that it was created with');
-
+-- Only a worker that has not ended begins an attempt, and no more of them than it may hold. A lost attempt does not count, and stays lost.
 -- Both databases check the room of a worker when it begins an attempt, and at no other change of a task. A worker that an older version
 -- left with too many tasks can still end them. Which of its attempts have begun in this statement is asked only about a worker without room:
 -- that join would cost too much for every move.
-CREATE OR REPLACE FUNCTION attempt_finds_room() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
+CREATE FUNCTION attempt_finds_room() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE
     overloaded text[] := ARRAY(
         SELECT worker.id FROM worker
@@ -1051,7 +1009,6 @@ BEGIN
     END IF;
     RETURN NULL;
 END $$;
-DROP TRIGGER attempt_finds_room ON task;
 CREATE TRIGGER attempt_finds_room AFTER UPDATE ON task REFERENCING NEW TABLE AS new_rows OLD TABLE AS old_rows
     FOR EACH STATEMENT EXECUTE FUNCTION attempt_finds_room();
 
@@ -1069,6 +1026,8 @@ CREATE TRIGGER worker_keeps_what_it_began_with
           (old.id, old.tenant, old.machine_id, old.created_at, old.name, old.lifecycle, old.serves, old.max_concurrent_tasks,
            old.lease_seconds, old.only_run_id, old.worker_metadata))
     EXECUTE FUNCTION forbid('a worker keeps its id, machine, tenant, the tenants that it serves and everything else that it was created with');
+
+REVOKE EXECUTE ON FUNCTION dependency_comes_with_its_task(), attempt_finds_room(), worker_ends_without_tasks() FROM PUBLIC;
 
 -- A tool that has reached its usage limit says when that ends: its circuit is open until then, at least.
 ALTER TABLE breaker ADD COLUMN limited_until instant;
