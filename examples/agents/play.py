@@ -91,7 +91,7 @@ class Play:
             time.sleep(0.2)
 
     def _list_inbox(self) -> list[dict[str, Any]]:
-        return self.ask("pointsman inbox") if (self.folder / ".pointsman" / "state.db").exists() else []
+        return self.ask("pointsman inbox") if (self.folder / ".pointsman" / "runs").exists() else []
 
     def close(self) -> None:
         if self._background and self._background.poll() is None:

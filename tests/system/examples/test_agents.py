@@ -60,7 +60,10 @@ def environment() -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def played(tmp_path_factory: pytest.TempPathFactory) -> Played:
-    folder = tmp_path_factory.mktemp("agents") / "project"
+    return play(tmp_path_factory.mktemp("agents") / "project")
+
+
+def play(folder: Path, **variables: str) -> Played:
     result = subprocess.run(
         [sys.executable, EXAMPLES / "agents" / "play.py", folder],
         stdout=subprocess.PIPE,
@@ -68,6 +71,7 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> Played:
         check=False,
         text=True,
         timeout=600,
+        env=os.environ | variables,
     )
     assert result.returncode == 0, result.stdout
     return Played(folder, result.stdout)
@@ -120,6 +124,47 @@ def test_the_journal_of_the_play_is_valid(played: Played) -> None:
     lifecycle, *others = map(load_lifecycle, SHIPPED)
     with (played.folder / ".state" / "transitions.jsonl").open("rb") as journal:
         assert [str(each) for each in Validator(lifecycle, "journal", others=others).check_log(journal)] == []
+
+
+def test_it_goes_the_same_way_on_postgres(tmp_path: Path, postgres_url: str) -> None:
+    played = play(tmp_path / "project", POINTSMAN_STORE=postgres_url)
+    assert "SUCCEEDED  feature: 6 of 6 tasks done" in played.said
+    assert not (tmp_path / "project" / ".pointsman" / "state.db").exists()
+
+
+SLOW = """\
+import json, os, sys, time
+message = json.loads(sys.stdin.readline())["message"]["content"][0]["text"]
+resumed = [word for word in sys.argv if word.startswith("--resume=")]
+print(json.dumps({"type": "system", "subtype": "init", "session_id": "s-1"}), flush=True)
+if not resumed:
+    time.sleep(600)
+text = f"{resumed[0]} {message}"
+print(json.dumps({"type": "result", "subtype": "success", "is_error": False, "result": text, "total_cost_usd": 0.1}))
+"""
+
+
+@pytest.mark.parametrize("lifecycle", ["standard", "agent"])
+def test_an_agent_that_took_too_long_is_resumed_in_its_session_and_told_so(tmp_path: Path, lifecycle: str) -> None:
+    (tmp_path / "slow.py").write_text(SLOW)
+    (tmp_path / "pointsman.toml").write_text('[tools.claude]\ncommand = ["python3", "slow.py"]\n')
+    flow = {"name": "slow", "lifecycle": lifecycle, "tasks": {"a": {"agent": "claude", "prompt": "Go", "timeout": "2s"}}}
+    (tmp_path / "flow.yaml").write_text(json.dumps(flow))
+    project = Played(tmp_path, "")
+    with pytest.raises(subprocess.CalledProcessError) as failed:
+        project.call("pointsman", "run", "flow.yaml")
+    assert failed.value.returncode == 1
+    assert project.history("a")["moves"][-1]["to"] == "TIMED_OUT"
+    words = ["pointsman", "resume", "latest", "a"]
+    with subprocess.Popen(words, cwd=tmp_path, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
+        assert process.stdout
+        if lifecycle == "agent":
+            assert any(b"a waits: needs a review" in line for line in process.stdout)
+            project.call("pointsman", "accept", "latest", "a")
+        process.communicate(timeout=120)
+    assert process.returncode == 0
+    (task,) = project.ask("status", "latest")["tasks"]
+    assert task["outputs"] == "--resume=s-1 Your previous execution timed out. Please continue where you left off."
 
 
 def test_a_play_in_which_a_step_is_missing_fails(tmp_path: Path) -> None:
