@@ -268,6 +268,7 @@ def _describe_task_step(signal: str, task: Task, forecast: Forecast, run: Run) -
         what = f"fails {task.name}"
     else:
         again = " again" if task.epoch else ""
+        again += " in the same session" if signal == "resume" and task.session_id else ""
         what = f"queues {task.name}{again}" if state.phase is Phase.QUEUED else f"puts {task.name} back to {state.name}"
     return f"{what}; {_describe_run(forecast.run, run)}"
 

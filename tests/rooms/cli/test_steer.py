@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from decimal import Decimal
 
 import pytest
@@ -119,6 +120,16 @@ def test_a_task_without_money_is_not_retried_but_may_be_skipped(scene: Scene) ->
     assert f"Possible now: pointsman skip {run.id[-8:]} a (skips a; the run continues)." in said.err
     assert scene.call("skip latest a").code == 0
     assert scene.state(run) == "RUNNING"
+
+
+def test_the_hints_say_which_of_retry_and_resume_continues_the_session(scene: Scene) -> None:
+    run = scene.submit(NewTask(name="a"))
+    (claim,) = scene.claim()
+    scene.do(lambda engine: engine.report_attempt(claim.task_id, claim.epoch, report=AttemptReport(session_id="s-1")))
+    scene.do(lambda engine: engine.fail_task(claim.task_id, claim.epoch, AttemptReport(error="boom", retryable=False)))
+    part, shown = run.id[-8:], scene.call("status latest").out
+    assert re.search(rf"pointsman retry {part} +# queues a again; the run continues", shown)
+    assert re.search(rf"pointsman resume {part} a +# queues a again in the same session; the run continues", shown)
 
 
 def test_a_task_that_stopped_at_the_budget_of_its_run_goes_on_when_that_is_raised(scene: Scene) -> None:
