@@ -43,6 +43,10 @@ def estimate(usage: ModelUsage, prices: Mapping[str, Price]) -> Decimal | None:
 
 
 def find_price(model: str, prices: Mapping[str, Price]) -> Price | None:
-    """By the name of the model, or by the longest name that it begins with: versions have a date behind the name."""
-    names = [name for name in prices if model == name or model.startswith(f"{name}-")]
+    """By the name of the model, or by the longest name that it begins with: versions have a date behind the name.
+
+    Some agents put the name of the provider before it, with a slash.
+    """
+    forms = (model, model.rpartition("/")[2])
+    names = [name for name in prices if any(form == name or form.startswith(f"{name}-") for form in forms)]
     return prices[max(names, key=len)] if names else None

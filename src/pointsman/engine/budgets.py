@@ -97,16 +97,12 @@ def explain_want(run: Run, task: Task) -> str:
     return f"the budget of the run cannot cover the task: {spent}{wanted}"
 
 
-def explain_overspending(work: Work, task: Task) -> str | None:
-    """Which budget is exceeded, that of the task, of its run or of its tenant; None if none is."""
-    run = work.runs.rows[task.run_id]
-    if task.budget_usd is not None and task.cost_usd > task.budget_usd:
-        return f"the task has spent {show(task.cost_usd)} USD of its budget of {show(task.budget_usd)} USD"
-    if run.budget_usd is not None and run.spent_usd > run.budget_usd:
-        return f"the run has spent {show(run.spent_usd)} USD of its budget of {show(run.budget_usd)} USD"
-    account = work.accounts.get(task.tenant)
-    if account.budget_usd is not None and account.spent_usd > account.budget_usd:
-        return f"the tenant has spent {show(account.spent_usd)} USD of its budget of {show(account.budget_usd)} USD"
+def explain_overspending(task: Task, run: Run, account: Account, more: Decimal = ZERO_USD) -> str | None:
+    """Which budget is exceeded if so much more is spent, that of the task, of its run or of its tenant; None if none is."""
+    sums = (("task", task.cost_usd, task.budget_usd), ("run", run.spent_usd, run.budget_usd))
+    for who, spent, budget in (*sums, ("tenant", account.spent_usd, account.budget_usd)):
+        if budget is not None and spent + more > budget:
+            return f"the {who} has spent {show(spent + more)} USD of its budget of {show(budget)} USD"
     return None
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Collection, Iterator
 from datetime import datetime
+from decimal import Decimal
 from typing import TypeVar
 
-from pointsman.engine import checks
+from pointsman.engine import budgets, checks
 from pointsman.engine.batch import Decider
 from pointsman.engine.hooks import Hooks
 from pointsman.engine.machines import Machines
@@ -189,6 +190,11 @@ class Queries:
     async def list_keys(self) -> list[ApiKey]:
         """The API keys of the tenant by name, with those that are revoked or have expired."""
         return await self._ask(lambda reader: reader.list_keys(self.tenant))
+
+    async def explain_overspending(self, task_id: str, cost_usd: Decimal) -> str | None:
+        """Which budget a task exceeds with a cost that is not reported yet: its own, that of its run or of the tenant."""
+        task = await self.get_task(task_id)
+        return budgets.explain_overspending(task, await self.get_run(task.run_id), await self.get_account(), cost_usd)
 
     async def list_attempt_times(self, run_id: str) -> list[AttemptTimes]:
         """Of the attempts of a run that have ended."""

@@ -16,18 +16,18 @@ from typing import Any, Literal, Protocol
 
 import msgspec
 
-from pointsman.engine.checks import MAX_USD, SMALLEST_USD
+from pointsman.engine.checks import MAX_TOKENS, MAX_USD, SMALLEST_USD
 
 Permissions = Literal["plan", "edit", "full"]
 Now = Callable[[], datetime]
-MAX_TOKENS = 10**12
 
 
 @dataclass(frozen=True, slots=True)
 class SessionSeen:
-    """The session that a later call can continue."""
+    """The session that a later call can continue, and its model if the agent names it."""
 
     session_id: str
+    model: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +55,15 @@ class Used:
     """Tokens and costs. With a `key`, the figures replace those that had the same key; else they add up."""
 
     tokens_in: int = 0
+    """All of them, from a cache or not."""
     tokens_out: int = 0
     cost_usd: Decimal | None = None
     model: str | None = None
     key: str | None = None
+    cached_tokens_in: int = 0
+    """Those of `tokens_in` that came from a cache."""
+    is_total: bool = False
+    """The figures of the whole call: they replace all before."""
 
 
 @dataclass(frozen=True, slots=True)

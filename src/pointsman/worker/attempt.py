@@ -13,10 +13,10 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from decimal import Decimal
 from itertools import chain, repeat
 from typing import Any, TypeVar
 
+from pointsman.engine.budgets import NO_USAGE, Usage
 from pointsman.engine.claims import Claim
 from pointsman.engine.engine import Engine
 from pointsman.engine.operations.attempts import AttemptReport, ReportAttempt
@@ -32,7 +32,6 @@ from pointsman.errors import (
     TransitionRefused,
 )
 from pointsman.kernel.machine import Phase
-from pointsman.store.rows import ZERO_USD
 from pointsman.worker.attempt_socket import AttemptSocket
 from pointsman.worker.checks import run_checks
 from pointsman.worker.enter import enter_worktree
@@ -122,6 +121,8 @@ class Attempt:
         """When it started or was last resumed; None while it is suspended."""
         self._progress_reports = 0
         self._reported_session: str | None = None
+        self._overspending: str | None = None
+        """Which budget the unreported costs exceed."""
         self._suspended_at = 0.0
         self._suspended_seconds = 0.0
         """Does not count towards the timeout."""
@@ -207,7 +208,9 @@ class Attempt:
             ending = await self._do(job)
             if ending is None:
                 return self._judge_stopped()
-            verdict = judge(job, ending, self._stop)
+            if job.progress and self._stop is None:
+                await self._compare_with_budgets(job.cost_file.unreported)
+            verdict = self._judge(job, ending)
             if isinstance(verdict, Completed):
                 verdict = self._context.preparation.take_subtasks(job, verdict)
             if isinstance(verdict, Completed) and self._work_tree:
@@ -223,6 +226,10 @@ class Attempt:
         except Exception as error:  # noqa: BLE001 - without a verdict it would be claimed and fail again forever
             return Failed(f"The worker could not run it. {_defect(error)}", retryable=False)
         return verdict
+
+    def _judge(self, job: Job, ending: Ending) -> Verdict:
+        is_overspent = self._overspending and self._stop in (None, "overspent")
+        return Overspent(self._overspending or "", ending.exit_code) if is_overspent else judge(job, ending, self._stop)
 
     async def _enter(self, job: Job) -> Job | Failed | None:
         """The job in its worktree, if it works in one; None if the attempt was stopped before."""
@@ -326,7 +333,7 @@ class Attempt:
             job.log.close()
             if running.pid is not None:  # a thread has no environment of its own that names the cost file
                 job.cost_file.read(final=True)
-            for problem in (job.log.problem, job.cost_file.problem):
+            for problem in (job.log.problem, job.cost_file.problem, job.progress and job.progress.problem):
                 if problem:
                     self._context.notify(problem)
 
@@ -336,7 +343,7 @@ class Attempt:
         if is_free and not job.has_budget and job.progress is None:
             return await running.wait()
         now = self._context.world.clock.monotonic
-        started = now()
+        started = looked_at = now()
         ended = asyncio.ensure_future(running.wait())
         looks = job.has_budget or job.progress is not None
         while True:
@@ -348,7 +355,10 @@ class Attempt:
                     with suppress(asyncio.CancelledError):  # the attempt was killed and does not wait for the database
                         await self._progress_report
                 return ended.result()
-            if looks and self._stop is None and (self._progress_report is None or self._progress_report.done()):
+            is_due = now() - looked_at >= LOOK_SECONDS or (job.progress is not None and job.progress.news.is_set())
+            is_reporting = self._progress_report is not None and not self._progress_report.done()
+            if looks and is_due and self._stop is None and not is_reporting:
+                looked_at = now()
                 self._progress_report = asyncio.ensure_future(self._report_progress(job))
             for why, limit in self._limits(job, running, started).items():  # again: it may have written output meanwhile
                 if now() >= limit:
@@ -385,15 +395,21 @@ class Attempt:
         return limits
 
     async def _report_progress(self, job: Job) -> None:
-        """Report new costs and the session. If a budget is exceeded, the engine ends the attempt and we stop its work."""
+        """Report what is new: usage and the session. Work that exceeds a budget is stopped, and reported when it has ended.
+
+        So what it uses until then is counted. If others have spent the money just now, the engine ends the attempt.
+        """
         if job.progress:
             job.progress.news.clear()
-        cost, session_id = job.cost_file.read(), self._new_session
-        if not cost and session_id is None:
+        usage, session_id = job.cost_file.read(), self._new_session
+        if not usage and session_id is None:
+            return
+        if await self._compare_with_budgets(usage):
+            self.stop("overspent")
             return
         request_id = f"{self.claim.task_id} {self.claim.epoch} progress {self._progress_reports}"
         try:
-            report = AttemptReport(cost_usd=cost, session_id=session_id, log_path=self._log_path)
+            report = AttemptReport(session_id=session_id, log_path=self._log_path, **_as_fields(usage))
             task = await self._insist(
                 lambda: self._context.engine.report_attempt(
                     self.claim.task_id, self.claim.epoch, report=report, request_id=request_id
@@ -406,9 +422,17 @@ class Attempt:
         else:
             self._progress_reports += 1
             self._reported_session = session_id or self._reported_session
-            job.cost_file.mark_reported(cost)
+            job.cost_file.mark_reported(usage)
             if task.phase != Phase.ACTIVE:
                 self.stop("overspent")
+
+    async def _compare_with_budgets(self, usage: Usage) -> bool:
+        """Whether the costs that are not reported yet exceed a budget."""
+        if usage.cost_usd and self._overspending is None:
+            engine = self._context.engine.for_tenant(self.claim.tenant)
+            with suppress(StoreError):  # the attempt was killed and does not wait for the database
+                self._overspending = await self._insist(lambda: engine.explain_overspending(self.claim.task_id, usage.cost_usd))
+        return self._overspending is not None
 
     async def _check(self, job: Job, ending: Ending, completed: Completed) -> Verdict:
         """Run the checks; if the machine has a state for that, report first that the work is done."""
@@ -424,27 +448,27 @@ class Attempt:
             self._running = None
             job.cost_file.read(final=True)
         if self._stop:
-            return judge(job, ending, self._stop)
+            return self._judge(job, ending)
         if self.claim.has_checks:
             return Checked(tuple(failures), retryable)
         return Failed("\n".join(failures), retryable, completed.exit_code) if failures else completed
 
     async def _report_work(self, job: Job, completed: Completed) -> bool:
         """Report that the work is done; whether the attempt goes on."""
-        task_id, epoch, cost = self.claim.task_id, self.claim.epoch, self._cost
+        task_id, epoch, usage = self.claim.task_id, self.claim.epoch, self._usage
         report = AttemptReport(
             output=completed.output,
-            cost_usd=cost,
             exit_code=completed.exit_code,
             log_path=self._log_path,
             subtasks=completed.subtasks,
             session_id=self._session if completed.subtasks else self._new_session,
+            **_as_fields(usage),
         )
         task = await self._insist(
             # The key lets it be sent again when the answer is lost.
             lambda: self._context.engine.complete_task(task_id, epoch, report, request_id=f"{task_id} {epoch}")
         )
-        job.cost_file.mark_reported(cost)
+        job.cost_file.mark_reported(usage)
         return task.phase == Phase.ACTIVE
 
     def _start_check(self, running: Running) -> bool:
@@ -526,7 +550,7 @@ class Attempt:
 
     async def _send(self, signal: str, **fields: Any) -> None:
         fields.setdefault("session_id", self._new_session)
-        report = AttemptReport(cost_usd=self._cost, log_path=self._log_path, **fields)
+        report = AttemptReport(log_path=self._log_path, **_as_fields(self._usage), **fields)
         operation = ReportAttempt(self.claim.task_id, self.claim.epoch, signal, report)
         await self._context.reports.send(operation, self._free)
 
@@ -570,9 +594,9 @@ class Attempt:
         return seen if seen != self._reported_session else None
 
     @property
-    def _cost(self) -> Decimal:
-        """Costs that have not been reported yet."""
-        return self._job.cost_file.unreported if self._job else ZERO_USD
+    def _usage(self) -> Usage:
+        """What has not been reported yet."""
+        return self._job.cost_file.unreported if self._job else NO_USAGE
 
     @property
     def _tail(self) -> str | None:
@@ -581,6 +605,16 @@ class Attempt:
     @property
     def _log_path(self) -> str | None:
         return str(self._job.log.path) if self._job and self._job.log.bytes_seen else None
+
+
+def _as_fields(usage: Usage) -> dict[str, Any]:
+    """Usage as fields of a report."""
+    return {
+        "cost_usd": usage.cost_usd,
+        "cost_is_estimated": usage.is_estimated,
+        "tokens_in": usage.tokens_in,
+        "tokens_out": usage.tokens_out,
+    }
 
 
 def _defect(error: Exception) -> str:

@@ -1,6 +1,6 @@
 """The cost of an attempt: its work appends amounts in US dollars, one per line, to the file $POINTSMAN_COST.
 
-An agent reports its costs in its own stream; its runner adds those."""
+An agent reports what it uses in its own stream; its runner adds that."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import os
 import stat
 from decimal import Decimal, InvalidOperation
 
-from pointsman.engine.checks import MAX_USD, SMALLEST_USD
+from pointsman.engine.budgets import Usage
+from pointsman.engine.checks import MAX_TOKENS, MAX_USD, SMALLEST_USD
 from pointsman.store.rows import ZERO_USD
 
 MAX_READ = 65_536
@@ -29,10 +30,13 @@ class CostFile:
         """The first line that is not an amount."""
         self._invalid_lines = 0
         self._total = self._reported = ZERO_USD
+        self._tokens_in = self._tokens_out = 0
+        """Unreported, like `_estimated`."""
+        self._estimated = False
         self._position = 0
 
-    def read(self, *, final: bool = False) -> Decimal:
-        """Read new lines, and return the unreported costs; unless `final`, an incomplete line is left for the next call."""
+    def read(self, *, final: bool = False) -> Usage:
+        """Read new lines, and return what is unreported; unless `final`, an incomplete line is left for the next call."""
         while text := self._read_bytes():
             is_all = len(text) < MAX_READ
             end = len(text) if is_all and final else text.rfind(b"\n") + 1
@@ -46,17 +50,23 @@ class CostFile:
         return self.unreported
 
     @property
-    def unreported(self) -> Decimal:
-        """The costs that the engine does not know of, as of the last `read`."""
-        return (self._total - self._reported).quantize(SMALLEST_USD)
+    def unreported(self) -> Usage:
+        """What the engine does not know of, as of the last `read`."""
+        cost = (self._total - self._reported).quantize(SMALLEST_USD)
+        return Usage(cost, self._tokens_in, self._tokens_out, is_estimated=self._estimated and bool(cost))
 
-    def add(self, amount: Decimal) -> None:
-        """Add a cost that the work has reported in another way."""
-        if self._total + amount < MAX_USD:
-            self._total += amount
+    def add(self, usage: Usage) -> None:
+        """Add what the work has reported in another way."""
+        if self._total + usage.cost_usd < MAX_USD:
+            self._total += usage.cost_usd
+            self._estimated |= usage.is_estimated
+        self._tokens_in = min(self._tokens_in + usage.tokens_in, MAX_TOKENS)
+        self._tokens_out = min(self._tokens_out + usage.tokens_out, MAX_TOKENS)
 
-    def mark_reported(self, amount: Decimal) -> None:
-        self._reported += amount
+    def mark_reported(self, usage: Usage) -> None:
+        self._reported += usage.cost_usd
+        self._tokens_in -= usage.tokens_in
+        self._tokens_out -= usage.tokens_out
 
     def _add(self, line: bytes) -> None:
         text = line.decode("utf-8", "replace").strip()

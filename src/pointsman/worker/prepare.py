@@ -167,6 +167,7 @@ class Preparation:
             cost_file=cost_file,
             progress=Progress() if task.reports_progress else None,
             agent=settings.agents.get(getattr(task, "agent", "")),
+            prices=settings.prices,
             has_budget=claim.budget_usd is not None or run.has_budget,
             ends_by=run.ends_by,
             run_timeout=run.timeout,

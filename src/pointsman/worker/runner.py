@@ -21,6 +21,7 @@ from pointsman.engine.claims import Claim
 from pointsman.errors import RunnerUnusable
 from pointsman.flows.kinds import find_runner
 from pointsman.flows.model import FlowTask
+from pointsman.prices import Price
 from pointsman.settings import AgentProfile, ToolProfile
 from pointsman.worker.cost_file import CostFile
 from pointsman.worker.ending import Ending
@@ -66,6 +67,8 @@ class Progress:
     def __init__(self) -> None:
         self.session_id: str | None = None
         """The session that a later attempt can continue."""
+        self.problem: str | None = None
+        """What people should know about it, in a sentence."""
         self.news = asyncio.Event()
         """Set whenever there is something to report."""
 
@@ -97,10 +100,12 @@ class Job(Struct, frozen=True, kw_only=True):
     """Of an agent: what it says about itself."""
     agent: AgentProfile | None = None
     """The agent of the task, if pointsman.toml defines it."""
+    prices: Mapping[str, Price] = {}
+    """By model: what its tokens cost."""
     lease: Lease = ENDLESS
     tool: ToolProfile | None = None
     has_budget: bool = False
-    """Whether the task or its run has a budget."""
+    """Whether the task, its run or its tenant has a budget."""
     ends_by: float | None = None
     """When its run reaches `run_timeout`, by the boot clock."""
     run_timeout: float | None = None

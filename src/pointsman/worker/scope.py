@@ -36,6 +36,7 @@ class RunScope:
     """When it reaches its `timeout`, by the boot clock: that of the database may step."""
     timeout: float | None = None
     has_budget: bool = False
+    """It, or its tenant."""
     results: dict[str, dict[str, Any]] = field(default_factory=dict)
     parents: dict[str, dict[str, Any]] = field(default_factory=dict)
     """By id: the payloads of tasks whose subtasks were claimed."""
@@ -71,9 +72,9 @@ class Scopes:
         if timeout is not None:
             elapsed = await self._engine.now() - run.created_at
             ends_by = self._clock.boottime() + timeout - elapsed.total_seconds()
-        scope = self._runs[run_id] = RunScope(
-            run_id, run.name, payload, directory, ends_by, timeout, has_budget=run.budget_usd is not None
-        )
+        account = await self._engine.for_tenant(run.tenant).get_account()
+        has_budget = run.budget_usd is not None or account.budget_usd is not None
+        scope = self._runs[run_id] = RunScope(run_id, run.name, payload, directory, ends_by, timeout, has_budget)
         if len(self._runs) > MAX_RUNS:
             self._runs.popitem(last=False)
         return scope

@@ -25,38 +25,38 @@ def append(path: Path, text: str) -> None:
 
 def test_every_line_is_counted_once(tmp_path: Path) -> None:
     cost_file = CostFile(f"{tmp_path}/cost")
-    assert cost_file.read() == 0
+    assert cost_file.read().cost_usd == 0
     append(Path(cost_file.path), "0.25\n0.05\n\n")
-    assert cost_file.read() == cost_file.read() == Decimal("0.30")
-    cost_file.mark_reported(Decimal("0.30"))
-    assert cost_file.read(final=True) == 0
+    assert cost_file.read().cost_usd == cost_file.read().cost_usd == Decimal("0.30")
+    cost_file.mark_reported(cost_file.unreported)
+    assert cost_file.read(final=True).cost_usd == 0
     append(Path(cost_file.path), " 1e-3 \n")
-    assert cost_file.read() == Decimal("0.001")
+    assert cost_file.read().cost_usd == Decimal("0.001")
     assert cost_file.problem is None
 
 
 def test_a_line_that_is_being_written_waits_for_its_end(tmp_path: Path) -> None:
     cost_file = CostFile(f"{tmp_path}/cost")
     append(Path(cost_file.path), "0.1\n0.2")
-    assert cost_file.read() == Decimal("0.1")
+    assert cost_file.read().cost_usd == Decimal("0.1")
     append(Path(cost_file.path), "5\n0.5")
-    assert cost_file.read() == Decimal("0.35")
-    assert cost_file.read(final=True) == Decimal("0.85")
+    assert cost_file.read().cost_usd == Decimal("0.35")
+    assert cost_file.read(final=True).cost_usd == Decimal("0.85")
 
 
 def test_a_long_bill_is_read_to_its_end(tmp_path: Path) -> None:
     cost_file = CostFile(f"{tmp_path}/cost")
     lines = MAX_READ // 4
     append(Path(cost_file.path), "0.000001\n" * lines)
-    assert cost_file.read() < Decimal("0.000001") * lines, "one look takes in only so much"
-    assert cost_file.read(final=True) == Decimal("0.000001") * lines
+    assert cost_file.read().cost_usd < Decimal("0.000001") * lines, "one look takes in only so much"
+    assert cost_file.read(final=True).cost_usd == Decimal("0.000001") * lines
 
 
 @pytest.mark.parametrize("line", ["free", "-1", "NaN", "Infinity", "1,50", "0.5 USD", "1e9", "\0", "\udcff"])
 def test_what_is_no_amount_is_reported_and_not_counted(tmp_path: Path, line: str) -> None:
     cost_file = CostFile(f"{tmp_path}/cost")
     Path(cost_file.path).write_bytes(f"1\n{line}\n2\nnonsense".encode("utf-8", "surrogateescape"))
-    assert cost_file.read(final=True) == 3
+    assert cost_file.read(final=True).cost_usd == 3
     assert cost_file.problem is not None
     assert cost_file.problem.startswith(f"{cost_file.path}: ")
     assert cost_file.problem.endswith("is not an amount in dollars, such as 0.25, and was ignored (1 more like it).")
@@ -65,15 +65,15 @@ def test_what_is_no_amount_is_reported_and_not_counted(tmp_path: Path, line: str
 def test_what_is_finer_than_a_millionth_is_rounded(tmp_path: Path) -> None:
     cost_file = CostFile(f"{tmp_path}/cost")
     append(Path(cost_file.path), "0.0123456789\n1e-999\n")
-    assert cost_file.read() == Decimal("0.012346")
+    assert cost_file.read().cost_usd == Decimal("0.012346")
     append(Path(cost_file.path), "0.0000004\n" * 10)
-    assert cost_file.read() == Decimal("0.012350"), "all together, not each"
+    assert cost_file.read().cost_usd == Decimal("0.012350"), "all together, not each"
 
 
 def test_nobody_waits_for_something_else_in_the_place_of_the_file(tmp_path: Path) -> None:
     pipe, folder = CostFile(f"{tmp_path}/pipe"), CostFile(str(tmp_path))
     os.mkfifo(pipe.path)
-    assert pipe.read(final=True) == folder.read(final=True) == 0
+    assert pipe.read(final=True).cost_usd == folder.read(final=True).cost_usd == 0
 
 
 async def test_what_work_costs_is_kept_with_its_attempts(database_url: str, tmp_path: Path) -> None:

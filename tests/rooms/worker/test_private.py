@@ -68,8 +68,8 @@ def test_a_link_in_the_place_of_a_log_or_an_output_is_not_followed(tmp_path: Pat
 def test_a_link_in_the_place_of_a_file_that_is_read_leads_nowhere(tmp_path: Path) -> None:
     (tmp_path / "precious").write_text("1.5\n")
     (tmp_path / "link").symlink_to(tmp_path / "precious")
-    assert CostFile(str(tmp_path / "precious")).read(final=True) == Decimal("1.5")
-    assert CostFile(str(tmp_path / "link")).read(final=True) == 0
+    assert CostFile(str(tmp_path / "precious")).read(final=True).cost_usd == Decimal("1.5")
+    assert CostFile(str(tmp_path / "link")).read(final=True).cost_usd == 0
     with pytest.raises(OSError, match="symbolic links"):
         open_log(tmp_path / "link")
 

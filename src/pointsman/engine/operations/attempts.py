@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from pointsman.engine import breakers, budgets, bulk, checks, claims, submit, tasks, workers
 from pointsman.engine.budgets import Usage
-from pointsman.engine.fields import INLINE, Amount, CountFromZero, Epoch, ExitCode, Instant, Json, TaskId, Text
+from pointsman.engine.fields import INLINE, Amount, Epoch, ExitCode, Instant, Json, TaskId, Text, Tokens
 from pointsman.engine.operation import Needs, Operation
 from pointsman.engine.people import check_worker
 from pointsman.engine.submit import NewTask
@@ -42,8 +42,8 @@ class AttemptReport(Struct, frozen=True, kw_only=True):
     question: Annotated[Text | None, "What its agent wants to know before it goes on."] = None
     cost_usd: Annotated[Amount, "Spent since the last report."] = ZERO_USD
     cost_is_estimated: Annotated[bool, "The cost was not reported by the tool, but estimated from a price table."] = False
-    tokens_in: Annotated[CountFromZero, "Tokens that a model has read since the last report, from a cache or not."] = 0
-    tokens_out: Annotated[CountFromZero, "Tokens that a model has written since the last report."] = 0
+    tokens_in: Annotated[Tokens, "Tokens that a model has read since the last report, from a cache or not."] = 0
+    tokens_out: Annotated[Tokens, "Tokens that a model has written since the last report."] = 0
     exit_code: Annotated[ExitCode | None, "Of its process."] = None
     session_id: Annotated[Text | None, "The session that a later attempt can continue."] = None
     log_path: Annotated[Text | None, "Where its log is."] = None
@@ -93,7 +93,7 @@ class ReportAttempt(Operation[Task], frozen=True):
     def _note(self, work: Work, task: Task) -> None:
         """The attempt goes on, unless it has spent too much."""
         tasks.note_attempt(work, task, _as_report(None, self.report))
-        if reason := budgets.explain_overspending(work, task):
+        if reason := budgets.explain_overspending(task, work.runs.rows[task.run_id], work.accounts.get(task.tenant)):
             claims.overspend(work, task, reason)
 
     def _signal(self, work: Work, task: Task, signal: str, report: Report) -> None:

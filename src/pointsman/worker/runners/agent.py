@@ -13,7 +13,6 @@ import sys
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Set
 from dataclasses import replace
 from datetime import UTC, datetime
-from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
@@ -25,7 +24,6 @@ from pointsman.errors import LeaseUncertain
 from pointsman.flows.model import FlowTask
 from pointsman.flows.values import Argv, Content, Count, Text, Word, wrong
 from pointsman.settings import AgentProfile
-from pointsman.store.rows import ZERO_USD
 from pointsman.worker.agent import (
     Agent,
     AgentCall,
@@ -48,6 +46,7 @@ from pointsman.worker.agents.opencode import OpenCode
 from pointsman.worker.ending import Ending
 from pointsman.worker.lines import Line, LineSplitter
 from pointsman.worker.log import AttemptLog
+from pointsman.worker.meter import UsageMeter
 from pointsman.worker.runner import Job, Running, is_invented, read_file, wait_for
 from pointsman.worker.runners.command import SHELLS, NotStarted, RunningCommand, start_command
 from pointsman.worker.transcript import Transcript, TranscriptReader, printable, show_line
@@ -391,7 +390,7 @@ class AgentStream:
         self._stdout, self._stderr = LineSplitter(), LineSplitter()
         self._transcript = Transcript()
         self._finished: Finished | None = None
-        self._costs: dict[str, Decimal] = {}
+        self._meter = UsageMeter(job.prices, getattr(job.task, "model", None))
         self.on_finish: Callable[[], None] = lambda: None
         """Called after the terminal event."""
         self.expect_commit: Callable[[], Awaitable[bool]] | None = None
@@ -434,10 +433,12 @@ class AgentStream:
         """Pass events on, and keep what they say about the attempt."""
         for event in events:
             match event:
-                case SessionSeen(session_id):
+                case SessionSeen(session_id, model):
                     self._see_session(session_id)
-                case Used(cost_usd=cost, key=key) if cost is not None:
-                    self._add_cost(cost, key)
+                    if model:
+                        self._meter.see_model(model)
+                case Used():
+                    self._count(event)
                 case Said():
                     self._may_lack_session = False
                 case ToolCalled():
@@ -454,15 +455,15 @@ class AgentStream:
         if self._job.progress and SESSION.fullmatch(session_id):
             self._job.progress.see_session(session_id)
 
-    def _add_cost(self, cost: Decimal, key: str | None) -> None:
-        """Costs are never taken back: they may have been reported."""
-        known = self._costs.get(key, ZERO_USD) if key else ZERO_USD
-        if cost > known:
-            self._job.cost_file.add(cost - known)
-            if key:
-                self._costs[key] = cost
-            if self._job.progress:
-                self._job.progress.news.set()
+    def _count(self, used: Used) -> None:
+        """Costs are reported at once, tokens with the next look."""
+        added = self._meter.take(used)
+        self._job.cost_file.add(added)
+        if self._job.progress and added.cost_usd:
+            self._job.progress.news.set()
+        if self._job.progress and self._job.has_budget and self._meter.problem:
+            name = f"{self._job.claim.name}: the budget cannot hold for {getattr(self._job.task, 'agent', 'it')}"
+            self._job.progress.problem = f"{name}: {self._meter.problem}"
 
 
 def conclude(finished: Finished | None, ending: Ending) -> Ending:
