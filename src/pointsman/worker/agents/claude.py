@@ -38,6 +38,7 @@ OVERSPENT = "error_max_budget_usd"
 TELLING = ("command", "file_path", "notebook_path", "pattern", "path", "url", "query", "description", "prompt")
 """The arguments of tools that say most, the best first."""
 INPUT_TOKENS = ("inputTokens", "cacheReadInputTokens", "cacheCreationInputTokens")
+MESSAGE_TOKENS = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
 REASONS = {
     "error_max_turns": "it has used all its turns (`max_turns`)",
     OVERSPENT: "it has spent the budget that it was given",
@@ -108,12 +109,20 @@ class ClaudeReader(JsonReader):
 
     def _take_system(self, value: dict[str, Any]) -> Iterator[AgentEvent]:
         if value.get("subtype") == "init" and (session_id := pick_text(value, "session_id")):
-            yield SessionSeen(session_id)
+            yield SessionSeen(session_id, pick_text(value, "model") or None)
         elif value.get("subtype") == "api_retry":
             yield Noted(f"API error, retry {pick_count(value, 'attempt')} in {pick_count(value, 'retry_delay_ms') / 1000:g}s")
 
     def _take_assistant(self, value: dict[str, Any]) -> Iterator[AgentEvent]:
         message = value.get("message")
+        if (key := pick_text(message, "id")) and (usage := pick(message, "usage")):
+            yield Used(
+                sum(pick_count(usage, name) for name in MESSAGE_TOKENS),
+                pick_count(usage, "output_tokens"),
+                model=pick_text(message, "model") or None,
+                key=key,
+                cached_tokens_in=pick_count(usage, "cache_read_input_tokens"),
+            )
         for block in pick_dicts(message, "content"):
             if block.get("type") == "text":
                 yield Said(pick_text(block, "text"))
@@ -142,7 +151,8 @@ class ClaudeReader(JsonReader):
             sum(pick_count(usage, "outputTokens") for usage in each),
             pick_usd(value, "total_cost_usd"),
             model,
-            key="total",
+            cached_tokens_in=sum(pick_count(usage, "cacheReadInputTokens") for usage in each),
+            is_total=True,
         )
 
     def _finish(self, value: dict[str, Any]) -> Finished:

@@ -87,7 +87,8 @@ class CodexReader(JsonReader):
                 return self._take_item(value.get("item"))
             case "turn.completed":
                 usage = value.get("usage")
-                used = Used(pick_count(usage, "input_tokens"), pick_count(usage, "output_tokens"))
+                cached = pick_count(usage, "cached_input_tokens")
+                used = Used(pick_count(usage, "input_tokens"), pick_count(usage, "output_tokens"), cached_tokens_in=cached)
                 return [used, Finished(self._text)]
             case "turn.failed":
                 return [self._fail(pick_text(value, "error", "message") or self._error)]

@@ -81,7 +81,7 @@ class GeminiReader(JsonReader):
     def take(self, value: dict[str, Any]) -> Iterable[AgentEvent]:
         match value.get("type"):
             case "init" if session_id := pick_text(value, "session_id"):
-                return [SessionSeen(session_id)]
+                return [SessionSeen(session_id, pick_text(value, "model") or None)]
             case "message" if value.get("role") == "assistant":
                 return [self._say(pick_text(value, "content"), continues=value.get("delta") is True)]
             case "tool_use":
@@ -107,7 +107,8 @@ class GeminiReader(JsonReader):
     def _finish(self, value: dict[str, Any]) -> Iterator[AgentEvent]:
         self._has_finished = True
         stats = value.get("stats")
-        yield Used(pick_count(stats, "input_tokens"), pick_count(stats, "output_tokens"))
+        cached = pick_count(stats, "cached")
+        yield Used(pick_count(stats, "input_tokens"), pick_count(stats, "output_tokens"), cached_tokens_in=cached)
         text = "".join(self._texts)
         if value.get("status") == "success":
             yield Finished(text)

@@ -100,7 +100,8 @@ class OpenCodeReader(JsonReader):
         tokens = pick(part, "tokens")
         tokens_in = sum(pick_count(tokens, *keys) for keys in (("input",), ("cache", "read"), ("cache", "write")))
         tokens_out = pick_count(tokens, "output") + pick_count(tokens, "reasoning")
-        yield Used(tokens_in, tokens_out, pick_usd(part, "cost"))
+        cached = pick_count(tokens, "cache", "read")
+        yield Used(tokens_in, tokens_out, pick_usd(part, "cost"), cached_tokens_in=cached)
         reason = pick(part, "reason")
         if reason == STOP:
             yield Finished(self._text)
