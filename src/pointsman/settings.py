@@ -85,6 +85,8 @@ class ToolProfile:
     rate_seconds: float | None = None
     """At most `rate_count` attempts start within this time."""
     env: dict[str, str] = field(default_factory=dict)
+    pass_env: tuple[str, ...] = ()
+    """Variables of the worker that its tasks inherit, beside those that all tasks do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -433,6 +435,7 @@ _TOOL: dict[str, Reader] = {
     "max_concurrent": _read_count(1),
     "rate": _read_rate,
     "env": _read_env,
+    "pass_env": _read_variables,
 }
 _AGENT: dict[str, Reader] = {
     "command": _read_command,

@@ -44,7 +44,9 @@ class Preparation:
     scopes: Scopes
     worker_id: str
     environ: Mapping[str, str]
-    """The part of the worker's environment that every task inherits."""
+    """The environment of the worker."""
+    inherited: Mapping[str, str]
+    """The part of it that every task inherits."""
     clock: Clock
     tools: Mapping[str, ToolProfile]
 
@@ -142,9 +144,10 @@ class Preparation:
         cost_file = CostFile(f"{stem}.cost")
         tool = self.tools.get(claim.tool) if claim.tool else None
         flow_env = {name: render_text(value, scope) for name, value in run.payload.get("env", {}).items()}
-        named = {**flow_env, **(tool.env if tool else {}), **task.env}
+        passed = {name: self.environ[name] for name in (tool.pass_env if tool else ()) if name in self.environ}
+        named = {**passed, **flow_env, **(tool.env if tool else {}), **task.env}
         env = build_environment(
-            self.environ,
+            self.inherited,
             claim,
             named=named,
             output_path=output_path,

@@ -110,11 +110,11 @@ class Worker:
         containment = contain(row.id) if self._owns_process else NOTHING
         record = records.Record(directory, row.id, containment, self._run_id)
         self._engine.start_duty(leftovers_duty(self._engine, directory, lease_seconds, sleep))
-        environ = inherit_environment(os.environ, self._settings.pass_env)
+        inherited = inherit_environment(os.environ, self._settings.pass_env)
         runners = Runners(self._world, directory)
         clock = self._world.clock
         scopes = Scopes(self._engine, clock)
-        preparation = Preparation(self._settings, scopes, row.id, environ, clock, self._settings.all_tools)
+        preparation = Preparation(self._settings, scopes, row.id, dict(os.environ), inherited, clock, self._settings.all_tools)
         attempt_socket = AttemptSocket(row.id, self._world.chance, preparation.make_tools, self._notify)
         context = AttemptContext(
             engine=self._engine,

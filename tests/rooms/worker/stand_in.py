@@ -3,7 +3,8 @@
     stand_in = StandIn(tmp_path, "claude")
     stand_in.plan([out(*stream.begin("s-1")), out(*stream.succeed("done")), leave(0)])
 
-Each call plays the next plan (the last one repeats), and is recorded with its arguments, its stdin and its environment.
+Each call plays the next plan (the last one repeats), and is recorded with its arguments, its stdin and its environment. Tasks
+that run at the same time have plans of their own: `stand_in.plan_each(a=[...], b=[...])`.
 """
 
 from __future__ import annotations
@@ -18,8 +19,13 @@ from typing import Any
 Step = tuple[str, Any]
 PROGRAM = """\
 #!{python} -SE
-import json, os, signal, sys, time
+import fcntl, json, os, signal, sys, time
 folder = {folder!r}
+plans = json.load(open(f"{{folder}}/plans.json"))
+task = os.environ.get("POINTSMAN_TASK_NAME", "")
+if isinstance(plans, dict):
+    plans, folder = plans[task], f"{{folder}}/{{task}}"
+    os.makedirs(folder, exist_ok=True)
 number = 0
 while True:
     try:
@@ -27,7 +33,11 @@ while True:
         break
     except FileExistsError:
         number += 1
-plans = json.load(open(f"{{folder}}/plans.json"))
+lock = open(f"{{folder}}/lock", "a")
+try:
+    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+except OSError:
+    open(f"{{folder}}/overlaps", "a").write(f"{{number}}\\n")
 plan = plans[min(number, len(plans) - 1)]
 stdin = b""
 if any(step[0] == "hear" for step in plan):
@@ -116,10 +126,26 @@ class StandIn:
         (self._calls / "plans.json").write_text(json.dumps([list(plan) for plan in plans]))
         return self
 
+    def plan_each(self, **plans: Sequence[Step]) -> StandIn:
+        """By name of a task: its plan."""
+        (self._calls / "plans.json").write_text(json.dumps({name: [plan] for name, plan in plans.items()}))
+        return self
+
     @property
     def calls(self) -> list[Call]:
+        """In the order in which they began; no two ran at the same time."""
+        assert not (self._calls / "overlaps").exists(), "two processes of one task ran at the same time"
         files = sorted(self._calls.glob("call-*.json"), key=lambda path: int(path.stem.partition("-")[2]))
         return [Call(**json.loads(file.read_text())) for file in files]
+
+    def begun(self) -> int:
+        """How many calls have read their message."""
+        return len(list(self._calls.glob("call-*.json")))
+
+
+def message(call: Call) -> str:
+    """What `claude` was told."""
+    return str(json.loads(call.stdin)["message"]["content"][0]["text"])
 
 
 class Claude:
