@@ -39,7 +39,10 @@ TELLING = ("command", "file_path", "notebook_path", "pattern", "path", "url", "q
 """The arguments of tools that say most, the best first."""
 INPUT_TOKENS = ("inputTokens", "cacheReadInputTokens", "cacheCreationInputTokens")
 MESSAGE_TOKENS = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
+WITHOUT_REASON = "it reported an error without a reason"
 REASONS = {
+    "": WITHOUT_REASON,
+    "success": WITHOUT_REASON,
     "error_max_turns": "it has used all its turns (`max_turns`)",
     OVERSPENT: "it has spent the budget that it was given",
     "error_during_execution": "an error occurred",
@@ -157,11 +160,11 @@ class ClaudeReader(JsonReader):
 
     def _finish(self, value: dict[str, Any]) -> Finished:
         text, subtype = pick_text(value, "result"), pick_text(value, "subtype")
-        if subtype == "success" and value.get("is_error") is not True:
+        if subtype == "success" and value.get("is_error", False) is False:
             return Finished(text)
         errors = pick(value, "errors")
         said = [each for each in errors if isinstance(each, str)] if isinstance(errors, list) else []
-        message = text or "; ".join(said) or REASONS.get(subtype, subtype or "it reported an error without a reason")
+        message = text or "; ".join(said) or REASONS.get(subtype, subtype)
         if value.get("api_error_status") == TOO_MANY_REQUESTS or self._is_rejected:
             until = self._resets_at or find_reset(message, self.now())
             return Finished(text, message, UsageLimit(until, message))
