@@ -126,21 +126,21 @@ class StandIn:
         (self._calls / "plans.json").write_text(json.dumps([list(plan) for plan in plans]))
         return self
 
-    def plan_each(self, **plans: Sequence[Step]) -> StandIn:
-        """By name of a task: its plan."""
-        (self._calls / "plans.json").write_text(json.dumps({name: [plan] for name, plan in plans.items()}))
+    def plan_each(self, **plans: Sequence[Sequence[Step]]) -> StandIn:
+        """By name of a task: its plans."""
+        (self._calls / "plans.json").write_text(json.dumps(plans))
         return self
 
     @property
     def calls(self) -> list[Call]:
-        """In the order in which they began; no two ran at the same time."""
-        assert not (self._calls / "overlaps").exists(), "two processes of one task ran at the same time"
-        files = sorted(self._calls.glob("call-*.json"), key=lambda path: int(path.stem.partition("-")[2]))
-        return [Call(**json.loads(file.read_text())) for file in files]
+        return self.calls_of("")
 
-    def begun(self) -> int:
-        """How many calls have read their message."""
-        return len(list(self._calls.glob("call-*.json")))
+    def calls_of(self, task: str) -> list[Call]:
+        """The calls that have read their message, in the order in which they began; no two ran at the same time."""
+        folder = self._calls / task
+        assert not (folder / "overlaps").exists(), "two processes of one task ran at the same time"
+        files = sorted(folder.glob("call-*.json"), key=lambda path: int(path.stem.partition("-")[2]))
+        return [Call(**json.loads(file.read_text())) for file in files]
 
 
 def message(call: Call) -> str:

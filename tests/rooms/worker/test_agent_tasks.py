@@ -120,7 +120,7 @@ async def test_an_agent_has_succeeded_only_if_its_result_and_its_exit_code_both_
         "liar": [begin, out(*LIES), leave(0)],
         "unended": [begin, ("out", json.dumps(SAYS.succeed("x")[0])[:-5]), leave(0)],
     }
-    claude.plan_each(**{name: [("hear", 0), *plan] for name, plan in plans.items()})
+    claude.plan_each(**{name: [[("hear", 0), *plan]] for name, plan in plans.items()})
     flow = "".join(f"  {name}: {{agent: claude, prompt: Do it}}\n" for name in plans)
     async with open_shop(sqlite_url, tmp_path, slots=len(plans)) as shop:
         tasks = await shop.run_to_end(f"name: outcomes\ntasks:\n{flow}")
