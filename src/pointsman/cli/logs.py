@@ -135,8 +135,9 @@ class Log:
         self.transcript = None if is_raw else read_transcript(self.path, agents)
 
     def readable_lines(self, *, to_the_end: bool) -> Iterator[bytes]:
-        lines = self.lines(to_the_end=to_the_end)
-        return self.transcript.read(lines, to_the_end=to_the_end) if self.transcript else lines
+        if self.transcript is None:
+            return self.lines(to_the_end=to_the_end)
+        return self.transcript.read(self.read_on(), to_the_end=to_the_end)
 
     def lines(self, *, to_the_end: bool) -> Iterator[bytes]:
         """Complete lines without their line breaks; at the end also an unfinished one."""

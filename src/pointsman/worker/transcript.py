@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from pointsman.worker.agent import AgentEvent, AgentReader, Finished, Noted, Said, ToolCalled, ToolReturned, decode
-from pointsman.worker.lines import LONGEST_LINE
+from pointsman.worker.lines import LONGEST_LINE, Line, LineSplitter
 
 LONGEST_CALL = 200
 LONGEST_RESULT = 300
@@ -105,15 +105,23 @@ class TranscriptReader:
     def __init__(self, reader: AgentReader) -> None:
         self._reader = reader
         self._transcript = Transcript()
+        self._splitter = LineSplitter()
         self._rest = ""
 
-    def read(self, lines: Iterable[bytes], *, to_the_end: bool) -> Iterator[bytes]:
+    def read(self, blocks: Iterable[bytes], *, to_the_end: bool) -> Iterator[bytes]:
         """Complete lines; at the end also an unfinished one."""
+        for block in blocks:
+            yield from self._take(self._splitter.feed(block))
+        if to_the_end:
+            yield from self._take(self._splitter.end())
+            if self._rest:
+                yield self._rest.encode("utf-8", "replace")
+                self._rest = ""
+
+    def _take(self, lines: Iterable[Line]) -> Iterator[bytes]:
         for line in lines:
-            events = self._reader.read(line) if len(line) <= LONGEST_LINE else ()
-            shown = self._transcript.skip() if len(line) > LONGEST_LINE else self._transcript.write(events, line)
+            shown = self._transcript.skip() if line.ends else ""
+            if line.is_whole:
+                shown = self._transcript.write(self._reader.read(line.data), line.data)
             *whole, self._rest = (self._rest + shown).split("\n")
             yield from (each.encode("utf-8", "replace") for each in whole)
-        if to_the_end and self._rest:
-            yield self._rest.encode("utf-8", "replace")
-            self._rest = ""

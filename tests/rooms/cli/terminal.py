@@ -115,6 +115,8 @@ class OnTerminal:
 
     def __init__(self, *arguments: str, cwd: Path, lines: int, columns: int) -> None:
         self.terminal = Terminal(lines, columns)
+        self.received = ""
+        """Every character, also those that nobody sees."""
         self._ours, theirs = pty.openpty()
         self._measure(lines, columns)
         self.process = subprocess.Popen(
@@ -159,6 +161,7 @@ class OnTerminal:
             return False
         with contextlib.suppress(OSError):  # Linux says EIO once the other side is closed
             data = os.read(self._ours, 65_536)
+            self.received += data.decode("utf-8", "replace")
             self.terminal.feed(data.decode("utf-8", "replace"))
             return bool(data)
         return False
