@@ -89,7 +89,7 @@ async def show_budget(project: Project, name: str | None, *, as_json: bool) -> N
             (
                 cut(task.name, LONGEST_NAME),
                 show_usd(task.budget_usd) if task.budget_usd is not None else "",
-                show_usd(task.spent_usd),
+                f"{show_usd(task.spent_usd)}{' (estimated)' if task.cost_is_estimated else ''}",
                 show_usd(task.reserved_usd) if task.reserved_usd else "",
             )
             for task in view.tasks

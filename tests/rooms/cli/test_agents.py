@@ -101,7 +101,9 @@ def test_an_agent_that_the_settings_describe_does_everything_that_others_do(
     assert "estimated, 2,100 tokens in, 220 out" in scene.call("status latest").out
     assert [each["tokens_in"] for each in scene.call("history latest letter --json").json["attempts"]] == [1000, 1000]
     assert "0.02 USD, estimated, 1,000 tokens in, 100 out" in scene.call("history latest letter").out
-    assert "0.04 USD spent (estimated, 2,100 tokens in, 220 out)" in scene.call("budget").out
+    budget = scene.call("budget").out
+    assert "0.04 USD spent (estimated, 2,100 tokens in, 220 out)" in budget
+    assert "letter          0.04 (estimated)" in budget
     failed = scene.call(f"run {tmp_path / 'bad.yaml'}")
     assert "reported an error: no ink (exit code 0)" in failed.err
     assert (

@@ -61,6 +61,7 @@ async def test_usage_is_counted_while_an_agent_runs_and_its_own_figures_count_in
                 while not (await shop.engine.get_run(run.id)).tokens_out:  # noqa: ASYNC110
                     await asyncio.sleep(0.02)
             while_it_runs = await everything(shop, run)
+            assert (await shop.tasks(run))["a"].session_id == "s-1", "a crash would not lose it"
             spent, since = time.process_time(), time.monotonic()
             await asyncio.sleep(0.3)  # nothing happens that could be waited for
             assert time.process_time() - spent < 0.5 * (time.monotonic() - since), "nobody is busy while the agent thinks"
