@@ -64,6 +64,8 @@ class Used:
     """Those of `tokens_in` that came from a cache."""
     is_total: bool = False
     """The figures of the whole call: they replace all before."""
+    of_session: bool = False
+    """They include what earlier calls have used in the same session."""
 
 
 @dataclass(frozen=True, slots=True)

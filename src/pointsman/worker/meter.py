@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 
-from pointsman.engine.budgets import Usage
+from pointsman.engine.budgets import NO_USAGE, Usage
 from pointsman.engine.checks import MAX_TOKENS, MAX_USD
 from pointsman.prices import ModelUsage, Price, estimate
 from pointsman.store.rows import ZERO_USD
@@ -37,8 +37,9 @@ class Figures:
 class UsageMeter:
     """Adds up the figures of one process. What it has counted is never taken back: it may have been reported."""
 
-    def __init__(self, prices: Mapping[str, Price], model: str | None) -> None:
-        self._prices, self._model = prices, model
+    def __init__(self, prices: Mapping[str, Price], model: str | None, before: Usage = NO_USAGE) -> None:
+        """`before` is what earlier calls have used in the session that this one continues."""
+        self._prices, self._model, self._before = prices, model, before
         self._final = Figures()
         self._parts: OrderedDict[str, Figures] = OrderedDict()
         self._counted = Figures()
@@ -51,7 +52,7 @@ class UsageMeter:
 
     def take(self, used: Used) -> Usage:
         """Count an event; what that adds."""
-        figures = self._rate(used)
+        figures = self._rate(self._without_former(used) if used.of_session else used)
         if used.is_total:
             self._final, self._parts = figures, OrderedDict()
         elif used.key is None:
@@ -70,6 +71,13 @@ class UsageMeter:
         if not self._unpriced:
             return "it reports tokens but no cost, and not its model. Name the `model` in the task, and its price in [prices]."
         return f'it reports tokens but no cost. Add [prices."{self._unpriced}"] to pointsman.toml, so that it can be estimated.'
+
+    def _without_former(self, used: Used) -> Used:
+        """The part of this call. Of the tokens from a cache, it has the same share."""
+        tokens_in = max(used.tokens_in - self._before.tokens_in, 0)
+        tokens_out = max(used.tokens_out - self._before.tokens_out, 0)
+        cached = used.cached_tokens_in * tokens_in // max(used.tokens_in, 1)
+        return replace(used, tokens_in=tokens_in, tokens_out=tokens_out, cached_tokens_in=cached)
 
     def _rate(self, used: Used) -> Figures:
         """The figures of an event. A cost of 0 for tokens that have a price means that the agent does not know the price."""

@@ -12,6 +12,7 @@ from typing import Any
 from msgspec import structs
 from pydantic import ValidationError
 
+from pointsman.engine.budgets import NO_USAGE
 from pointsman.engine.claims import Claim
 from pointsman.errors import ExpressionFailed
 from pointsman.flows.build import build_subtasks
@@ -87,7 +88,8 @@ class Preparation:
             job = structs.replace(job, answers=await self.scopes.find_answers(task_id))
         if job.task.reports_progress and job.claim.epoch > 1:
             occasion = await self.scopes.find_occasion(task_id, lambda epoch: self._has_log(job.claim, epoch))
-            job = structs.replace(job, occasion=occasion)
+            usage = await self.scopes.sum_session(task_id, job.claim.session_id) if job.claim.session_id else NO_USAGE
+            job = structs.replace(job, occasion=occasion, session_usage=usage)
         return job
 
     async def _explain_missing(self, run: RunScope, task: MergeTask) -> Skipped | Failed | None:

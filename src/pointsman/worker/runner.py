@@ -17,6 +17,7 @@ from typing import Any, ClassVar, Literal, Protocol, cast
 
 from msgspec import Struct
 
+from pointsman.engine.budgets import NO_USAGE, Usage
 from pointsman.engine.claims import Claim
 from pointsman.errors import RunnerUnusable
 from pointsman.flows.kinds import find_runner
@@ -100,6 +101,8 @@ class Job(Struct, frozen=True, kw_only=True):
     """Of an agent: what it says about itself."""
     agent: AgentProfile | None = None
     """The agent of the task, if pointsman.toml defines it."""
+    session_usage: Usage = NO_USAGE
+    """Of an agent: what earlier attempts have used in the session that it continues."""
     prices: Mapping[str, Price] = {}
     """By model: what its tokens cost."""
     lease: Lease = ENDLESS

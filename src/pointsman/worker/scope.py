@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from pointsman.engine.budgets import Usage
 from pointsman.engine.claims import Claim
 from pointsman.engine.engine import Engine
 from pointsman.engine.policy import read_policy
@@ -123,6 +124,11 @@ class Scopes:
             if "expire" in signals:
                 return "timeout"
         return None
+
+    async def sum_session(self, task_id: str, session_id: str) -> Usage:
+        """The tokens that the attempts of a task have used in a session."""
+        attempts = [each for each in await self._engine.list_attempts(task_id) if each.session_id == session_id]
+        return Usage(tokens_in=sum(each.tokens_in for each in attempts), tokens_out=sum(each.tokens_out for each in attempts))
 
     async def have_worked(self, scope: RunScope, name: str | None) -> bool:
         """Whether a task, or any task of the run, has done something: its condition did not exclude it."""

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 from tests.rooms.worker.shop import PATIENCE_SECONDS, Shop, error, open_shop, until_there
-from tests.rooms.worker.stand_in import STREAMS, Claude, StandIn, last, out
+from tests.rooms.worker.stand_in import STREAMS, Claude, Codex, StandIn, last, out
+from tests.rooms.worker.test_people import say, until_asked
 
 from pointsman.engine.budgets import Usage
 from pointsman.prices import Price
@@ -93,6 +94,28 @@ async def test_what_an_agent_reports_no_cost_for_is_estimated(
         async with shop.working(run):
             await shop.until_done(run)
         assert await everything(shop, run) == [usage] * 4
+
+
+async def test_the_figures_of_a_session_that_goes_on_are_counted_once(
+    sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """codex adds up all turns of a session, also those of earlier calls."""
+    codex, says = StandIn(tmp_path, "codex"), Codex()
+    monkeypatch.setenv("PATH", f"{codex.bin}:/usr/bin:/bin")
+    asks = ("write", ("POINTSMAN_QUESTION", "Which?"))
+    codex.plan(
+        [asks, out(*says.begin("s-1"), *says.succeed("?", tokens=100))],
+        [out(*says.begin("s-1"), *says.succeed("done", tokens=250))],
+    )
+    async with open_shop(sqlite_url, tmp_path, prices=PRICES) as shop:
+        run = await shop.submit("name: f\ntasks: {a: {agent: codex, prompt: Do it, model: m}}")
+        async with shop.working(run):
+            await say(shop, (await until_asked(shop, run, "a"))["a"], "answer", answer="red")
+            await shop.until_done(run)
+        (task,) = (await shop.tasks(run)).values()
+        attempts = await shop.engine.list_attempts(task.id)
+    assert [each.tokens_in for each in attempts] == [100, 150]
+    assert (task.tokens_in, task.tokens_out) == (250, 20)
 
 
 @pytest.mark.parametrize("lifecycle", ["standard", "agent"])

@@ -88,7 +88,13 @@ class CodexReader(JsonReader):
             case "turn.completed":
                 usage = value.get("usage")
                 cached = pick_count(usage, "cached_input_tokens")
-                used = Used(pick_count(usage, "input_tokens"), pick_count(usage, "output_tokens"), cached_tokens_in=cached)
+                used = Used(
+                    pick_count(usage, "input_tokens"),
+                    pick_count(usage, "output_tokens"),
+                    cached_tokens_in=cached,
+                    is_total=True,
+                    of_session=True,
+                )
                 return [used, Finished(self._text)]
             case "turn.failed":
                 return [self._fail(pick_text(value, "error", "message") or self._error)]

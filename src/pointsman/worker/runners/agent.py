@@ -19,6 +19,7 @@ from typing import Annotated, Any, ClassVar
 from msgspec import structs
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
+from pointsman.engine.budgets import NO_USAGE
 from pointsman.engine.checks import MAX_COUNT
 from pointsman.errors import LeaseUncertain
 from pointsman.flows.model import FlowTask
@@ -390,7 +391,8 @@ class AgentStream:
         self._stdout, self._stderr = LineSplitter(), LineSplitter()
         self._transcript = Transcript()
         self._finished: Finished | None = None
-        self._meter = UsageMeter(job.prices, getattr(job.task, "model", None))
+        before = job.session_usage if continues else NO_USAGE
+        self._meter = UsageMeter(job.prices, getattr(job.task, "model", None), before)
         self.on_finish: Callable[[], None] = lambda: None
         """Called after the terminal event."""
         self.expect_commit: Callable[[], Awaitable[bool]] | None = None
