@@ -18,7 +18,7 @@ from pointsman.cli.hints import show_waiting, write_command
 from pointsman.cli.output import echo, fail, show_seconds
 from pointsman.cli.project import Asked, Project, in_project, person, project_options
 from pointsman.cli.steer import Decision, steer
-from pointsman.errors import NothingYet, PointsmanError
+from pointsman.errors import NothingYet, PointsmanError, WorktreeError
 from pointsman.store.contract import Wakeup
 from pointsman.views.find import short
 from pointsman.views.inbox import InboxItem, list_inbox
@@ -76,6 +76,18 @@ async def show(project: Project, *, as_json: bool) -> None:
     else:
         for item in items:
             show_item(project, item, now)
+    if not as_json:
+        await tell_of_worktrees(project)
+
+
+async def tell_of_worktrees(project: Project) -> None:
+    """No task asks about the work of a run that has ended, but it waits for a person, too."""
+    from pointsman.cli.worktree import count_left
+
+    with suppress(WorktreeError):  # `pointsman worktree` explains it
+        if left := await count_left(project):
+            which = "1 worktree of a run that has ended is" if left == 1 else f"{left} worktrees of runs that have ended are"
+            echo(f"{which} not merged: {project.hint('worktree', 'list')}", err=True)
 
 
 async def keep_showing(project: Project, *, as_json: bool) -> None:
@@ -116,6 +128,7 @@ async def walk(project: Project) -> None:
         except PointsmanError as error:
             fail(str(error))
         echo()
+    await tell_of_worktrees(project)
 
 
 def ask_for_step(item: InboxItem) -> str | None:

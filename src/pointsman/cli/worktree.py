@@ -170,6 +170,15 @@ async def find_all(project: Project, run_id: str | None = None) -> list[Glance]:
     return [look_at(each, runs[each.run_id]) for each in found]
 
 
+async def count_left(project: Project) -> int:
+    """How many worktrees are up to a person: their runs have ended, and were to merge them, but did not."""
+    records = [each for each in list_records(project.settings.directory) if each.merge != "none" and each.state != "removed"]
+    runs = await project.engine.find_runs(sorted({each.run_id for each in records}))
+    ended = {run.id: run for run in runs if run.phase == Phase.DONE}
+    found = [look_at(each, ended[each.run_id]) for each in records if each.run_id in ended]
+    return sum(glance.reason_to_keep is not None for glance in found)
+
+
 async def find_some(project: Project, name: str, task: str | None) -> list[Glance]:
     run = await find_run(project.engine, name)
     found = await find_all(project, run.id)

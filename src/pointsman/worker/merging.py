@@ -24,6 +24,7 @@ from msgspec import structs
 
 from pointsman.errors import GitFailed, MergeStopped, WorktreeError
 from pointsman.worker.git import Git, locked, shorten
+from pointsman.worker.processes import Ran
 from pointsman.worker.submodules import list_submodules, list_used, save_submodules
 from pointsman.worker.worktrees import Policy, Worktree, list_checkouts, list_records, read_record, record_of, write_record
 
@@ -84,18 +85,20 @@ def _commit(folder: Path, worktree: Worktree) -> None:
         return
     added = git.run("add", "--all")
     if added.code != 0:  # such as a lock of the index that a killed git has left: whether it is stale, a person knows
-        message = f"git could not add the work in {folder}, which is still there. It said:\n{shorten(added.err)}"
-        raise MergeStopped(message, (path for _, path in changes))
+        message = f"git could not add the work in {folder}, which is still there."
+        raise MergeStopped(f"{message}{_quote(added)}", (path for _, path in changes))
     if not concludes and git.holds("diff", "--cached", "--quiet"):
         return  # only inside a submodule, which has ignored files or the like
     message = f"{worktree.label}: work that was not committed"
     ran = git.run("commit", "--quiet", "-m", message, "-m", _trailers(worktree))
     if ran.code != 0:
-        raise MergeStopped(
-            f"git could not commit the work in {folder}, which is still there. Perhaps a hook refused it. "
-            f"It said:\n{shorten(ran.out + ran.err) or f'(nothing, exit code {ran.code})'}",
-            (path for _, path in changes),
-        )
+        message = f"git could not commit the work in {folder}, which is still there. Perhaps a hook refused it."
+        raise MergeStopped(f"{message}{_quote(ran)}", (path for _, path in changes))
+
+
+def _quote(ran: Ran) -> str:
+    """What git said, on lines of its own: summaries show only the first line of a message."""
+    return f"\nGit said:\n{shorten(ran.out + ran.err) or f'(nothing, exit code {ran.code})'}"
 
 
 def _trailers(worktree: Worktree) -> str:
@@ -211,7 +214,7 @@ def _move_base(worktree: Worktree, base: str, old: str, new: str, checkouts: Seq
     if not checkouts:
         ran = git.run("update-ref", "-m", f"pointsman: merge {worktree.branch}", f"refs/heads/{base}", new, old)
         if ran.code != 0 and git.tip_of(base) == old:
-            raise MergeStopped(f"git refuses to move {base}. Perhaps a hook does. It said:\n{shorten(ran.err)}")
+            raise MergeStopped(f"git refuses to move {base}. Perhaps a hook does.{_quote(ran)}")
         return ran.code == 0
     if len(checkouts) > 1:
         places = " and ".join(map(str, checkouts))
@@ -224,7 +227,7 @@ def _move_base(worktree: Worktree, base: str, old: str, new: str, checkouts: Seq
             files = re.findall(r"^\t(.+)$", ran.err, re.MULTILINE)
             where = f"{base} is checked out in {checkout}, and git refuses to update that checkout"
             advice = "Commit, stash or move what is in the way there; nothing of it was touched."
-            raise MergeStopped(f"{where}. {advice} It said:\n{shorten(ran.err or ran.out)}", files)
+            raise MergeStopped(f"{where}. {advice}{_quote(ran)}", files)
     return True
 
 
@@ -340,9 +343,11 @@ def merge_from(directory: str, run_id: str, task: str | None) -> dict[str, Any]:
         try:
             done = merge(worktree, plan_path(project, run_id))
         except MergeStopped as stopped:
+            _say(f"Not merged:\n{stopped}")
             files = [file.encode("utf-8", "replace").decode() for file in stopped.files]
             return {"stopped": str(stopped), "files": files, "worktree": worktree.path, "merged": merged}
         except WorktreeError as error:
+            _say(f"Not merged:\n{error}")
             return {"problem": str(error), "retryable": isinstance(error, GitFailed), "merged": merged}
         _say(f"{done.base} is at {done.commit}" + (f"; {worktree.path} is kept: {done.kept}" if done.kept else ""))
         fields = ("branch", "base", "commit", "files", "kept")
@@ -351,5 +356,6 @@ def merge_from(directory: str, run_id: str, task: str | None) -> dict[str, Any]:
 
 
 def _say(line: str) -> None:
-    sys.stdout.write(f"{line}\n")
+    """To the log of the attempt."""
+    sys.stdout.write(f"{line}\n".encode("utf-8", "replace").decode())
     sys.stdout.flush()

@@ -102,6 +102,22 @@ def test_a_conflict_is_told_with_its_files_and_exit_code_1(scene: Scene, reposit
     assert (repository.show("a"), worktree.folder.exists()) == ("ours", True)
 
 
+def test_the_inbox_says_that_a_run_has_ended_without_its_merge(scene: Scene, repository: Repository) -> None:
+    run, going = end(scene), scene.submit(NewTask(name="work"))
+    repository.enter("same", run_id=run.id)
+    inside(repository.enter("result", run_id=run.id, merge="none")).commit(b="new\n")
+    inside(repository.enter(run_id=going.id)).commit(b="new\n")
+    assert scene.call("inbox").err == "Nothing waits for you.\n"
+    inside(repository.enter("ahead", run_id=run.id)).commit(b="new\n")
+    one = "1 worktree of a run that has ended is not merged: pointsman worktree list\n"
+    assert scene.call("inbox").err == f"Nothing waits for you.\n{one}"
+    (repository.enter("changed", run_id=run.id).folder / "c.txt").write_text("c\n")
+    assert "2 worktrees of runs that have ended are not merged" in scene.call("inbox").err
+    assert scene.call("inbox --json").json == []
+    assert scene.call(f"worktree merge {short(run.id)} ahead").code == 0
+    assert scene.call("inbox").err == f"Nothing waits for you.\n{one}"
+
+
 def test_prune_removes_only_what_is_merged_and_only_when_told(scene: Scene, repository: Repository) -> None:
     run, going = end(scene), scene.submit(NewTask(name="work"))
     merged, active = repository.enter("merged", run_id=run.id), repository.enter(run_id=going.id)

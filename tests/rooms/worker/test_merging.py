@@ -163,6 +163,7 @@ def test_hooks_of_the_user_run_and_one_that_refuses_a_commit_stops_the_merge(rep
     with pytest.raises(MergeStopped, match="no TODO here") as stopped:
         merge(worktree)
     assert stopped.value.files == ("b.txt",)
+    assert str(stopped.value).splitlines()[0].endswith("Perhaps a hook refused it.")
     assert (worktree.folder / "b.txt").read_text() == "TODO\n"
     (worktree.folder / "b.txt").write_text("done\n")
     merge(worktree)

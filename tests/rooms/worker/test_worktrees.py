@@ -64,6 +64,10 @@ async def run_to_end(shop: Shop, text: str) -> tuple[Run, dict[str, Task]]:
     return await shop.engine.get_run(run.id), tasks
 
 
+def read_log(repository: Repository, task: Task) -> str:
+    return (repository.folder / str(task.attempt_log_path)).read_text()
+
+
 def kept(repository: Repository) -> list[Worktree]:
     return [each for each in list_records(repository.folder) if each.state != "removed"]
 
@@ -149,10 +153,12 @@ async def test_where_no_task_can_ask_a_conflict_fails_with_its_files_and_keeps_t
         run = await shop.submit(CLASH.format(lifecycle=lifecycle, folder=repository.folder))
         async with shop.working(run):
             said = await until_failed(shop, run, "run[merge]")
-    assert "conflict in 1 file" in said
-    assert "\n  a.txt\n" in said
-    assert f"pointsman worktree merge {run.id}" in said
+        merge = (await shop.tasks(run))["run[merge]"]
     (worktree,) = kept(repository)
+    assert said.startswith(f"is not merged. {worktree.branch} and main conflict in 1 file: a.txt.")
+    assert "\n  a.txt\n" in said
+    assert said.endswith(f": pointsman worktree merge {run.id}")
+    assert "main conflict in 1 file" in read_log(repository, merge)
     assert (worktree.folder / "a.txt").read_text() == "theirs\n"
     assert (repository.show("a"), repository.show("a", worktree.branch)) == ("ours", "theirs")
 

@@ -89,7 +89,7 @@ class RunningMerge:
         about = "\n".join([str(answer["stopped"]), *_list_files(answer["files"])])
         if not self._task.asks:
             again = f"pointsman worktree merge {self._job.claim.run_id}"
-            message = f"is not merged, and the worktree {answer['worktree']} is kept. {about}\nThen: {again}"
+            message = f"is not merged. {about}\nThe worktree {answer['worktree']} is kept. When that is done: {again}"
             return replace(ending, exit_code=1, message=message, retryable=False)
         question = {
             "text": f"{about}\nAnswer `{RETRY}` when that is done, or `{GIVE_UP}` to keep the worktree unmerged.",
