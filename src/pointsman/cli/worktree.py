@@ -21,7 +21,7 @@ from pointsman.kernel.machine import Phase
 from pointsman.store.rows import Run
 from pointsman.views.find import find_run, short
 from pointsman.worker import merging
-from pointsman.worker.git import Git
+from pointsman.worker.git import Git, readable
 from pointsman.worker.worktrees import Policy, Worktree, list_records
 
 WorkState = Literal["merged", "unmerged", "dirty", "gone", "unusable"]
@@ -233,13 +233,9 @@ def describe(glance: Glance) -> dict[str, object]:
         "state": glance.state,
         "run_state": glance.run.state if glance.run else None,
         "bytes": glance.bytes,
-        "changes": [_readable(path) for path in glance.changes],
+        "changes": [readable(path) for path in glance.changes],
         "problem": glance.problem or None,
     }
-
-
-def _readable(path: str) -> str:
-    return path.encode("utf-8", "replace").decode()
 
 
 async def show_all(project: Project, *, as_json: bool) -> None:
@@ -284,7 +280,7 @@ async def show_some(project: Project, name: str, task: str | None, *, as_json: b
         behind = f", which has moved on by {count(work['behind'], 'commit')}" if work["behind"] else ""
         echo(f"  branch: {worktree.branch}, from {worktree.base or worktree.start}{behind}")
         for title, lines in (("commits", work["commits"]), ("files", work["files"]), ("not committed", glance.changes)):
-            show_lines(title, [_readable(line) for line in lines])
+            show_lines(title, [readable(line) for line in lines])
         words = (short(worktree.run_id), *([worktree.task] if worktree.task else []))
         if glance.state in ("unmerged", "dirty") and glance.has_ended:
             echo(f"To merge it: {project.hint('worktree', 'merge', *words)}", err=True)
@@ -337,7 +333,7 @@ def merge_one(project: Project, glance: Glance, into: str | None, how: Policy | 
     try:
         done = merging.merge(worktree, plan, into=into, how=how)
     except MergeStopped as stopped:
-        return {"stopped": str(stopped), "files": [_readable(file) for file in stopped.files]}
+        return {"stopped": str(stopped), "files": [readable(file) for file in stopped.files]}
     return {"branch": done.branch, "base": done.base, "commit": done.commit, "files": done.files, "kept": done.kept}
 
 

@@ -101,7 +101,12 @@ def locked(repository: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
+def readable(text: str) -> str:
+    """A path, or what a command said: bytes that are no UTF-8 cannot be stored or printed."""
+    return text.encode("utf-8", "replace").decode()
+
+
 def shorten(text: str) -> str:
     """The end of what a command said, as text that can be stored."""
-    text = text.encode("utf-8", "replace").decode().replace("\0", "�").strip()
+    text = readable(text).replace("\0", "�").strip()
     return text if len(text) <= LONGEST_OUTPUT else f"…{text[-LONGEST_OUTPUT:]}"

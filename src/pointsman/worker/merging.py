@@ -23,7 +23,7 @@ import msgspec
 from msgspec import structs
 
 from pointsman.errors import GitFailed, MergeStopped, WorktreeError
-from pointsman.worker.git import Git, locked, shorten
+from pointsman.worker.git import Git, locked, readable, shorten
 from pointsman.worker.processes import Ran
 from pointsman.worker.submodules import list_submodules, list_used, save_submodules
 from pointsman.worker.worktrees import Policy, Worktree, list_checkouts, list_records, read_record, record_of, write_record
@@ -287,7 +287,7 @@ def find_loose(folder: Path, repository: Path) -> list[str]:
 
 
 def name_files(files: Iterable[str], most: int = 5) -> str:
-    names = [file.encode("utf-8", "replace").decode() for file in files]
+    names = [readable(file) for file in files]
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
@@ -308,7 +308,7 @@ def _write_plan(path: Path | None, worktree: Worktree, **facts: Any) -> None:
         **facts,
     }
     if "files" in entry:
-        files = [file.encode("utf-8", "replace").decode() for file in entry["files"]]
+        files = [readable(file) for file in entry["files"]]
         entry |= {"files": files[:MOST_FILES], "file_count": len(files)}
     if "checkouts" in entry:
         entry["checkouts"] = [str(checkout) for checkout in entry["checkouts"]]
@@ -344,7 +344,7 @@ def merge_from(directory: str, run_id: str, task: str | None) -> dict[str, Any]:
             done = merge(worktree, plan_path(project, run_id))
         except MergeStopped as stopped:
             _say(f"Not merged:\n{stopped}")
-            files = [file.encode("utf-8", "replace").decode() for file in stopped.files]
+            files = [readable(file) for file in stopped.files]
             return {"stopped": str(stopped), "files": files, "worktree": worktree.path, "merged": merged}
         except WorktreeError as error:
             _say(f"Not merged:\n{error}")
@@ -357,5 +357,5 @@ def merge_from(directory: str, run_id: str, task: str | None) -> dict[str, Any]:
 
 def _say(line: str) -> None:
     """To the log of the attempt."""
-    sys.stdout.write(f"{line}\n".encode("utf-8", "replace").decode())
+    sys.stdout.write(readable(f"{line}\n"))
     sys.stdout.flush()
