@@ -8,6 +8,7 @@ import click
 
 from pointsman.cli.describe import show_json
 from pointsman.cli.group import Collection
+from pointsman.cli.notifier import deliver_unattended
 from pointsman.cli.output import LONGEST_NAME, cut, echo, show_seconds, show_state, show_table
 from pointsman.cli.project import Asked, Project, in_project, project_options
 from pointsman.cli.steer import Decision, Sentence, decision_options, explain_refusal, show_change
@@ -147,6 +148,7 @@ async def trip_breaker(project: Project, name: str, seconds: float | None, decis
         raise _in_words(project, refused, before, "reset") from None
     reset = project.hint("breakers", "reset", before.tool)
     await show_result(project, before, f"None of its tasks starts. To close the circuit: {reset}", as_json=as_json)
+    await deliver_unattended(project)
 
 
 async def show_result(project: Project, before: Breaker, follows: str, *, as_json: bool) -> None:

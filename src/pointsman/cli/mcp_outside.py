@@ -15,6 +15,7 @@ from pointsman.cli.inbox import describe as describe_item
 from pointsman.cli.inbox import find_items
 from pointsman.cli.logs import Log, find_attempt, last_log
 from pointsman.cli.mcp import Tool, describe_tool, join_lines
+from pointsman.cli.notifier import deliver_unattended
 from pointsman.cli.project import Asked, Project, open_project
 from pointsman.cli.run import submit
 from pointsman.cli.status import describe_run
@@ -23,7 +24,7 @@ from pointsman.engine.fields import Count, Json, Name, Text, shape_of, whole
 from pointsman.engine.operation import read_operation, schema_of
 from pointsman.engine.operations.tasks import SignalTask
 from pointsman.engine.people import PEOPLE
-from pointsman.errors import NothingYet, Problem, RequestInvalid
+from pointsman.errors import NothingYet, Problem, RequestInvalid, suggest
 from pointsman.flows import build_run
 from pointsman.flows.load import load_with_lifecycle
 from pointsman.kernel.machine import Kind, Phase
@@ -193,12 +194,16 @@ async def submit_flow(asked: Asked, request: SubmitFlow, actor: str) -> dict[str
     new = build_run(flow, inputs, directory=str(settings.directory), tools=settings.all_tools, lifecycle=lifecycle)
     async with open_project(asked, settings=settings, creates=True, keeps=True, lifecycles=[lifecycle]) as project:
         run = await submit(project, flow, new, Decision(actor, request.reason, request.request_id))
+        await deliver_unattended(project, run)
         is_waited_for = run.phase != Phase.DONE and not await is_served(project, run)
         follow = [f"No worker takes its tasks: {project.hint('resume', short(run.id), '--detach')}"] if is_waited_for else []
         return {"run_id": run.id, "name": run.name, "state": run.state, "served": not is_waited_for, "next": follow}
 
 
 async def make_decision(asked: Asked, arguments: dict[str, Any], actor: str) -> dict[str, Any]:
+    known = _describe_decision()["properties"]
+    if unknown := [name for name in arguments if name not in known]:
+        raise RequestInvalid([Problem(name, f"There is no such field. {suggest(name, known)}") for name in unknown])
     own = {name: value for name, value in arguments.items() if name in Decide.__struct_fields__}
     body = {name: value for name, value in arguments.items() if name not in own}
     request = _read(Decide, own)
@@ -210,6 +215,7 @@ async def make_decision(asked: Asked, arguments: dict[str, Any], actor: str) -> 
     async with open_project(asked) as project:
         project = replace(project, actor=actor)  # noqa: PLW2901 - the same one, as this person sees it
         decided = await decide(project, signal, request.run, request.task, decision)
+        await deliver_unattended(project, decided.run)
         view = await project.view_run(decided.run.id)
         follow = list(tell_what_follows(project, view, decided.list_stopped(), continues=False))
         return {**decided.describe(), "next": follow}

@@ -14,6 +14,7 @@ from pointsman.errors import StoreError
 if TYPE_CHECKING:
     from pointsman.cli.project import Project
     from pointsman.notify.notifier import Notifier
+    from pointsman.store.rows import Run
     from pointsman.views.inbox import InboxItem
     from pointsman.views.values import RunView
 
@@ -46,11 +47,26 @@ def make_notifier(project: Project) -> Notifier:
     return Notifier(project.engine, project.settings, project.world, ProjectCommands(project))
 
 
+async def deliver_unattended(project: Project, run: Run | None = None) -> None:
+    """After a command has changed something, such as a run: deliver what follows from that, unless a worker is there to do it.
+
+    The commands of flows are left to workers: they are up to the person who starts one.
+    """
+    from pointsman.notify.target import list_flow_targets
+    from pointsman.views.sources import load_fleet
+
+    if not project.settings.notify and not (run and list_flow_targets(run)):
+        return
+    fleet = await load_fleet(project.engine, await project.engine.now(), project.find_dead())
+    if not fleet.alive:
+        await flush_notifications(project)
+
+
 async def flush_notifications(project: Project) -> None:
     """Before a process ends: deliver what is due, for some seconds, and say what is left."""
-    assert project.notifier is not None
+    notifier = project.notifier or make_notifier(project)
     try:
-        left = await project.notifier.flush()
+        left = await notifier.flush()
     except StoreError:
         return  # whoever works with the database says so
     if left:

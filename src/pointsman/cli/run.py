@@ -61,6 +61,7 @@ async def _run(
     file: Path, inputs: dict[str, str], decision: Decision, asked: Asked, settings: Settings, *, detach: bool
 ) -> int:
     from pointsman.cli.detach import is_served
+    from pointsman.cli.notifier import deliver_unattended
     from pointsman.cli.run_to_end import conclude, run_to_end
     from pointsman.flows import build_run
     from pointsman.flows.load import load_with_lifecycle
@@ -75,6 +76,7 @@ async def _run(
             if run.phase != Phase.DONE and not await is_served(project, run):
                 resume = project.hint("resume", short(run.id), "--detach")
                 echo(f"No worker takes its tasks. To run it in the background: {resume}", err=True)
+            await deliver_unattended(project, run)
             return 0
         if run.phase == Phase.DONE:
             return await conclude(project, run.id, as_json=asked.as_json)

@@ -11,6 +11,7 @@ import click
 
 from pointsman.cli.describe import show_json
 from pointsman.cli.hints import COMMANDS, list_commands, write_command
+from pointsman.cli.notifier import deliver_unattended
 from pointsman.cli.output import count, echo, show_state
 from pointsman.cli.project import Asked, Project, in_project, person, project_options, warn_of_changes
 from pointsman.engine.engine import TenantEngine
@@ -198,10 +199,16 @@ async def steer(
 ) -> None:
     """Send a signal, and say what has changed and what happens next. A command that `continues` the run needs no hint to."""
     done = await decide(project, signal, name, task, decision)
-    before, after, tasks_before = done.run_before, done.run, done.tasks_before
     if as_json:
         echo(show_json(done.describe()))
-        return
+    else:
+        await show_decided(project, signal, done, continues=continues)
+    if not continues:
+        await deliver_unattended(project, done.run)
+
+
+async def show_decided(project: Project, signal: str, done: Decided, *, continues: bool) -> None:
+    before, after, tasks_before = done.run_before, done.run, done.tasks_before
     shows_all = done.task or signal == "approve"  # to approve a gate again changes nothing
     decided = [
         each for each in done.tasks if each.id in done.subjects and (shows_all or is_changed(tasks_before[each.id], each))

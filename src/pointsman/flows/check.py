@@ -256,6 +256,8 @@ class FlowCheck:
             if not any(damaged[:2] == path for damaged in self.damaged):
                 for message, advice in explain_target(entry.model_fields_set):
                     self.report("notify", path, message, advice)
+                if not entry.on:
+                    self.report("notify", (*path, "on"), "It names no event.", "Add one: `on: run_ended`.")
             if entry.webhook is not None and (problem := explain_url(entry.webhook)):
                 self.report("notify", (*path, "webhook"), f"`webhook` {problem}.", "Write a URL: https://example.org/hook")
             if entry.command is not None and not entry.command:

@@ -224,10 +224,8 @@ class Approval(_Model):
 class Notify(_Model):
     """A command or a webhook that is told of events of the run; `command` or `webhook` is required."""
 
-    on: Annotated[tuple[Literal["person_needed", "run_ended", "run_failed"], ...], BeforeValidator(several)] = Field(
-        min_length=1
-    )
-    """The events: `person_needed`, `run_ended`, or `run_failed` for runs that end with a failure."""
+    on: Annotated[tuple[Literal["person_needed", "run_ended", "run_failed"], ...], BeforeValidator(several)] = ()
+    """The events, at least one: `person_needed`, `run_ended`, or `run_failed` for runs that end with a failure."""
     name: Word | None = None
     """Its name in `pointsman notify list`; by default its number."""
     command: Argv | None = None

@@ -43,6 +43,7 @@ def build_schema() -> dict[str, Any]:
         ],
     }
     parts["FlowTask"]["oneOf"] = [{"required": [key]} for key in list_models()]
+    parts["Notify"]["required"] = ["on"]
     parts["Notify"]["oneOf"] = [{"required": [key]} for key in ("command", "webhook", "webhook_env")]
     parts["Check"]["oneOf"] = [{"required": [key]} for key in CHECK_KINDS]
     schema["properties"]["lifecycle"] = {

@@ -10,6 +10,7 @@ from pathlib import Path
 from textwrap import dedent
 
 import pytest
+from tests.rows import each_row
 
 from pointsman.errors import Finding, SettingsInvalid
 from pointsman.prices import ModelUsage, Price, estimate
@@ -235,6 +236,68 @@ def test_a_cost_is_estimated_from_the_tokens_and_the_price_of_the_model(model: s
     prices = {"m": Price(Decimal(2), Decimal(5), Decimal("0.2")), "m-mini": Price(Decimal(1), Decimal(1))}
     usage = ModelUsage(model, tokens_in=1_000_000, tokens_out=500_000, cached_tokens_in=cached)
     assert estimate(usage, prices) == (None if usd is None else Decimal(usd))
+
+
+NOTIFY = """\
+[[notify]]
+name = "ops"
+on = ["person_needed", "run_failed"]
+webhook_env = "OPS_URL"
+secret_env = "OPS_SECRET"
+timeout = "30s"
+tries = 5
+allow_private = true
+
+[[notify]]
+name = "desk"
+on = "run_ended"
+command = ["notify-send", "done"]
+pass_env = ["DISPLAY"]
+"""
+
+
+def test_targets_of_notifications_have_events_and_a_command_or_a_webhook(tmp_path: Path) -> None:
+    settings = load(tmp_path, NOTIFY)
+    ops, desk = settings.notify.values()
+    assert (ops.on, ops.method, ops.timeout_seconds, ops.tries) == (("person_needed", "run_failed"), "webhook", 30.0, 5)
+    assert (ops.webhook_env, ops.secret_env, ops.allow_private) == ("OPS_URL", "OPS_SECRET", True)
+    assert (desk.on, desk.command, desk.pass_env) == (("run_ended",), ("notify-send", "done"), ("DISPLAY",))
+    assert (desk.method, desk.allow_private) == ("command", False)
+    assert settings.origins["notify.desk"] == "pointsman.toml:10"
+
+
+@each_row(
+    ("toml", "place", "said"),
+    [
+        ("notify = 3", 1, "notify: 3 is not a list of tables."),
+        ("[notify]\nname = 'a'", 1, "is not a list of tables."),
+        ("[[notify]]\non = 'run_ended'\ncommand = ['a']", 1, "notify: It has no `name`."),
+        ("[[notify]]\nname = 'a'\ncommand = ['a']", 1, "notify: It has no `on`."),
+        ("[[notify]]\nname = 'a'\non = 'run_ended'", 1, "notify: It says neither what to run nor where to post."),
+        ("[[notify]]\nname = 'a'\non = 'run_end'\ncommand = ['a']", 3, "notify.on: There is no event 'run_end'."),
+        ("[[notify]]\nname = 'a'\non = []\ncommand = ['a']", 3, "notify.on: It is empty."),
+        ("[[notify]]\nname = 'a b'\non = 'run_ended'\ncommand = ['a']", 2, "notify.name: 'a b' is not a name."),
+        ("[[notify]]\nname = 'a'\non = 'run_ended'\ncommand = []", 4, "notify.command: "),
+        ("[[notify]]\nname = 'a'\non = 'run_ended'\ncommand = ['a']\nwebhook = 'http://b'", 1, "`command` and `webhook`."),
+        ("[[notify]]\nname = 'a'\non = 'run_ended'\ncommand = ['a']\nsecret_env = 'B'", 1, "belongs to `webhook`."),
+        ("[[notify]]\nname = 'a'\non = 'run_ended'\nwebhook = 'http://b'\npass_env = ['B']", 1, "belongs to `command`."),
+        ("[[notify]]\nname = 'a'\non = 'run_ended'\nwebhook = 'ftp://hidden'", 4, "It is not an http or https URL."),
+        ("[[notify]]\nname = 'a'\non = 'run_ended'\nwebhook = 'http://u:hidden@b'", 4, "It has a user or a password."),
+        ("[[notify]]\nname = 'a'\non = 'run_ended'\nwebhook = 'http://b/hidden x'", 4, "characters that must be encoded."),
+        ("[[notify]]\nname = 'a'\non = 'run_ended'\nwebhook = 'http://b:hidden'", 4, "It is not a URL."),
+        ("[[notify]]\nname = 'a'\non = 'run_ended'\nwebhook_env = 'https://hidden'", 4, "not a valid name for a variable."),
+        ("[[notify]]\nname = 'a'\non = 'run_ended'\ncommand = ['a']\ntimeout = '1h'", 5, "is more than 60 seconds."),
+        ("[[notify]]\nname = 'a'\non = 'run_ended'\ncommand = ['a']\ntries = 0", 5, "notify.tries: "),
+        ("[[notify]]\nname = 'a'\non = 'run_ended'\ncommand = ['a']\nurl = 'b'", 5, "notify.url: "),
+        (NOTIFY.replace("desk", "ops"), 11, "notify: Another one is called 'ops'."),
+    ],
+)
+def test_a_target_that_is_wrong_is_refused_at_its_line_without_its_secrets(
+    tmp_path: Path, toml: str, place: int, said: str
+) -> None:
+    found = findings(tmp_path, toml)
+    assert (place, True) in [(each.place.line, said in each.message) for each in found]
+    assert "hidden" not in " ".join(each.message for each in found)
 
 
 def test_everything_that_is_wrong_is_said_at_once_with_line_and_advice(tmp_path: Path) -> None:

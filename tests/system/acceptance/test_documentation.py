@@ -236,6 +236,18 @@ async def test_an_agent_of_a_person_gets_the_tools_that_the_page_about_agents_na
         assert names == {"list", "inspect", "logs", "inbox"} | ({"submit", "decide"} if changes else set())
 
 
+def test_the_page_about_notifications_goes_as_it_says(tmp_path: Path) -> None:
+    page = ROOT / "docs" / "how-to" / "get-notified.md"
+    Session(tmp_path).type("".join(blocks(page, "console")))
+    assert (tmp_path / "events.txt").read_text().splitlines() == ["release: gate needs approval", "release: SUCCEEDED"]
+    (settings,), (flow,) = blocks(page, "toml"), blocks(page, "yaml")
+    (tmp_path / "pointsman.toml").write_text(settings)
+    (tmp_path / "nightly.yaml").write_text(flow)
+    shown = json.loads(run("pointsman config show --json", tmp_path).stdout)["notify"]
+    assert {name: target["webhook_env"] for name, target in shown.items()} == {"chat": "CHAT_URL", "desk": None}
+    assert run("pointsman flow check nightly.yaml", tmp_path).returncode == 0
+
+
 def test_the_page_about_lifecycles_goes_as_it_says(tmp_path: Path) -> None:
     page = ROOT / "docs" / "how-to" / "write-a-lifecycle.md"
     (lifecycle,) = blocks(page, "yaml")
