@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import base64
 import socket
+import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from ipaddress import ip_address
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -184,6 +186,25 @@ async def answering(answer: bytes) -> AsyncIterator[int]:
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     async with server:
         yield server.sockets[0].getsockname()[1]
+
+
+async def test_a_certificate_that_nobody_vouches_for_is_refused_before_anything_is_sent(tmp_path: Path) -> None:
+    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
+    command = f"openssl req -x509 -newkey rsa:2048 -nodes -subj /CN=localhost -keyout {key} -out {certificate} -days 1"
+    await (await asyncio.create_subprocess_exec(*command.split(), stderr=asyncio.subprocess.DEVNULL)).wait()
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(certificate, key)
+    got: list[bytes] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        got.append(await reader.read(1))
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=context)
+    async with server:
+        failed = await refuse(f"https://localhost:{server.sockets[0].getsockname()[1]}/hook")
+    assert "self-signed certificate" in str(failed)
+    assert got == []
 
 
 async def test_nobody_at_the_address_is_an_error_to_try_again() -> None:

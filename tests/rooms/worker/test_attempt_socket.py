@@ -13,6 +13,7 @@ from tests.mcp_client import open_client
 from tests.rooms.worker.shop import PATIENCE_SECONDS, Shop, open_shop, outputs, until_there
 from tests.rooms.worker.test_people import say, until_asked
 
+from pointsman.engine.questions import MAX_ANSWER
 from pointsman.store.rows import Run
 from pointsman.worker.attempt_socket import MAX_CONNECTIONS
 
@@ -183,6 +184,26 @@ async def test_wrong_input_is_a_tool_error_and_the_server_goes_on(tmp_path: Path
     assert not {key: text[:200] for key, text in said.items() if WRONG[key] not in text}
     assert {task.outcome for task in tasks.values()} == {"success"}
     assert (str(tasks["a"].cost_usd.normalize()), outputs(tasks["a"])) == ("0", "a\0b")
+
+
+async def test_an_answer_reaches_the_agent_as_it_was_given_whatever_is_in_it(database_url: str, tmp_path: Path) -> None:
+    answer = "--flag \"quoted\" 'single' `ticks` $HOME\n\x1b[2J\r\n\tü😀\\".ljust(MAX_ANSWER, "x")
+    async with open_shop(database_url, tmp_path) as shop:
+        run = await shop.submit(AGENT.format(lifecycle="standard"))
+        async with shop.working(run):
+            first = name_door(await read_door(tmp_path, "1"))
+            async with open_client(env=first) as agent:
+                await agent.call("ask", text="What now?")
+                (tmp_path / "1.end").touch()
+            await say(shop, (await until_asked(shop, run, "agent"))["agent"], "answer", answer=answer)
+            async with open_client(env=name_door(await read_door(tmp_path, "2"))) as agent:
+                assert (await agent.call("ask", text="What now?"))["answer"] == answer
+                async with open_client(env=first) as stale:
+                    assert "its attempt has ended" in await stale.be_refused("finish", output="of the first attempt")
+                await agent.call("finish", output="of the second attempt")
+                (tmp_path / "2.end").touch()
+            await shop.until_done(run)
+        assert outputs((await shop.tasks(run))["agent"]) == "of the second attempt"
 
 
 async def test_a_token_is_good_for_its_own_attempt_while_that_runs(database_url: str, tmp_path: Path) -> None:
