@@ -1,4 +1,4 @@
-"""A worker that is killed in the middle of a merge: the merge is done once, and no work is lost."""
+"""A worker that is killed while a worktree is made or merged: it is made anew, merged once, and no work is lost."""
 
 from __future__ import annotations
 
@@ -26,3 +26,17 @@ async def test_a_merge_that_is_killed_is_finished_once(tmp_path: Path) -> None:
     assert (repository.show("a"), repository.show("b")) == ("two", "new")
     assert (repository.branches(), repository.git("status", "--porcelain")) == (["main"], "")
     assert not list((repository.folder / ".pointsman" / "worktrees").glob("*/run"))
+
+
+async def test_a_worktree_whose_creation_is_killed_is_made_anew(database_url: str, tmp_path: Path) -> None:
+    repository = make_repository(tmp_path / "project")
+    reached, project = tmp_path / "reached", Project(repository.folder, database_url, said=tmp_path)
+    repository.hook("post-checkout", f"[ -e {reached} ] && exit 0; touch {reached}; sleep 600")
+    flow = project.write_flow(FLOW)
+    async with project.start("run", flow) as command:
+        await command.until(reached.exists)
+        await command.kill()
+    async with project.start("resume", "latest") as command:
+        assert await command.wait() == 0, command.said
+    assert (repository.show("a"), repository.show("b")) == ("two", "new")
+    assert (repository.branches(), repository.git("worktree", "list").count("\n")) == (["main"], 0)
