@@ -478,6 +478,24 @@ BUGS = (
         HISTORY,
     ),
     _bug(
+        "whoever answers what was canceled hears that it was done",
+        "engine.operations.tasks",
+        "        decided = tasks.check(work, task, self.signal, report)\n",
+        "        if self.signal == 'answer' and not work.takes(task, 'answer'):\n            return\n"
+        "        decided = tasks.check(work, task, self.signal, report)\n",
+        MADE,
+        HISTORY,
+    ),
+    _bug(
+        "a task that was canceled goes on with the answer",
+        "engine.operations.tasks",
+        '        if self.signal == "cancel":\n            tasks.refuse(tasks.cancel(work, task, self.cause))\n',
+        '        if self.signal == "cancel":\n            if task.question is None:\n'
+        "                tasks.refuse(tasks.cancel(work, task, self.cause))\n",
+        MADE,
+        HISTORY,
+    ),
+    _bug(
         "an attempt that was lost takes the answer with it",
         "engine.tasks",
         "    task.worker_id = None\n    task.lease_expired = False\n    if not report.counts:\n",
