@@ -17,6 +17,8 @@ PEOPLE: Mapping[Kind, tuple[str, ...]] = {
 }
 DECISIONS = ("approve", "accept", "answer", "reject")
 """Of those about a task: what a run waits for. When it has ended, nobody waits any more."""
+AGAIN = ("retry", "reset", "resume")
+"""Of those about a task: another try of what has failed, the first that its machine takes."""
 WORKERS = (
     *("complete", "fail", "expire", "cancel", "ask", "overspend", "skip", "checks_passed", "checks_failed"),
     *("interrupt", "give_back"),

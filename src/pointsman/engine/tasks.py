@@ -15,6 +15,7 @@ from msgspec import UNSET
 from pointsman.engine import breakers, budgets, gates
 from pointsman.engine.budgets import NO_USAGE, Usage
 from pointsman.engine.machines import waits_in_queue
+from pointsman.engine.people import AGAIN
 from pointsman.engine.policy import Policy, read_policy
 from pointsman.engine.work import Cause, Work
 from pointsman.errors import TransitionRefused
@@ -264,7 +265,7 @@ def try_again(work: Work, task: Task, cause: Cause) -> None:
     """Retry a task that has failed, if its machine has a transition for that."""
     if task.outcome != Outcome.FAILURE:
         return
-    for signal in ("retry", "reset", "resume"):
+    for signal in AGAIN:
         if work.takes(task, signal) and try_send(work, task, signal, cause) is None:
             grant_attempt(task)
             break

@@ -11,7 +11,7 @@ from datetime import datetime
 
 from pointsman.engine.gates import read_approvals
 from pointsman.engine.machines import waits_in_queue
-from pointsman.engine.people import DECISIONS
+from pointsman.engine.people import AGAIN, DECISIONS
 from pointsman.engine.policy import read_policy
 from pointsman.engine.submit import read_final_tasks
 from pointsman.engine.tasks import attempts_used_up, has_retries_left, is_top_level, may_run
@@ -108,10 +108,12 @@ class Forecast:
         return self._send_run("retry") or is_done
 
     def _try_again(self, task: Task) -> bool:
-        return any(self._takes(task, signal) and self._send(task, signal) for signal in ("retry", "reset", "resume"))
+        return any(self._takes(task, signal) and self._send(task, signal) for signal in AGAIN)
 
     def _tell_relatives(self, task: Task, signal: str) -> None:
         """Skipping a task skips its subtasks; another try of a task is another try of what failed with it."""
+        if signal in AGAIN:
+            self._retry_subtasks(task)
         if task.has_subtasks and self.state(task).outcome is Outcome.SUCCESS:
             for subtask in self._subtasks(task):
                 if self.state(subtask).outcome is not Outcome.SUCCESS and self._send(subtask, signal):
@@ -123,6 +125,12 @@ class Forecast:
             if parent.outcome == Outcome.FAILURE and self._records.was_told(parent, "child_failed"):
                 self._try_again(parent)
             parent = self._tasks.get(parent.parent_task_id or "")
+
+    def _retry_subtasks(self, task: Task) -> None:
+        for subtask in self._subtasks(task):
+            if subtask.outcome == Outcome.FAILURE:
+                self._try_again(subtask)
+            self._retry_subtasks(subtask)
 
     def _retry_dependents(self, task: Task) -> None:
         for dependent in self._dependents(task):

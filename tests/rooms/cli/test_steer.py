@@ -86,6 +86,22 @@ def test_resume_of_a_task_runs_it_and_does_not_say_how_to(scene: Scene) -> None:
     assert "pointsman resume" not in said.err
 
 
+@pytest.mark.parametrize("operation", ["retry", "resume"])
+def test_another_try_of_a_task_whose_subtask_failed_leads_on(scene: Scene, operation: str) -> None:
+    flow = "{name: f, tasks: {parts: {foreach: [1, 2], run: 'test -e go || test ${{ item }} = 1'}}}"
+    (scene.folder / "flow.yaml").write_text(flow)
+    assert scene.call(f"run {scene.folder}/flow.yaml").code == 1
+    (scene.folder / "go").touch()
+    assert scene.call(f"{operation} latest parts").code == 0
+    scene.call("resume latest")
+    view = scene.call("status latest --json").json
+    assert {task["name"]: (task["outcome"], task["attempts"]) for task in view["tasks"]} == {
+        "parts": ("success", 2),
+        "parts[0]": ("success", 1),
+        "parts[1]": ("success", 2),
+    }
+
+
 def test_a_critical_task_that_is_cancelled_costs_the_run_its_success_and_says_so(scene: Scene) -> None:
     run = scene.submit()
     said = scene.call("cancel latest fetch")

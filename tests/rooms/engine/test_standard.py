@@ -783,6 +783,27 @@ async def test_a_part_that_fails_fails_the_whole(database_url: str, clock: Manua
         assert await state_of(engine, run) == "SUCCEEDED"
 
 
+@pytest.mark.parametrize("signal", ["retry", "resume"])
+async def test_another_try_of_the_whole_is_another_try_of_its_failed_parts(
+    database_url: str, clock: ManualClock, signal: str
+) -> None:
+    async with proved_engine(database_url, clock) as engine:
+        worker = await register(engine)
+        run = await submit(
+            engine,
+            NewTask(name="whole", priority=9),
+            NewTask(name="half", parent="whole", priority=8),
+            NewTask(name="good", parent="half", priority=7),
+            NewTask(name="bad", parent="half"),
+        )
+        for _ in range(3):
+            await claim_and_complete(engine, worker)
+        await claim_and_fail(engine, worker)
+        await engine.for_tenant(actor="ada").signal_task((await task_of(engine, run, "whole")).id, signal)
+        assert await complete_all(engine, worker) == ["whole", "half", "bad"]
+        assert await state_of(engine, run) == "SUCCEEDED"
+
+
 async def test_a_part_that_failed_before_the_whole_was_done_is_tried_again_alone(database_url: str, clock: ManualClock) -> None:
     async with proved_engine(database_url, clock) as engine:
         worker = await register(engine, slots=2)

@@ -10,7 +10,7 @@ import msgspec
 from pointsman.engine import gates, runs, tasks
 from pointsman.engine.fields import Epoch, TaskId, Text
 from pointsman.engine.operation import Needs, Recorded
-from pointsman.engine.people import DECISIONS, check_person, list_signals
+from pointsman.engine.people import AGAIN, DECISIONS, check_person, list_signals
 from pointsman.engine.policy import read_policy
 from pointsman.engine.questions import MAX_ANSWER, read_question
 from pointsman.engine.tasks import Report
@@ -86,14 +86,14 @@ class SignalTask(Recorded[Task], frozen=True):
         report = Report(answer=self.answer, comment=self.comment, error=error, process_ended=ended)
         decided = tasks.check(work, task, self.signal, report)
         cause = self._cause_for(work, task)
-        skipped = self._find_subtasks(work, task) if self.signal == "skip" and task.has_subtasks else []
-        for subtask in skipped:
+        subtasks = self._find_subtasks(work, task) if self.signal in ("skip", *AGAIN) and task.has_subtasks else []
+        for subtask in subtasks:
             gates.check_decider(subtask, work.runs.rows[task.run_id], self.signal, self.caller.actor)
         self._reopen_run(work, task, decided)
         tasks.take(work, task, decided, cause, report)
         tasks.grant_attempt(task)
         if work.runs.rows[task.run_id].phase != Phase.DONE:
-            self._tell_relatives(work, task, skipped)
+            self._tell_relatives(work, task, subtasks)
 
     def _cause_for(self, work: Work, task: Task) -> Cause:
         """An answer is kept in the audit trail with its question, and a comment: the task itself has only the last one. A task
@@ -110,13 +110,16 @@ class SignalTask(Recorded[Task], frozen=True):
             raise RequestInvalid([Problem("answer", misfit)])
         return Cause(self.caller.actor, self.reason, {"question": question.text, "answer": self.answer})
 
-    def _tell_relatives(self, work: Work, task: Task, skipped: Iterable[Task]) -> None:
+    def _tell_relatives(self, work: Work, task: Task, subtasks: Iterable[Task]) -> None:
         """A skipped task skips its subtasks; what runs is not skipped, and ends as it may. What failed with a task is retried
-        with it: its dependents, and its parent.
+        with it: its subtasks, its dependents, and its parent.
         """
-        for subtask in skipped:
-            report = Report(process_ended=not tasks.may_run(subtask))
-            tasks.try_send(work, subtask, self.signal, self.cause, report)
+        for subtask in subtasks:
+            if self.signal in AGAIN:
+                tasks.try_again(work, subtask, self.cause)
+            else:
+                report = Report(process_ended=not tasks.may_run(subtask))
+                tasks.try_send(work, subtask, self.signal, self.cause, report)
         if task.phase != Phase.DONE:
             self._retry_dependents(work, task)
         while task.parent_task_id is not None:
