@@ -12,7 +12,7 @@ from pointsman.engine import tasks, workers
 from pointsman.engine.checks import MAX_TEXT_BYTES
 from pointsman.engine.policy import read_policy
 from pointsman.engine.work import Cause, Work
-from pointsman.kernel.machine import Kind, Outcome, Phase, Refusal, State, Transition
+from pointsman.kernel.machine import Kind, Machine, Outcome, Phase, Refusal, State, Transition
 from pointsman.store.contract import Wakeup
 from pointsman.store.rows import Run, Situation, Task
 
@@ -133,8 +133,7 @@ def _settle_one(work: Work, run: Run, situation: Situation) -> None:
         _begin(work, run, facts)
         try_send(work, run, "complete", Cause(reason="all tasks succeeded"), facts=facts)
     elif not situation.moving:
-        _begin(work, run, facts)
-        try_send(work, run, "wait", Cause(reason="waiting for a person"), facts=facts)
+        _wait(work, run, facts)
     elif run.phase == Phase.HELD and work.takes(run, "proceed"):
         try_send(work, run, "proceed", Cause(reason="tasks continue"), facts=facts)
 
@@ -183,6 +182,17 @@ def expire(work: Work, run: Run) -> None:
             try_send(work, run, signal, Cause(reason=reason), facts=facts_of(run))
     facts = facts_of(run, assess(work, run), retryable=False)
     try_send(work, run, "expire", Cause(reason=reason), facts=facts, error=tasks.as_error(reason, type="timeout"))
+
+
+def _wait(work: Work, run: Run, facts: RunFacts) -> None:
+    if has_waiting(work.machine(run)):
+        _begin(work, run, facts)
+        try_send(work, run, "wait", Cause(reason="waiting for a person"), facts=facts)
+
+
+def has_waiting(machine: Machine) -> bool:
+    """Whether runs have a state for waiting. Elsewhere, a run of which nothing has started stays where it is."""
+    return any(move.signal == "wait" for move in machine.transitions)
 
 
 def _begin(work: Work, run: Run, facts: RunFacts) -> None:

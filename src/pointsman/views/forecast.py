@@ -13,6 +13,7 @@ from pointsman.engine.gates import read_approvals
 from pointsman.engine.machines import waits_in_queue
 from pointsman.engine.people import AGAIN, DECISIONS
 from pointsman.engine.policy import read_policy
+from pointsman.engine.runs import has_waiting
 from pointsman.engine.submit import read_final_tasks
 from pointsman.engine.tasks import attempts_used_up, has_retries_left, is_top_level, may_run
 from pointsman.kernel.machine import Outcome, Phase, Refusal, State
@@ -213,7 +214,8 @@ class Forecast:
         elif all(state.outcome is Outcome.SUCCESS for _, state in states):
             self._complete_run()
         elif not is_moving:
-            self._end_run("wait")
+            if has_waiting(self._records.machine(self._records.run)):
+                self._end_run("wait")
         elif self.run.phase is Phase.HELD:
             self._send_run("proceed")
 

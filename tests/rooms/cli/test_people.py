@@ -160,6 +160,15 @@ def test_what_waits_to_be_started_is_started(scene: Scene) -> None:
     assert scene.call("start latest").err.startswith(f"No task of nightly ({run.id[-8:]}) waits to be started.\n")
 
 
+def test_a_workstream_executes_when_its_first_task_has_started(scene: Scene) -> None:
+    run = scene.submit(lifecycle="orchestrated", autostart=False)
+    assert scene.state(run) == "ready"
+    assert scene.call("start latest").out == "fetch: pending → queued\n"
+    assert scene.state(run) == "ready"
+    scene.claim()
+    assert scene.state(run) == "executing"
+
+
 def test_a_failed_step_is_reset(scene: Scene) -> None:
     run = scene.submit(NewTask(name="a"), lifecycle="pipeline", max_retries=1)
     scene.fail(run)
