@@ -219,9 +219,11 @@ class Following:
         run = await self.project.engine.get_run(self.run_id)
         if run.phase == Phase.DONE:
             self.worker.drain()
-            if not is_known:
-                self.has_ended.set()
-        elif change.state.phase is Phase.HELD and not is_known:
+        if is_known or change.state.phase != run.phase:  # it has moved on since
+            return
+        if run.phase == Phase.DONE:
+            self.has_ended.set()
+        elif run.phase == Phase.HELD:
             await self.reasons.look()
 
     async def _take_obstacle(self) -> None:

@@ -52,6 +52,12 @@ def test_a_job_waits_for_the_workers_of_its_workspace(request: pytest.FixtureReq
     assert scene.call("status latest --json").json["task_description"] == "Count the pages"
 
 
+def test_a_job_that_starts_at_once_says_nothing_of_waiting(scene: Scene) -> None:
+    (scene.folder / "job.yaml").write_text("name: job\nlifecycle: supervised\ntasks: {a: {run: echo a}}\n")
+    said = scene.call("run", str(scene.folder / "job.yaml"))
+    assert (said.code, "waits" in said.err) == (0, False), said.err
+
+
 def test_a_job_that_waits_takes_no_worker_from_another_run(scene: Scene) -> None:
     (scene.folder / "job.yaml").write_text("name: job\nlifecycle: supervised\ntasks: {a: {run: echo a}}\n")
     (scene.folder / "other.yaml").write_text("name: other\ntasks: {a: {run: echo a}}\n")

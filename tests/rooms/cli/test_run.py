@@ -57,6 +57,12 @@ async def test_the_circuit_of_a_tool_that_the_run_does_not_use_is_not_said(proje
     assert "circuit" not in said
 
 
+async def test_tasks_that_still_run_after_the_end_of_their_run_are_named_once(project: Project) -> None:
+    project.write_flow("{name: f, tasks: {bad: {run: 'false'}, slow: {run: sleep 4}}}")
+    code, said = await project.call("run", "flow.yaml")
+    assert (code, said.count("Waiting for running tasks: slow")) == (1, 1), said
+
+
 CALLS = """
 import os, threading
 
