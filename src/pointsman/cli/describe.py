@@ -62,6 +62,8 @@ def describe_move(move: Transition, name: str | None = None) -> dict[str, Any]:
 
 def list_results(outputs: Any, tail: str | None, diff: str | None, log: Path | None) -> Iterator[str]:
     """What a person has to see of a result to accept or reject it."""
+    if outputs is None and not tail and not log and not diff:
+        yield "It wrote nothing, and there are no outputs."
     if outputs is not None:
         yield f"outputs: {msgspec.json.encode(outputs).decode()}"
     lines = (tail or "").splitlines()

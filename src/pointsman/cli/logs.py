@@ -22,7 +22,7 @@ from pointsman.errors import Problem, RequestInvalid
 from pointsman.kernel.machine import Phase
 from pointsman.store.rows import Run, Task
 from pointsman.views.find import find_run, find_task
-from pointsman.views.runs import arrange
+from pointsman.views.runs import arrange, is_needless
 from pointsman.views.values import read_error, read_output
 from pointsman.worker.log import log_parts
 from pointsman.world import Sleep
@@ -266,6 +266,8 @@ async def show_remains(log: Log, printer: Printer, *, several: bool) -> None:
         what = f"'{task.name}' has not started, so there is no output."
     elif log.epoch > task.epoch:
         what = f"Attempt {log.epoch} of '{task.name}' has not started, so there is no output."
+    elif is_needless(task) and log.epoch == task.epoch:
+        what = f"'{task.name}' was skipped, so there is no output: {task.reason}."
     elif log.path is None:
         echo(f"Attempt {log.epoch} of '{task.name}' wrote nothing.", err=True)
         return

@@ -102,7 +102,7 @@ def _measure_attempts(task: Task, records: RunRecords, fleet: Fleet) -> dict[int
     periods = {each.epoch: (each.started_at, fleet.last_seen_before_end(each)) for each in ended}
     if task.current_attempt is not None and task.attempt_started_at:
         periods[task.current_attempt] = (task.attempt_started_at, fleet.last_seen(task))
-    if _is_needless(task):
+    if is_needless(task):
         periods.pop(task.epoch, None)
     return {epoch: max((end - start).total_seconds(), 0.0) for epoch, (start, end) in periods.items()}
 
@@ -113,7 +113,7 @@ def _failed_with_subtask(task: Task, records: RunRecords) -> bool:
     return has_failed and task.outcome == Outcome.FAILURE and records.was_told(task, "child_failed")
 
 
-def _is_needless(task: Task) -> bool:
+def is_needless(task: Task) -> bool:
     """Its last attempt did no work: the worker found that a condition excludes the task."""
     return task.trigger == SKIP and task.actor == task.attempt_worker_id
 
@@ -127,6 +127,7 @@ def make_task_view(
     diff: str | None = None,
 ) -> TaskView:
     output, is_reviewed = read_output(task), waiting is not None and waiting.kind == "review"
+    expired = task.is_gate and (task.reason or "").startswith(EXPIRED) and task.actor == ENGINE
     return TaskView(
         **entity_fields(task, task.name),
         run_id=task.run_id,
@@ -134,11 +135,11 @@ def make_task_view(
         depth=task.depth,
         has_subtasks=task.has_subtasks,
         critical=task.critical,
-        expired=task.is_gate and (task.reason or "").startswith(EXPIRED) and task.actor == ENGINE,
+        expired=expired,
         skipped=task.trigger == SKIP,
-        given_up=task.trigger == SKIP and task.actor == ENGINE,
+        given_up=task.trigger == SKIP and task.actor == ENGINE and not expired,
         failed_with_subtask=failed_with_subtask,
-        attempts=task.epoch - _is_needless(task),
+        attempts=task.epoch - is_needless(task),
         took_seconds=sum(attempt_seconds.values()) if attempt_seconds else None,
         attempt_seconds=attempt_seconds,
         retry_count=task.retry_count,

@@ -83,6 +83,13 @@ def test_a_file_that_is_gone_is_told_with_what_the_database_has_kept(scene: Scen
     assert scene.call("logs latest").code == 0
 
 
+def test_a_task_that_its_condition_excludes_has_no_log(scene: Scene) -> None:
+    (scene.folder / "flow.yaml").write_text("{name: f, tasks: {a: {when: 1 == 2, run: echo a}}}")
+    assert scene.call(f"run {scene.folder}/flow.yaml").code == 0
+    said = scene.call("logs latest a")
+    assert (said.code, said.err) == (0, "'a' was skipped, so there is no output: its condition is false: 1 == 2.\n")
+
+
 def test_the_log_of_an_attempt_that_goes_on_can_be_read_and_followed(scene: Scene) -> None:
     run = scene.submit(NewTask(name="only"))
     (claim,) = scene.claim()

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from tests.rooms.cli.scene import Scene
 
+from pointsman.engine.submit import NewTask
+
 WORK = """\
 name: patch
 lifecycle: {lifecycle}
@@ -110,3 +112,10 @@ def test_a_result_that_waits_again_is_announced_again(scene: Scene) -> None:
         assert scene.call("accept latest write").code == 0
         process.communicate(timeout=60)
     assert process.returncode == 0
+
+
+def test_a_result_without_anything_to_see_says_so(scene: Scene) -> None:
+    run = scene.submit(NewTask(name="quiet", review=True))
+    scene.complete(run)
+    for command in ("inbox --list", "status latest"):
+        assert "  It wrote nothing, and there are no outputs.\n" in scene.call(command).out

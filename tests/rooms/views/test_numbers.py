@@ -92,6 +92,16 @@ async def test_every_task_is_counted_once_and_a_failure_where_it_happened(databa
         assert (listed.tasks["total"], listed.tasks["success"]) == (counts.total, counts.done)
 
 
+async def test_an_approval_that_is_skipped_for_want_of_a_decision_has_not_failed(database_url: str, clock: ManualClock) -> None:
+    async with open_engine(database_url, clock) as engine:
+        gate = NewTask(name="gate", gate=True, approval_seconds=60, on_expiry="skip")
+        run = await submit(engine, gate, NewTask(name="after", depends_on=("gate",)))
+        await pass_time(engine, clock, 60)
+        view, tasks = await look(engine, run, clock)
+        assert (tasks["gate"].skipped, tasks["gate"].expired) == (True, True)
+        assert view.counts == TaskCounts(total=2, done=1, skipped=1, given_up=0, failed=0, canceled=0)
+
+
 async def test_a_task_that_its_worker_found_needless_was_not_attempted(database_url: str, clock: ManualClock) -> None:
     async with open_engine(database_url, clock) as engine:
         run = await submit(engine, NewTask(name="a"))
