@@ -125,6 +125,7 @@ def _repair_run(work: Work, run: Run) -> None:
     work.runs.change(run)
     work.wakeups |= Wakeup.TASKS
     if run.phase == Phase.DONE:
+        runs.end_tasks(work, run)
         workers.release_from_run(work, run)
 
 

@@ -306,6 +306,12 @@ def _cancel_tasks(work: Work, run: Run, cause: Cause) -> None:
         tasks.withdraw(work, work.tasks.rows[task.id], Cause(cause.actor, reason))
 
 
+def end_tasks(work: Work, run: Run) -> None:
+    """Cancel what a run that has ended leaves open, where its machine says so. It was ended by hand."""
+    if "cancel_tasks" in _effects_into(work, run, work.machine(run).state(run.state)):
+        _cancel_tasks(work, run, Cause(reason=f"the run is {run.state}"))
+
+
 def cancel_running(work: Work, run: Run, cause: Cause) -> bool:
     """Cancel the tasks that still run although their run has ended; whether there were any."""
     work.flush()

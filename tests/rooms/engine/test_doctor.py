@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
@@ -615,6 +615,27 @@ async def test_a_run_that_goes_on_after_a_typed_failure_is_ended(database_url: s
         await engine.repair()
         assert (await engine.get_run(run.id)).state == "failed"
         assert await diagnose(engine, "disagreement") == []
+
+
+@pytest.mark.parametrize(
+    ("lifecycle", "states", "left"),
+    [
+        ("orchestrated", ("executing", "failed"), {"a": "cancelled", "b": "cancelled"}),
+        ("standard", ("CANCELED",), {"a": "CANCELED", "b": "CANCELED"}),
+        ("standard", ("RUNNING", "FAILED"), {"a": "QUEUED", "b": "PENDING"}),
+    ],
+)
+async def test_a_run_that_was_ended_at_a_prompt_ends_its_tasks_as_its_lifecycle_says(
+    database_url: str, clock: ManualClock, lifecycle: str, states: Sequence[str], left: Mapping[str, str]
+) -> None:
+    async with open_engine(database_url, clock) as engine:
+        run = await submit(engine, NewTask(name="a"), NewTask(name="b", depends_on=("a",)), lifecycle=lifecycle)
+        with prompt(database_url) as somebody:
+            for state in states:
+                somebody.ask("UPDATE run SET state = :state WHERE id = :id", state=state, id=run.id)
+        await engine.repair()
+        assert {task.name: task.state for task in await engine.list_tasks(run.id)} == left
+        assert await engine.diagnose() == []
 
 
 async def test_the_doctor_looks_at_every_tenant(database_url: str, clock: ManualClock) -> None:
