@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
@@ -22,8 +22,11 @@ from pointsman.errors import NothingYet, PointsmanError, WorktreeError
 from pointsman.store.contract import Wakeup
 from pointsman.views.find import short
 from pointsman.views.inbox import InboxItem, list_inbox
+from pointsman.world import World
 
 LOOK_SECONDS = 5.0
+APPEAR_SECONDS = 0.5
+"""How often to look for the database of a project that has none."""
 MOST_CHOICES = 5
 """With more choices than these, the command asks for one."""
 DECIDED = ("approve", "reject", "accept", "answer", "ready")
@@ -59,7 +62,17 @@ def command(*, watch: bool, as_list: bool, actor: str | None, asked: Asked) -> N
     try:
         in_project(asked, act)
     except NothingYet as nothing:
-        echo("[]") if asked.as_json else echo(str(nothing), err=True)
+        echo("[]") if asked.as_json and not watch else echo(str(nothing), err=True)
+        if watch:
+            wait_for_project(asked, act)
+
+
+def wait_for_project(asked: Asked, act: Callable[[Project], Coroutine[Any, Any, None]]) -> None:
+    """The first run of a project creates its database: watch it from then on."""
+    while True:
+        asyncio.run(World().sleep(APPEAR_SECONDS))
+        with suppress(NothingYet):
+            in_project(asked, act)
 
 
 async def find_items(project: Project) -> tuple[list[InboxItem], datetime]:

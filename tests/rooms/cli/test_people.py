@@ -8,6 +8,7 @@ import os
 import pty
 import re
 import shlex
+import signal
 import subprocess
 import sys
 from unittest import mock
@@ -218,6 +219,22 @@ def test_the_inbox_has_everything_that_waits_for_a_person_oldest_first(scene: Sc
     for command in (commands[0], commands[3], commands[5]):
         assert scene.call(shlex.join(shlex.split(command)[1:])).code == 0
     assert scene.call("inbox").err == "Nothing waits for you.\n"
+
+
+@pytest.mark.parametrize("form", ["", " --json"])
+def test_what_begins_to_wait_is_shown_as_it_comes_also_from_the_first_run_of_a_project(scene: Scene, form: str) -> None:
+    process = scene.start(f"inbox --watch{form}")
+    assert process.stderr
+    assert process.stdout
+    with process:
+        assert process.stderr.readline() == "There are no runs here yet. Start one: pointsman run flow.yaml\n"
+        for name in ("one", "two"):
+            scene.submit(NewTask(name=name, gate=True))
+            head = f'"task":"{name}"' if form else f"nightly: {name}  needs approval"
+            assert any(head in line for line in process.stdout), process.stderr.read()
+        process.send_signal(signal.SIGINT)
+        shown = process.stdout.read()
+    assert (process.returncode, "nightly" in shown) == (130, False), "each is shown once"
 
 
 def test_a_terminal_asks_for_a_decision_about_each(scene: Scene) -> None:
