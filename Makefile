@@ -4,6 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PEERS  := .venv-peers
 PREFECT := .venv-prefect
+AGENTS := .agents
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 export PIP_ROOT_USER_ACTION = ignore
 
@@ -13,13 +14,14 @@ ZOMBIES ?= 20
 CUTS ?= 200
 RESTARTS ?= 10
 
-.PHONY: help run run-agents tour test lint simulate campaign bench docs lock clean
+.PHONY: help run run-agents tour test test-agents lint simulate campaign bench docs lock clean
 
 help:
 	@echo "make run     set up .venv and run a flow: a fan-out, a retry, checks, a skipped branch"
 	@echo "make run-agents   play a flow with a coding agent (a script) and people: question, budget, review, approval, merge"
 	@echo "make tour    set up .venv and show the shipped machines"
 	@echo "make test    set up .venv and run all checks and tests"
+	@echo "make test-agents   install real coding agents in .agents (1.9 GB) and try them, offline; needs Node.js 20 and npm"
 	@echo "make lint    run only the static checks: ruff, mypy, import-linter"
 	@echo "make simulate SEEDS=500   run 500 seeds of the simulation, on all cores"
 	@echo "make campaign KILLS=100 ZOMBIES=20 CUTS=200 RESTARTS=10   break real workers, connections and servers"
@@ -40,6 +42,9 @@ tour: $(VENV)/run.stamp
 test: lint
 	@$(BIN)/python -m compileall -q src tests  # as an installed program is, whatever PYTHONDONTWRITEBYTECODE says
 	$(BIN)/python -m pytest -n auto --dist worksteal
+
+test-agents: $(VENV)/test.stamp $(AGENTS)/npm.stamp $(AGENTS)/aider/aider.stamp
+	$(BIN)/python -m pytest -n 2 --dist worksteal tests/agents
 
 lint: $(VENV)/test.stamp
 	$(BIN)/ruff check .
@@ -62,7 +67,7 @@ bench: $(VENV)/bench.stamp $(PEERS)/peers.stamp $(PREFECT)/prefect.stamp
 	$(BIN)/python bench/run.py --prefect $(PREFECT)/bin/python --write docs/benchmarks.md
 
 # The environments. A Python without ensurepip works too, if it has pip.
-$(VENV)/venv.stamp $(PEERS)/venv.stamp $(PREFECT)/venv.stamp:
+$(VENV)/venv.stamp $(PEERS)/venv.stamp $(PREFECT)/venv.stamp $(AGENTS)/aider/venv.stamp:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Pointsman needs Python 3.11 or later. Choose one: make PYTHON=python3.12")'
 	@echo "Setting up $(@D) …"
 	@$(PYTHON) -m venv $(@D) 2>/dev/null || { rm -rf $(@D) && $(PYTHON) -m venv --without-pip $(@D) && $(PYTHON) -m pip --python $(@D)/bin/python install -q pip; }
@@ -93,6 +98,22 @@ $(PREFECT)/prefect.stamp: requirements/prefect.txt $(PREFECT)/venv.stamp
 	@$(PREFECT)/bin/python -m pip install -q --require-hashes -r requirements/prefect.txt
 	@touch $@
 
+# `npm ci` would ask for programs of other platforms, which not every registry has. Only the scripts of two packages run: they link the
+# program for this platform, which npm has installed beside them.
+$(AGENTS)/npm.stamp: requirements/agents/package.json requirements/agents/package-lock.json
+	@command -v npm >/dev/null || { echo "make test-agents needs Node.js 20 or later, with npm." >&2; exit 1; }
+	@echo "Installing the coding agents of npm in $(@D) …"
+	@mkdir -p $(@D)
+	@cp requirements/agents/package.json requirements/agents/package-lock.json $(@D)
+	@npm install --prefix $(@D) --silent --ignore-scripts --no-audit --no-fund
+	@npm rebuild --prefix $(@D) --silent @anthropic-ai/claude-code opencode-ai
+	@touch $@
+
+$(AGENTS)/aider/aider.stamp: requirements/aider.txt $(AGENTS)/aider/venv.stamp
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info >= (3, 13) and "aider needs Python 3.12 or older. Choose one: make PYTHON=python3.12")'
+	@$(AGENTS)/aider/bin/python -m pip install -q --require-hashes -r requirements/aider.txt
+	@touch $@
+
 LOCK = $(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate --no-header
 COMPILE = $(LOCK) pyproject.toml
 
@@ -104,6 +125,8 @@ lock: $(VENV)/venv.stamp
 	$(COMPILE) --upgrade --group bench -c requirements/run.txt -o requirements/bench.txt
 	$(LOCK) --upgrade --group peers -o requirements/peers.txt
 	$(LOCK) --upgrade --group prefect -o requirements/prefect.txt
+	$(LOCK) --upgrade --group aider -o requirements/aider.txt
+	npm install --prefix requirements/agents --package-lock-only --ignore-scripts --omit-lockfile-registry-resolved
 
 clean:
-	rm -rf $(VENV) $(PEERS) $(PREFECT) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(PEERS) $(PREFECT) $(AGENTS) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

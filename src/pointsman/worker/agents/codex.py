@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -30,6 +31,8 @@ from pointsman.worker.usage_limit import find_reset
 
 SANDBOXES = {"plan": "read-only", "edit": "workspace-write", "full": "danger-full-access"}
 LIMIT = "hit your usage limit"
+NOT_BARE = re.compile(r"[^A-Za-z0-9_-]")
+"""What names of servers may not have: codex takes quotes for a part of the name."""
 
 
 class Codex(BuiltIn):
@@ -55,14 +58,20 @@ class Codex(BuiltIn):
 
 
 def _configure(name: str, server: Any) -> Iterator[str]:
-    """A server as overrides of the configuration. Its variables are named, not given: arguments are visible to all users."""
-    values = {key: value for key, value in server.items() if key != "env"}
+    """A server as overrides of the configuration, with tools that it may call: nobody is there to be asked for each call.
+
+    The variables of our own are named, not given: arguments are visible to all users. Without `required`, codex begins before
+    the server has started, and without its tools.
+    """
+    values = {"default_tools_approval_mode": "approve", **{key: value for key, value in server.items() if key != "env"}}
     if name == "pointsman":
+        values["required"] = True
         values["env_vars"] = list(pick(server, "env") or ())  # type: ignore[call-overload]  # the runner has made it
     elif isinstance(env := server.get("env"), dict):
         values["env"] = {str(key): str(value) for key, value in env.items()}
+    path = f"mcp_servers.{NOT_BARE.sub('_', name)}"
     for key, value in values.items():
-        yield f"--config=mcp_servers.{json.dumps(name)}.{key}={_as_toml(value)}"
+        yield f"--config={path}.{key}={_as_toml(value)}"
 
 
 def _as_toml(value: Any) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -47,25 +46,18 @@ class Gemini(BuiltIn):
     name = "gemini"
     program: tuple[str, ...] = ("gemini",)
     install = "`npm install -g @google/gemini-cli`"
-    lacks = frozenset(("max_turns", "append_system_prompt"))
+    lacks = frozenset(("max_turns", "append_system_prompt", "mcp"))
+    """It reads MCP servers from the settings of its user and of the folder, and from files of root; a call cannot add any."""
 
     def invoke(self, call: AgentCall) -> Invocation:
         arguments = ["--output-format=stream-json", f"--approval-mode={MODES[call.permissions]}", "--skip-trust"]
-        files: dict[str, str] = {}
-        env: dict[str, str] = {}
         if call.model is not None:
             arguments.append(f"--model={call.model}")
         if call.folder:
             arguments.append(f"--include-directories={call.folder}")
-        if call.servers:
-            # The settings with the lowest precedence, so that those of the user and of the project are kept.
-            env["GEMINI_CLI_SYSTEM_DEFAULTS_PATH"] = path = f"{call.stem}.gemini.json"
-            files[path] = json.dumps({"mcpServers": call.servers})
         if call.session_id is not None:
             arguments.append(f"--resume={call.session_id}")
-        return Invocation(
-            arguments=(*arguments, *call.arguments), stdin=call.message.encode("utf-8", "replace"), files=files, env=env
-        )
+        return Invocation(arguments=(*arguments, *call.arguments), stdin=call.message.encode("utf-8", "replace"))
 
     def reader(self, now: Now) -> GeminiReader:
         return GeminiReader(now)
