@@ -28,6 +28,9 @@ class Cli:
     """Takes its home, the project and the address of the API; writes its files and returns its variables."""
     pass_env: tuple[str, ...] = ()
     """What pointsman.toml has to name so that the agent gets its variables."""
+    has_sessions: bool = True
+    seconds: int = 15
+    """Until it has started and asked its model, on a slow machine."""
     subscription: tuple[str, ...] = ()
     """The variable with the key of a person's account, if that is another one."""
     model: str | None = None
@@ -37,8 +40,10 @@ class Cli:
     shell: Callable[[str], Call] | None = None
     limit: Callable[[int], Fail]
     """How its API says that the account has reached a limit, until an instant in seconds since 1970."""
-    limit_precision: int = 2
-    """By how many seconds the reset time may differ: some agents print minutes."""
+    limit_seconds: int = 30
+    """How long the limit lasts: some agents wait themselves if it is short."""
+    limit_precision: int = 10
+    """By how many seconds the reset time may differ: some agents print how long to wait, or only minutes."""
     overloaded: int = 529
     priced: str | None = None
     """The model that needs a price, because the agent reports no costs."""
@@ -87,10 +92,11 @@ enabled = false
 
 
 def _set_up_gemini(home: Path, folder: Path, url: str) -> dict[str, str]:  # noqa: ARG001
+    server = {"command": sys.executable, "args": ["-m", "pointsman", "mcp"], "trust": True}
     settings: dict[str, Any] = {
         "security": {"auth": {"selectedType": "gemini-api-key"}},
         "privacy": {"usageStatisticsEnabled": False},
-        "mcpServers": {"pointsman": {"command": sys.executable, "args": ["-m", "pointsman", "mcp"], "trust": True}},
+        "mcpServers": {"pointsman": {**server, "env": {name: f"${name}" for name in ("POINTSMAN_SOCKET", "POINTSMAN_TOKEN")}}},
         "general": {"enableAutoUpdate": False, "enableAutoUpdateNotification": False},
     }
     _write(home / ".gemini" / "settings.json", json.dumps(settings))
@@ -119,14 +125,9 @@ def _set_up_aider(home: Path, folder: Path, url: str) -> dict[str, str]:  # noqa
 
 def _exhaust(at: int) -> Fail:
     wait = f"{at - int(time.time())}s"
-    quota = {
-        "@type": "type.googleapis.com/google.rpc.QuotaFailure",
-        "violations": [{"quotaId": "GenerateRequestsPerDayPerProjectPerModel", "quotaMetric": "requests"}],
-    }
     retry = {"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": wait}
-    message = f"You exceeded your current quota. Please retry in {wait}."
-    error = {"code": 429, "message": message, "status": "RESOURCE_EXHAUSTED", "details": [quota, retry]}
-    return Fail(429, body={"error": error})
+    message = "You exceeded your current quota."
+    return Fail(429, body={"error": {"code": 429, "message": message, "status": "RESOURCE_EXHAUSTED", "details": [retry]}})
 
 
 CLIS = {
@@ -172,6 +173,7 @@ CLIS = {
             limit=lambda at: Fail(
                 429, body={"error": {"type": "usage_limit_reached", "message": "limit", "plan_type": "plus", "resets_at": at}}
             ),
+            limit_seconds=90,
             limit_precision=60,
             priced="gpt-5.1-codex",
         ),
@@ -183,11 +185,13 @@ CLIS = {
             edit=lambda path, text: Call("write_file", {"file_path": path, "content": text}),
             shell=lambda command: Call("run_shell_command", {"command": command}),
             limit=_exhaust,
+            limit_seconds=400,
             overloaded=503,
             priced="gemini-2.5-pro",
         ),
         Cli(
             name="opencode",
+            seconds=45,
             dialect=lambda: ChatCompletions(aside="title generator"),
             set_up=_set_up_opencode,
             pass_env=("STAND_IN_API_KEY",),
@@ -197,13 +201,16 @@ CLIS = {
         ),
         Cli(
             name="aider",
+            has_sessions=False,
+            seconds=45,
             dialect=ChatCompletions,
             set_up=_set_up_aider,
             pass_env=("OPENAI_API_BASE", "OPENAI_API_KEY"),
             model="openai/m",
             arguments=("--edit-format=whole",),
+            limit_seconds=300,
             limit=lambda at: Fail(429, f"Rate limit reached. Please try again in {at - int(time.time())}s."),
-            edit=lambda path, text: Text(f"{Path(path).name}\n```\n{text}\n```\n"),
+            edit=lambda path, text: Text(f"{path}\n```\n{text}\n```\n"),
         ),
     )
 }

@@ -67,9 +67,11 @@ class AgentProject(Project):
         """`pointsman run` at work."""
         return self.start("run", "flow.yaml")
 
-    async def until_task(self, command: Command, is_so: Callable[[Task], bool]) -> Task:
+    async def until_task(
+        self, command: Command, is_so: Callable[[Task], bool], patience_seconds: float = PATIENCE_SECONDS
+    ) -> Task:
         """The task of the agent, as soon as that is so."""
-        async with asyncio.timeout(PATIENCE_SECONDS), self.engine() as engine:
+        async with asyncio.timeout(patience_seconds), self.engine() as engine:
             while True:
                 runs = await engine.list_runs(limit=1)
                 for task in await engine.list_tasks(runs[0].id) if runs else ():

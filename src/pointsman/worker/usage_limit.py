@@ -10,6 +10,8 @@ FURTHEST = timedelta(days=35)
 """No limit lasts longer: a later time is not believed."""
 UNKNOWN_WAIT = timedelta(minutes=5)
 """How long to wait when nothing says for how long."""
+JUST_NOW = timedelta(minutes=10)
+"""A time of day that is not longer ago is not that of tomorrow: agents leave out the seconds, and clocks differ."""
 MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 _CLOCK = re.compile(
     r"(?:resets?|try again)\s+(?:at\s+|on\s+)?"
@@ -62,7 +64,7 @@ def _next(found: re.Match[str], now: datetime) -> datetime | None:
             at = at.replace(year=int(found["year"] or local.year), month=month, day=int(found["day"]))
             if not found["year"] and at < local - timedelta(days=1):
                 at = at.replace(year=at.year + 1)
-        elif at <= local:
+        elif at <= local - JUST_NOW:
             at = (at.replace(tzinfo=None) + timedelta(days=1)).replace(tzinfo=at.tzinfo)
     except ValueError:
         return None

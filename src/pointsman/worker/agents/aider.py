@@ -5,7 +5,19 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from pointsman.worker.agent import AgentCall, AgentEvent, BuiltIn, Finished, Invocation, Now, Said, Used, pick_usd
+from pointsman.worker.agent import (
+    AgentCall,
+    AgentEvent,
+    BuiltIn,
+    Finished,
+    Invocation,
+    Now,
+    Said,
+    UsageLimit,
+    Used,
+    pick_usd,
+)
+from pointsman.worker.usage_limit import find_reset
 
 MODES = {"plan": ("--chat-mode=ask",), "edit": ("--no-suggest-shell-commands",), "full": ()}
 QUIET = (
@@ -21,6 +33,7 @@ QUIET = (
 )
 """Without questions and news, and without files in the work tree: the map of the repository would leave a cache there."""
 WITHOUT_COMMITS = ("--no-git", "--no-auto-commits", "--dry-run")
+LIMIT = "RateLimitError"
 FAILURE = re.compile(r"\blitellm\.\w*(?:Error|Exception)\b.*")
 TOKENS = re.compile(r"^Tokens: (?P<sent>[0-9.]+[kM]?) sent,.*?(?P<received>[0-9.]+[kM]?) received")
 COST = re.compile(r"\bCost: \$(?P<message>[0-9.]+) message, \$[0-9.]+ session")
@@ -41,18 +54,22 @@ class Aider(BuiltIn):
         if call.model is not None:
             arguments.append(f"--model={call.model}")
         message = call.message.encode("utf-8", "replace").decode()
+        has_repository = any((folder / ".git").exists() for folder in (call.cwd, *call.cwd.parents))
+        if not has_repository:
+            arguments.append("--no-git")  # else it would make a repository
         return Invocation(
             arguments=(*arguments, *call.arguments),
             files={path: message},
-            commits=call.permissions != "plan" and not set(call.arguments) & set(WITHOUT_COMMITS),
+            commits=has_repository and call.permissions != "plan" and not set(call.arguments) & set(WITHOUT_COMMITS),
         )
 
-    def reader(self, now: Now) -> AiderReader:  # noqa: ARG002 - it names no times
-        return AiderReader()
+    def reader(self, now: Now) -> AiderReader:
+        return AiderReader(now)
 
 
 class AiderReader:
-    def __init__(self) -> None:
+    def __init__(self, now: Now) -> None:
+        self._now = now
         self._failure: str | None = None
         self._last = ""
 
@@ -64,12 +81,15 @@ class AiderReader:
         if tokens or (cost and text.startswith(("Tokens: ", "Cost: "))):
             sent, received = (_count(tokens["sent"]), _count(tokens["received"])) if tokens else (0, 0)
             yield Used(sent, received, pick_usd([cost["message"]], 0) if cost else None)
-        self._last = text if text.strip() else self._last
+        elif text.strip():
+            self._last = text
         yield Said(f"{text}\n", continues=True)
 
     def end(self, exit_code: int | None) -> Iterator[AgentEvent]:
         if exit_code is not None:
-            yield Finished(self._last, self._failure)
+            failure = self._failure or ""
+            limit = UsageLimit(find_reset(failure, self._now()), failure) if LIMIT in failure else None
+            yield Finished(self._last, self._failure, limit)
 
 
 def _count(text: str) -> int:
