@@ -39,6 +39,8 @@ COMMANDS = {
     "notices": "List what happened without moving anything.",
     "notify": "List notifications; try again what was not delivered.",
     "doctor": "Show what is stuck or wrong, and verify the audit trail.",
+    "tenant": "List the tenants of a database, or add one.",
+    "key": "List API keys; create, rotate or revoke one.",
     "database": "Print the roles of a PostgreSQL database.",
     "config": "Show every setting and where it comes from.",
     "flow": "Check, show and draw flow files.",

@@ -252,11 +252,11 @@ def _protect(folder: Path, *, creates: bool) -> None:
             folder.chmod(0o700)
 
 
-def in_project(asked: Asked, work: Callable[[Project], Awaitable[Result]]) -> Result:
+def in_project(asked: Asked, work: Callable[[Project], Awaitable[Result]], *, creates: bool = False) -> Result:
     """Run an asynchronous command with its project open."""
 
     async def do() -> Result:
-        async with open_project(asked) as project:
+        async with open_project(asked, creates=creates) as project:
             return await work(project)
 
     return asyncio.run(do())

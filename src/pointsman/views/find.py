@@ -1,13 +1,13 @@
-"""Which run, task, worker or tool a person means: by its id, the beginning or the end of it, by name, or as the latest one."""
+"""What a person means, a run, task, worker, tool or key: by its id, a part of it, by name, or as the latest one."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from pointsman.engine.engine import TenantEngine
+from pointsman.engine.engine import Engine, TenantEngine
 from pointsman.errors import NotFound, NothingYet, Problem, RequestInvalid, nearest, suggest
 from pointsman.kernel.machine import Phase
-from pointsman.store.rows import Breaker, Run, Task, Worker
+from pointsman.store.rows import ApiKey, Breaker, Run, Task, Worker
 
 LATEST = "latest"
 SHORTEST_PART = 4
@@ -76,6 +76,19 @@ async def find_tool(engine: TenantEngine, name: str) -> Breaker:
     raise _invalid(f"There is no tool '{name}' in this database. {known}")
 
 
+async def find_key(engine: Engine, name: str) -> ApiKey:
+    """An API key of any tenant, by its id or a part of it. A name may be used by several tenants, so it is not enough."""
+    keys = await engine.list_all_keys()
+    found = [each for each in keys if each.id == name] or [each for each in keys if is_part(name, each.id)]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise _ambiguous("key", name, found)
+    same_name = [each for each in keys if each.name == name and each.revoked_at is None]
+    hint = f"Keys of that name: {_list_few(f'{each.id} of {each.tenant}' for each in same_name)}." if same_name else ""
+    raise _invalid(f"There is no key '{name}'. {hint or 'See: pointsman key list --all'}")
+
+
 def is_part(name: str, identity: str) -> bool:
     """Whether `name` is the beginning or the end of an id; its prefix may be left out."""
     bare = identity.partition("_")[2]
@@ -99,7 +112,7 @@ async def _unknown_run(engine: TenantEngine, name: str) -> Exception:
     return _invalid(f"There is no run '{name}'.{few} {hint or f'The latest are: {latest}.'} See: pointsman status")
 
 
-def _ambiguous(what: str, name: str, found: Iterable[Run | Task | Worker]) -> RequestInvalid:
+def _ambiguous(what: str, name: str, found: Iterable[Run | Task | Worker | ApiKey]) -> RequestInvalid:
     some = _list_few(f"{each.id} ({each.name})" for each in found)
     return _invalid(f"'{name}' matches more than one {what}: {some}. Write more of the id.")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 from pointsman.engine.engine import TenantEngine
 from pointsman.kernel.machine import Kind
@@ -28,7 +28,7 @@ async def list_notices(engine: TenantEngine, *, about: str | None = None, limit:
     ]
 
 
-async def _find_names(engine: TenantEngine, notices: Iterable[Notice]) -> dict[str, str]:
+async def _find_names(engine: TenantEngine, notices: Sequence[Notice]) -> dict[str, str]:
     """By id; at most one query for each task of the page."""
     ids = {kind: {notice.entity_id for notice in notices if notice.kind == kind} for kind in Kind}
     names = {run.id: run.name for run in await engine.find_runs(sorted(ids[Kind.RUN]))} if ids[Kind.RUN] else {}
@@ -36,4 +36,6 @@ async def _find_names(engine: TenantEngine, notices: Iterable[Notice]) -> dict[s
         names |= {worker.id: worker.name for worker in await engine.list_workers()}
     if ids[Kind.BREAKER]:
         names |= {breaker.id: breaker.tool for breaker in await engine.list_breakers()}
+    if any(notice.kind == "key" for notice in notices):
+        names |= {key.id: key.name for key in await engine.list_keys()}
     return names | {task_id: (await engine.get_task(task_id)).name for task_id in sorted(ids[Kind.TASK])}

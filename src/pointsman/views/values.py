@@ -280,12 +280,12 @@ class NoticeView(Struct, frozen=True, kw_only=True):
 
     at: datetime
     kind: str
-    """run, task, worker or breaker"""
+    """run, task, worker, breaker, tenant or key"""
     id: str
     name: str
     run_id: str | None
     subject: str
-    """overstayed, budget, repaired; or cancel, drain or terminate, where a worker has to end something first"""
+    """overstayed, budget, repaired, added, key; or cancel, drain or terminate, where a worker has to end something first"""
     message: str
 
 

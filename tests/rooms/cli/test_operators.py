@@ -380,6 +380,8 @@ OF_OPERATORS = [
     "breakers trip",
     "budget set",
     "doctor",
+    "tenant add",
+    *(f"key {each}" for each in ("create", "rotate", "revoke")),
 ]
 
 

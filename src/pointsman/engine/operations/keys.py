@@ -58,18 +58,19 @@ class CreateKey(_Issuing, frozen=True):
             raise NotFound("tenant", self.tenant)
         if twin := work.transaction.find_key_by_name(self.tenant, self.name):
             raise AlreadyExists("key", self.name, f"Rotate or revoke {twin.id}, or choose another name.")
+        scopes = sorted(set(self.scopes))
         text = make_key(work.world.ids.short(ID_PREFIX), work.world.chance)
         key = ApiKey(
             id=text.key_id,
             tenant=self.tenant,
             name=self.name,
-            scopes=msgspec.json.encode(sorted(set(self.scopes))).decode(),
+            scopes=msgspec.json.encode(scopes).decode(),
             created_at=work.now,
             created_by=self.caller.actor,
             expires_at=_after(work.now, self.expires_seconds),
         )
         work.transaction.insert_key(StoredKey(**asdict(key), secret_hash=text.secret_hash))
-        _note(work, key, self.cause.sign(f"The key '{key.name}' was created, with the scopes {', '.join(self.scopes)}."))
+        _note(work, key, self.cause.sign(f"The key '{key.name}' was created. It allows: {', '.join(scopes)}."))
         return _answer(key, text)
 
 

@@ -19,7 +19,7 @@ class AddTenant(Recorded[Tenant], frozen=True):
 
     def decide(self, work: Work) -> Callable[[], Tenant]:
         if found := work.transaction.find_tenant(self.tenant):
-            raise AlreadyExists("tenant", self.tenant, f"It was added at {found.created_at:%Y-%m-%d %H:%M} UTC.")
+            raise AlreadyExists("tenant", self.tenant, f"It has existed since {found.created_at:%Y-%m-%d %H:%M} UTC.")
         work.ensure_tenant(self.tenant)
         work.notices.append(_note(work, self.tenant, "added", self.cause.sign("The tenant was added.")))
         added = Tenant(id=self.tenant, created_at=work.now)
