@@ -103,7 +103,8 @@ async def test_whatever_is_wrong_with_a_key_is_refused_in_one_way(
 
     async with open_engine(database_url, clock) as engine:
         acme = await acme_of(engine)
-        revoked, expired, valid = [await acme.create_key(name, ("read",), DAY) for name in ("revoked", "expired", "valid")]
+        revoked = await acme.create_key("revoked", ("read",))
+        expired, valid = [await acme.create_key(name, ("read",), DAY) for name in ("expired", "valid")]
         await acme.revoke_key(revoked.key.id)
         clock.advance(DAY / 2)
         valid = await acme.rotate_key(valid.key.id, expires_seconds=DAY)
