@@ -69,8 +69,12 @@ def command(*, watch: bool, as_list: bool, actor: str | None, asked: Asked) -> N
 
 def wait_for_project(asked: Asked, act: Callable[[Project], Coroutine[Any, Any, None]]) -> None:
     """The first run of a project creates its database: watch it from then on."""
+
+    async def pause() -> None:
+        await World().sleep(APPEAR_SECONDS)
+
     while True:
-        asyncio.run(World().sleep(APPEAR_SECONDS))
+        asyncio.run(pause())
         with suppress(NothingYet):
             in_project(asked, act)
 
