@@ -2,8 +2,8 @@
 
     text ── parse ──▶ known for seconds? ── no ──▶ the row of its id ──▶ compare hashes ──▶ KeyHolder | AuthenticationFailed
 
-Whatever is wrong, the error is the same, and so is the work: an unknown id is compared as well. Only valid keys are remembered,
-so the time that an answer takes tells nothing about an id to a caller who does not have its secret.
+Whatever is wrong, the error is the same, and so are the query and the comparisons: an unknown id is compared as well. Only
+valid keys are remembered, so a wrong secret takes as long for a key in use as for any other.
 """
 
 from __future__ import annotations
