@@ -51,8 +51,9 @@ def history_of(db: StoreFixture, row: Entity) -> list[Transition]:
 
 
 def attempts_of(db: StoreFixture, row: Entity) -> list[Attempt]:
+    """Those that have begun."""
     with db.store.read() as reader:
-        return reader.list_attempts(row.tenant, row.id)
+        return [attempt for attempt in reader.list_attempts(row.tenant, row.id) if attempt.started_at]
 
 
 # Every move that can be typed at a prompt.
