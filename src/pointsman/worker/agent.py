@@ -65,7 +65,7 @@ class Used:
     is_total: bool = False
     """The figures of the whole call: they replace all before."""
     of_session: bool = False
-    """They include what earlier calls have used in the same session."""
+    """They may include what earlier calls have used in the same session."""
 
 
 @dataclass(frozen=True, slots=True)

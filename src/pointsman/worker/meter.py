@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 
 from pointsman.engine.budgets import NO_USAGE, Usage
-from pointsman.engine.checks import MAX_TOKENS, MAX_USD
+from pointsman.engine.checks import MAX_TOKENS, MAX_USD, SMALLEST_USD
 from pointsman.prices import ModelUsage, Price, estimate
 from pointsman.store.rows import ZERO_USD
 from pointsman.worker.agent import Used
@@ -73,11 +73,21 @@ class UsageMeter:
         return f'it reports tokens but no cost. Add [prices."{self._unpriced}"] to pointsman.toml, so that it can be estimated.'
 
     def _without_former(self, used: Used) -> Used:
-        """The part of this call. Of the tokens from a cache, it has the same share."""
-        tokens_in = max(used.tokens_in - self._before.tokens_in, 0)
-        tokens_out = max(used.tokens_out - self._before.tokens_out, 0)
-        cached = used.cached_tokens_in * tokens_in // max(used.tokens_in, 1)
-        return replace(used, tokens_in=tokens_in, tokens_out=tokens_out, cached_tokens_in=cached)
+        """The part of this call.
+
+        Agents add up the calls of a session only if the earlier ones ended regularly. They have done so if what is left without
+        those is at least what the messages of this call have used. What is not known of the earlier calls is taken to be alike.
+        """
+        before, seen = self._before, sum(self._parts.values(), self._final)
+        tokens_in = used.tokens_in - before.tokens_in
+        if tokens_in < max(seen.tokens_in, 1):
+            return used
+        tokens_out, cost = max(used.tokens_out - before.tokens_out, 0), used.cost_usd
+        if cost is not None:
+            share = cost * tokens_in / used.tokens_in
+            cost = (cost - before.cost_usd if cost >= before.cost_usd else share).quantize(SMALLEST_USD)
+        cached = used.cached_tokens_in * tokens_in // used.tokens_in
+        return replace(used, tokens_in=tokens_in, tokens_out=tokens_out, cost_usd=cost, cached_tokens_in=cached)
 
     def _rate(self, used: Used) -> Figures:
         """The figures of an event. A cost of 0 for tokens that have a price means that the agent does not know the price."""

@@ -18,6 +18,7 @@ from pointsman.engine.policy import read_policy
 from pointsman.flows import build
 from pointsman.flows.results import describe_result
 from pointsman.kernel.machine import Machine, Phase
+from pointsman.store.rows import ZERO_USD
 from pointsman.worker.runner import Occasion
 from pointsman.world import Clock
 
@@ -126,9 +127,13 @@ class Scopes:
         return None
 
     async def sum_session(self, task_id: str, session_id: str) -> Usage:
-        """The tokens that the attempts of a task have used in a session."""
+        """What the attempts of a task have used in a session."""
         attempts = [each for each in await self._engine.list_attempts(task_id) if each.session_id == session_id]
-        return Usage(tokens_in=sum(each.tokens_in for each in attempts), tokens_out=sum(each.tokens_out for each in attempts))
+        return Usage(
+            sum((each.cost_usd for each in attempts), ZERO_USD),
+            sum(each.tokens_in for each in attempts),
+            sum(each.tokens_out for each in attempts),
+        )
 
     async def have_worked(self, scope: RunScope, name: str | None) -> bool:
         """Whether a task, or any task of the run, has done something: its condition did not exclude it."""

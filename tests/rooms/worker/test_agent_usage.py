@@ -164,6 +164,23 @@ async def test_an_agent_that_is_done_has_exceeded_its_budget_all_the_same(
         assert (task.state, task.cost_usd) == ("BUDGET_EXCEEDED", Decimal(2))
 
 
+@pytest.mark.parametrize(
+    ("total", "counted"),
+    [
+        (Used(300, 60, Decimal("0.0024"), is_total=True, of_session=True), Usage(Decimal("0.0008"), 100, 20)),
+        (Used(100, 20, Decimal("0.0008"), is_total=True, of_session=True), Usage(Decimal("0.0008"), 100, 20)),
+        (Used(300, 60, Decimal("0.0015"), is_total=True, of_session=True), Usage(Decimal("0.0005"), 100, 20)),
+        (Used(300, 60, Decimal("0.0024"), is_total=True), Usage(Decimal("0.0024"), 300, 60)),
+    ],
+)
+def test_the_total_of_a_session_is_told_from_that_of_a_call(total: Used, counted: Usage) -> None:
+    """claude adds up its calls if it could store the figures of the one before."""
+    meter = UsageMeter({}, None, Usage(Decimal("0.0016"), 200, 40))
+    first = meter.take(Used(100, 1, key="a"))
+    rest = meter.take(total)
+    assert Usage(rest.cost_usd, first.tokens_in + rest.tokens_in, first.tokens_out + rest.tokens_out) == counted
+
+
 def test_a_stream_that_lies_is_not_believed_beyond_what_can_be() -> None:
     meter = UsageMeter(PRICES, None)
     assert meter.take(Used(5, 5, Decimal(1), key="a")) == Usage(Decimal(1), 5, 5)

@@ -156,6 +156,7 @@ class ClaudeReader(JsonReader):
             model,
             cached_tokens_in=sum(pick_count(usage, "cacheReadInputTokens") for usage in each),
             is_total=True,
+            of_session=True,
         )
 
     def _finish(self, value: dict[str, Any]) -> Finished:
