@@ -300,7 +300,7 @@ class TaskOptions(_Model):
     retries: Count = Field(default=0, ge=0, le=MAX_COUNT)
     """How many times to retry; by default, as `max_attempts` or the lifecycle allows."""
     max_attempts: Count | None = Field(default=None, ge=1, le=MAX_COUNT)
-    """How many attempts the task gets in all, also after lost workers; by default, no limit but `retries`."""
+    """How many attempts the task gets, also after lost workers; a retry by a person begins anew, except under `agent`."""
     reclaim_after: Duration | None = None
     """How old an attempt may become before another worker takes it over; the lifecycle may have a default."""
     backoff: Backoff = Backoff()
