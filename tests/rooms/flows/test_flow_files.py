@@ -188,6 +188,7 @@ def test_ten_different_errors_are_all_reported_in_their_places() -> None:
         ("agent: claude", "action", (5, 5), "nothing to do"),
         ("agent: claude\nprompt: a\nprompt_file: b", "action", (7, 5), "both `prompt` and `prompt_file`"),
         ("agent: aider\nprompt: a\nmax_turns: 3", "action", (7, 5), "aider has no such option"),
+        ("agent: mycli\nprompt: a\nmax_turns: 3", "action", (7, 5), "mycli has no such option"),
         ("agent: claude\nprompt: a\npermissions: all", "structure", (7, 18), "plan"),
         ("agent: claude\nprompt: a\nmcp: 3", "structure", (7, 10), "servers by name"),
         ("agent: claude\nrun: a", "action", (6, 5), "run"),

@@ -140,9 +140,9 @@ class AgentTask(FlowTask):
             yield "prompt_file", "it has both `prompt` and `prompt_file`.", "Keep one of them."
         elif self.prompt_file is None and not (self.prompt or "").strip():
             yield "agent", "its agent has nothing to do.", "Add a `prompt`, or a `prompt_file`."
-        if (agent := find_built_in(self.agent)) is not None:
-            for key in sorted((agent.lacks - {"append_system_prompt"}) & given):  # that is put into the prompt instead
-                yield key, f"`{key}` has no effect: {self.agent} has no such option.", "Remove it, or use another agent."
+        lacks = (find_built_in(self.agent) or Custom).lacks  # an agent that nobody knows is refused elsewhere
+        for key in sorted((lacks - {"append_system_prompt"}) & given):  # that is put into the prompt instead
+            yield key, f"`{key}` has no effect: {self.agent} has no such option.", "Remove it, or use another agent."
 
 
 class AgentRunner:
