@@ -21,6 +21,11 @@ class Client:
     async def list_tools(self) -> list[str]:
         return [tool.name for tool in (await self._session.list_tools()).tools]
 
+    async def list_harmless(self) -> set[str]:
+        """The tools that are offered as reading only, which agents can call while they plan."""
+        found = (await self._session.list_tools()).tools
+        return {tool.name for tool in found if tool.annotations and tool.annotations.read_only_hint}
+
     async def call(self, tool: str, **arguments: Any) -> Any:
         """What a tool returns."""
         text, is_error = await self._call(tool, arguments)

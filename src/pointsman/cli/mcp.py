@@ -36,6 +36,8 @@ class Tool:
     call: Call
     reads: bool = False
     """It changes nothing."""
+    is_harmless: bool = False
+    """It changes nothing but what people read of the task: an agent that may only read can call it, too."""
 
 
 @click.command()
@@ -104,7 +106,7 @@ def serve(tools: Mapping[str, Tool], instructions: str) -> None:
 def _describe(name: str, tool: Tool) -> types.Tool:
     from mcp import types
 
-    hints = types.ToolAnnotations(read_only_hint=tool.reads, open_world_hint=False)
+    hints = types.ToolAnnotations(read_only_hint=tool.reads or tool.is_harmless, open_world_hint=False)
     return types.Tool(name=name, description=tool.description, input_schema=tool.schema, annotations=hints)
 
 
@@ -132,11 +134,11 @@ def _refuse(message: str) -> types.CallToolResult:
     return types.CallToolResult(content=[types.TextContent(type="text", text=message)], is_error=True)
 
 
-def describe_tool(declared: type[msgspec.Struct], call: Call, *, reads: bool = False) -> Tool:
+def describe_tool(declared: type[msgspec.Struct], call: Call, *, reads: bool = False, is_harmless: bool = False) -> Tool:
     """A tool whose schema and description are those of its declaration."""
     from pointsman.engine.fields import shape_of
 
-    return Tool(join_lines(declared.__doc__ or ""), shape_of(declared).schema(), call, reads)
+    return Tool(join_lines(declared.__doc__ or ""), shape_of(declared).schema(), call, reads, is_harmless)
 
 
 def join_lines(text: str) -> str:

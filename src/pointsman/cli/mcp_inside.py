@@ -21,6 +21,8 @@ INSTRUCTIONS = (
     "finish with its result."
 )
 READING = ("read_upstream",)
+HARMLESS = ("ask", "report_progress", "report_cost", "finish")
+"""Programs that plan refuse tools without a hint that they only read. Subtasks may run anything, so `add_subtasks` has none."""
 MAX_REPLY_BYTES = 16 << 20
 PATIENCE_SECONDS = 60.0
 
@@ -30,7 +32,10 @@ def list_tools(environ: Mapping[str, str]) -> dict[str, Tool]:
         message = f"Inside a task, this command needs {' and '.join(missing)}. Pass them on from the environment of the task."
         raise RequestInvalid([Problem("", message)])
     calls = {name: partial(ask_worker, environ, name) for name in TOOLS}
-    return {name: describe_tool(declared, calls[name], reads=name in READING) for name, declared in TOOLS.items()}
+    return {
+        name: describe_tool(declared, calls[name], reads=name in READING, is_harmless=name in HARMLESS)
+        for name, declared in TOOLS.items()
+    }
 
 
 async def ask_worker(environ: Mapping[str, str], tool: str, arguments: dict[str, Any]) -> dict[str, Any]:

@@ -165,6 +165,7 @@ async def test_wrong_input_is_a_tool_error_and_the_server_goes_on(tmp_path: Path
         async with shop.working(run):
             door = await read_door(tmp_path, "a")
             async with open_client(env=name_door(door)) as agent:
+                assert set(await agent.list_tools()) - await agent.list_harmless() == {"add_subtasks"}
                 said = {key: await agent.be_refused(key[0], **json.loads(key[1])) for key in WRONG}
                 huge = await agent.be_refused("finish", output="x" * 2_000_000)
                 long = await agent.call("report_progress", text="x" * 1_000_000)
