@@ -52,7 +52,7 @@ class ToolReturned:
 
 @dataclass(frozen=True, slots=True)
 class Used:
-    """Tokens and costs. With a `key`, the figures replace those that had the same key; else they add up."""
+    """Tokens and costs. Figures with a `key` replace those that had the same key, until a total follows; others add up."""
 
     tokens_in: int = 0
     """All of them, from a cache or not."""

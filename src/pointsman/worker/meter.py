@@ -96,7 +96,7 @@ class UsageMeter:
         if not cost and (used.tokens_in or used.tokens_out):
             usage = ModelUsage(model or "", used.tokens_in, used.tokens_out, used.cached_tokens_in)
             guess = estimate(usage, self._prices)
-            if guess is None and cost is None:
+            if guess is None and cost is None and used.key is None:
                 self._unpriced = model or ""
         return Figures(used.tokens_in, used.tokens_out, guess or cost or ZERO_USD, guess or ZERO_USD)
 

@@ -181,6 +181,16 @@ def test_the_total_of_a_session_is_told_from_that_of_a_call(total: Used, counted
     assert Usage(rest.cost_usd, first.tokens_in + rest.tokens_in, first.tokens_out + rest.tokens_out) == counted
 
 
+def test_only_a_total_without_a_cost_needs_a_price() -> None:
+    meter = UsageMeter({}, None)
+    meter.take(Used(500, 20, model="m", key="message"))
+    assert meter.problem is None, "the cost of all messages comes at the end"
+    meter.take(Used(500, 20, Decimal("0.1"), "m", is_total=True))
+    assert meter.problem is None
+    meter.take(Used(500, 20, None, "m", is_total=True))
+    assert '[prices."m"]' in str(meter.problem)
+
+
 def test_a_stream_that_lies_is_not_believed_beyond_what_can_be() -> None:
     meter = UsageMeter(PRICES, None)
     assert meter.take(Used(5, 5, Decimal(1), key="a")) == Usage(Decimal(1), 5, 5)

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Set
 from dataclasses import replace
 from datetime import UTC, datetime
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
@@ -356,7 +357,7 @@ def list_servers(job: Job, task: AgentTask) -> dict[str, dict[str, Any]]:
         return {}
     named: dict[str, dict[str, Any]] = dict(task.mcp) if isinstance(task.mcp, dict) else {}
     passed = {name: job.env[name] for name in ("POINTSMAN_SOCKET", "POINTSMAN_TOKEN") if name in job.env}
-    if len(passed) == 2:
+    if len(passed) == 2 and find_spec("mcp"):  # the extra `mcp` is installed
         named["pointsman"] = {"command": sys.executable, "args": ["-m", "pointsman", "mcp"], "env": passed}
     return named
 
