@@ -30,7 +30,8 @@
     │   ├── NotAllowed            the flow leaves this decision to other people
     │   ├── LeaseLost             the attempt is over; its process must end, and its reports are ignored
     │   ├── WorkerUnavailable     the worker may not claim in its state
-    │   └── CircuitOpen           the breaker of a tool is open
+    │   ├── CircuitOpen           the breaker of a tool is open
+    │   └── CallRefused           an HTTP request cannot be read, or may not be made; names the type of the problem
     ├── StoreError
     │   ├── StoreUnusable         the URL does not lead to a usable database
     │   ├── StoreGone             the file of the database was deleted or replaced while it was in use
@@ -49,7 +50,7 @@ A message tells the user what happened, what was expected and what to do.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Protocol
@@ -57,6 +58,7 @@ from typing import Protocol
 __all__ = [
     "AlreadyExists",
     "AuthenticationFailed",
+    "CallRefused",
     "CircuitOpen",
     "Conflict",
     "EngineClosed",
@@ -339,6 +341,18 @@ class CircuitOpen(RequestError):
         self.tool = tool
         self.retry_in_seconds = max(0, int(seconds + 0.999))
         super().__init__(f"{tool} circuit is open, retry in {self.retry_in_seconds} seconds")
+
+
+class CallRefused(RequestError):
+    """An HTTP request cannot be read, or may not be made; `problem` is a type of `server/problems.py`."""
+
+    def __init__(
+        self, problem: str, message: str, *, headers: Mapping[str, str] | None = None, members: Mapping[str, str] | None = None
+    ) -> None:
+        self.problem = problem
+        self.headers = dict(headers or {})
+        self.members = dict(members or {})
+        super().__init__(message)
 
 
 class StoreError(PointsmanError):

@@ -31,6 +31,8 @@ COMMANDS = {
     "start": "Start tasks that wait to be started.",
     "task": "Add subtasks from inside a task.",
     "mcp": "Serve the Model Context Protocol for coding agents.",
+    "up": "Start the HTTP server and a worker in one process.",
+    "serve": "Serve the HTTP API of a project.",
     "worker": "Run tasks of every run of a database.",
     "workers": "List workers; pause, resume, drain or terminate one.",
     "breakers": "List the circuits of tools; reset or trip one.",

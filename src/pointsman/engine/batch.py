@@ -16,7 +16,7 @@ from pointsman.engine import bulk
 from pointsman.engine.follow import settle
 from pointsman.engine.hooks import Hooks, LeasesLost
 from pointsman.engine.machines import Machines
-from pointsman.engine.operation import Needs, Operation, Request, Stage, answer_type
+from pointsman.engine.operation import Needs, Operation, RemoteCaller, Request, Stage, answer_type
 from pointsman.engine.operations.upkeep import Allocate
 from pointsman.engine.work import Lanes, Work
 from pointsman.errors import Conflict, KeyReused, PointsmanError, StoreError
@@ -162,16 +162,25 @@ def _decide_one(
                 raise KeyReused(request.key)
             answer = answers[twin]
             assert answer is not None
+            _note_repetition(operation, is_repeated=True)
             return answer
         stored = work.transaction.find_response(*key)
         if stored and stored.expires_at > work.now:
+            _note_repetition(operation, is_repeated=True)
             return _repeat(operation, request, stored)
+        _note_repetition(operation, is_repeated=False)
         requests[key] = (request.request_hash, index)
         return operation.decide(work)
     except StoreError:
         raise
     except PointsmanError as error:
         return error
+
+
+def _note_repetition(operation: Operation[Any], *, is_repeated: bool) -> None:
+    """Tell a remote caller; of several tries, the last one counts."""
+    if isinstance(operation.caller, RemoteCaller):
+        operation.caller.receipt.is_repeated = is_repeated
 
 
 def _repeat(operation: Operation[Any], request: Request, stored: StoredResponse) -> Answer:

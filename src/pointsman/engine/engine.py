@@ -28,7 +28,7 @@ from pointsman.engine.doctor import Diagnosis, diagnose, is_contradiction
 from pointsman.engine.duties import Duties, Duty, DutyMetrics
 from pointsman.engine.hooks import Hook
 from pointsman.engine.machines import Machines
-from pointsman.engine.operation import ANYBODY, DEFAULT_TENANT, Caller, Operation, validate
+from pointsman.engine.operation import ANYBODY, DEFAULT_TENANT, Caller, Operation, Receipt, RemoteCaller, validate
 from pointsman.engine.operations.attempts import NOTHING, AttemptReport, ReportAttempt, ReportAttempts
 from pointsman.engine.operations.keys import CreateKey, RevokeKey, RotateKey
 from pointsman.engine.operations.runs import AddTasks, ApproveRun, SetBudget, SignalRun, StartRun, SubmitRun
@@ -222,6 +222,17 @@ class Engine(TenantEngine):
         """The same engine for another tenant, or with another name in the audit trail."""
         checks.refuse([*checks.name("tenant", tenant), *checks.name("actor", actor)])
         return TenantEngine(self._core, Caller(tenant, actor))
+
+    def for_request(self, tenant: str, actor: str, endpoint: str, request_hash: str) -> tuple[TenantEngine, Receipt]:
+        """The same engine for one request to a route of a server. The receipt says whether its answer is a repeated one.
+
+        An idempotency key counts for the `endpoint`, and stands for the request as it was sent: what the server makes of it may
+        differ the next time.
+        """
+        checks.refuse([*checks.name("tenant", tenant), *checks.name("actor", actor)])
+        receipt = Receipt()
+        caller = RemoteCaller(tenant, actor, endpoint=endpoint, request_hash=request_hash, receipt=receipt)
+        return TenantEngine(self._core, caller), receipt
 
     def start(self, *, keeps: bool) -> None:
         """Begin to work; with `keeps` it also performs the duties, together with all other processes on the same database."""

@@ -38,6 +38,21 @@ class Caller(Struct, frozen=True):
     actor: Name = "user"
 
 
+class Receipt(Struct):
+    """What a caller learns beside the answer."""
+
+    is_repeated: bool = False
+    """The answer is the stored one of an earlier request with the same idempotency key."""
+
+
+class RemoteCaller(Caller, frozen=True, kw_only=True):
+    """The caller of a route of a server. Its idempotency keys count for that route, and stand for what was sent to it."""
+
+    endpoint: str
+    request_hash: str
+    receipt: Receipt
+
+
 ANYBODY = Caller()
 
 
@@ -115,6 +130,8 @@ class Operation(Struct, Generic[Answer], frozen=True, kw_only=True):
     def request(self) -> Request | None:
         if self.request_id is None:
             return None
+        if isinstance(caller := self.caller, RemoteCaller):
+            return Request(caller.endpoint, self.request_id, caller.request_hash, self.key_lasts_seconds)
         bare = replace(self, caller=ANYBODY, request_id=None)
         request_hash = hashlib.sha256(msgspec.json.encode(bare, order="deterministic")).hexdigest()
         return Request(name_of(type(self)), self.request_id, request_hash, self.key_lasts_seconds)

@@ -1,0 +1,111 @@
+"""`pointsman serve`: the HTTP server of a project."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, TypeVar
+
+import click
+import msgspec
+
+from pointsman.cli.output import echo, tell
+from pointsman.cli.project import Asked, Project, open_project, project_options
+from pointsman.cli.streams import background_output, write_line
+from pointsman.errors import Problem, RequestInvalid
+
+if TYPE_CHECKING:
+    from pointsman.engine.engine import TenantEngine
+    from pointsman.server.listener import Listener
+
+HOST = "127.0.0.1"
+PORT = 8642
+Result = TypeVar("Result")
+
+
+def server_options(command: Callable[..., Result]) -> Callable[..., Result]:
+    """--host and --port."""
+    command = click.option(
+        "--port",
+        "-p",
+        metavar="N",
+        type=click.IntRange(0, 65535),
+        default=PORT,
+        show_default=True,
+        help="The port to listen on; 0 for any free one.",
+    )(command)
+    return click.option("--host", metavar="ADDRESS", default=HOST, show_default=True, help="The address to listen on.")(command)
+
+
+@click.command()
+@server_options
+@project_options
+def command(host: str, port: int, *, asked: Asked) -> int:
+    """Serve the HTTP API of a project, until stopped.
+
+    Workers run the tasks: start `pointsman worker` as well, or use `pointsman up`, which does both. Any number of servers and
+    workers can share a PostgreSQL database.
+
+    It listens on a loopback address, where every program of this machine can use it. When it is ready, it prints its URL on
+    stdout, with --json as an object. SIGTERM or Ctrl-C: answer the requests that have arrived, and stop; a second one: stop at
+    once.
+
+    \b
+    Examples:
+      pointsman serve
+      pointsman serve --port 0 --json
+      pointsman serve --store postgresql://user@db/pointsman
+    """
+    with background_output(reserves_stdout=asked.as_json):
+        return asyncio.run(_serve(host, port, asked))
+
+
+async def _serve(host: str, port: int, asked: Asked) -> int:
+    from pointsman.cli.run_to_end import drain_then_kill
+
+    check_address(host)
+    async with open_project(asked, creates=True, keeps=True) as project:
+        listener = await open_listener(project, host, port)
+        assert project.notifier is not None
+        project.notifier.start(commands_of="")
+        drain_then_kill(listener.stop, listener.kill, lambda _: tell("Stopping: no more requests are taken."))
+        announce(listener, as_json=asked.as_json)
+        await listener.serve()
+    return 0
+
+
+def check_address(host: str) -> None:
+    """Without keys, whoever reaches the server may do everything: so only this machine may reach it."""
+    from pointsman.server.listener import is_loopback
+
+    if not is_loopback(host):
+        message = f"Without API keys, the server listens on a loopback address only, not on {host}. Leave out --host."
+        raise RequestInvalid([Problem("--host", message)])
+
+
+async def open_listener(project: Project, host: str, port: int) -> Listener:
+    """Open the socket first: nothing else has been done if that fails."""
+    from pointsman.cli.run import declare_tools
+    from pointsman.server.application import build_application
+    from pointsman.server.listener import Listener, open_socket
+    from pointsman.server.site import Site
+    from pointsman.worker.tools import declare_missing
+
+    async def declare(engine: TenantEngine, used: Iterable[str]) -> None:
+        await declare_missing(engine, used, project.settings.all_tools)
+
+    listening = open_socket(host, port)
+    await declare_tools(project)
+    site = Site(project.engine, project.settings, project.world, project.actor, declare, project.find_dead, project.find_bound)
+    return Listener(build_application(site), listening)
+
+
+def announce(listener: Listener, *, as_json: bool) -> None:
+    """Say where it is; the socket takes connections already."""
+    from pointsman.server.listener import show_url
+
+    url = show_url(listener.listening)
+    if as_json:
+        write_line(msgspec.json.encode({"url": url}) + b"\n")
+    else:
+        echo(url)

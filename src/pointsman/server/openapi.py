@@ -1,0 +1,124 @@
+"""OpenAPI: the description of every route, derived from the declarations; examples are in examples.json."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from pointsman.engine.fields import shape_of
+from pointsman.server.message import KEY_HEADER, REPLAYED_HEADER
+from pointsman.server.problems import BY_NAME, MEDIA_TYPE, PROBLEMS, ProblemType
+from pointsman.server.route import Route
+from pointsman.views.moves import Move
+
+REF = "#/components/schemas/{name}"
+OF_EVERY_ROUTE = ("host-refused", "origin-refused", "invalid-request", "internal-error", "database-unavailable", "stopping")
+OF_CHANGES = (
+    *("malformed-json", "request-timeout", "body-too-large", "unsupported-media-type"),
+    *("key-reused", "overloaded", "outcome-unknown"),
+)
+OF_OPEN_ROUTES = ("host-refused", "internal-error", "database-unavailable", "stopping", "invalid-request")
+EXAMPLES = Path(__file__).with_name("examples.json")
+Json = dict[str, Any]
+
+
+@cache
+def load_examples() -> Json:
+    """By method and path: the example of a request and of its answer; and by type, the members of problems."""
+    found: Json = msgspec.json.decode(EXAMPLES.read_bytes())
+    return found
+
+
+def describe_schemas(routes: Iterable[Route]) -> Json:
+    """The components: types of answers, by their names, and every type of problem."""
+    _, components = msgspec.json.schema_components([Move, *(route.answers for route in routes)], ref_template=REF)
+    return {**components, **{name_problem(each): each.schema() for each in PROBLEMS}}
+
+
+def name_problem(problem: ProblemType) -> str:
+    return "Problem" + "".join(word.capitalize() for word in problem.name.split("-"))
+
+
+def list_problems(route: Route) -> list[ProblemType]:
+    """Every problem that a route may answer with."""
+    common = OF_OPEN_ROUTES if route.is_open else OF_EVERY_ROUTE
+    names = {*common, *route.problems, *(OF_CHANGES if route.changes else ())}
+    return [BY_NAME[each.name] for each in PROBLEMS if each.name in names]
+
+
+def describe_answers(route: Route) -> dict[int | str, Json]:
+    """The answer, and every problem by its status."""
+    (schema,), _ = msgspec.json.schema_components([route.answers], ref_template=REF)
+    content: Json = {"schema": schema}
+    if (example := _examples_of(route).get("answer")) is not None:
+        content["example"] = example
+    found: dict[int | str, Json] = {
+        route.status: {"description": route.summary, "content": {route.media_type: content}, **_describe_headers(route)}
+    }
+    for problem in list_problems(route):
+        answer = found.setdefault(problem.status, {"description": "", "content": {MEDIA_TYPE: {"schema": {"oneOf": []}}}})
+        answer["description"] = "; ".join(filter(None, (answer["description"], problem.title)))
+        answer["content"][MEDIA_TYPE]["schema"]["oneOf"].append({"$ref": REF.format(name=name_problem(problem))})
+        answer["content"][MEDIA_TYPE].setdefault("examples", {})[problem.name] = {"value": show_problem(problem)}
+    return found
+
+
+def show_problem(problem: ProblemType) -> Json:
+    return problem.describe(problem.detail, load_examples()["problems"].get(problem.name))
+
+
+def describe_request(route: Route) -> Json:
+    """What FastAPI cannot know of a handler that reads the request itself: parameters and body."""
+    described: Json = {"parameters": [*_describe_path(route), *_describe_query(route), *_describe_header(route)]}
+    schema = route.body_schema()
+    if schema is not None:
+        content: Json = {"schema": schema}
+        if (example := _examples_of(route).get("request")) is not None:
+            content["example"] = example
+        described["requestBody"] = {"required": bool(schema["required"]), "content": {"application/json": content}}
+    return described
+
+
+def _examples_of(route: Route) -> Json:
+    found: Json = load_examples()["routes"].get(f"{route.method} {route.path}", {})
+    return found
+
+
+def _describe_path(route: Route) -> list[Json]:
+    return [
+        {"name": name, "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
+        for name in route.parameters
+    ]
+
+
+def _describe_query(route: Route) -> list[Json]:
+    schema = shape_of(route.query).schema()
+    return [
+        {
+            "name": name,
+            "in": "query",
+            "required": name in schema["required"],
+            "description": each.get("description", ""),
+            "schema": {key: value for key, value in each.items() if key != "description"},
+        }
+        for name, each in schema["properties"].items()
+    ]
+
+
+def _describe_header(route: Route) -> list[Json]:
+    if not route.changes:
+        return []
+    text = "Makes the request safe to repeat: the same key and the same body have one effect and one answer."
+    schema = {"type": "string", "minLength": 1, "maxLength": 200}
+    return [{"name": KEY_HEADER, "in": "header", "required": False, "description": text, "schema": schema}]
+
+
+def _describe_headers(route: Route) -> Json:
+    if not route.changes:
+        return {}
+    text = "`true` if this is the stored answer of an earlier request with the same key."
+    return {"headers": {REPLAYED_HEADER: {"description": text, "schema": {"const": "true"}}}}

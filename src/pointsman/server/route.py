@@ -1,0 +1,165 @@
+"""A route, declared once: how a request is read, what it does, and what OpenAPI says about it.
+
+    Route("POST", "/runs/{run_id}/approve", "Approve every open gate of a run.", approve_run, RunAnswer, reads=ApproveRun)
+
+`reads` is a struct of declared fields: an operation, or another request. Fields that the path has, or that the route sets, are
+not part of its body.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from msgspec import Struct
+from starlette.requests import Request
+from starlette.responses import Response
+
+from pointsman.engine.engine import TenantEngine
+from pointsman.engine.fields import Schema, shape_of
+from pointsman.engine.operation import Operation, read_operation
+from pointsman.errors import PointsmanError, Problem, RequestInvalid
+from pointsman.server import auth, problems
+from pointsman.server.auth import Scope
+from pointsman.server.message import (
+    REPLAYED_HEADER,
+    hash_request,
+    read_body,
+    read_query,
+    respond,
+    respond_with_problem,
+    take_key,
+)
+from pointsman.server.site import Site
+
+log = logging.getLogger(__name__)
+Op = TypeVar("Op", bound=Operation[Any])
+Declared = TypeVar("Declared", bound=Struct)
+
+
+class NoQuery(Struct, frozen=True):
+    """No parameters."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A request that has been read, and the engine that it may use."""
+
+    site: Site
+    engine: TenantEngine
+    """For the tenant and in the name of who asks."""
+    actor: str
+    path: Mapping[str, str]
+    body: Mapping[str, Any]
+    query: Any
+    request_id: str | None
+
+    def read(self, operation: type[Op], **fixed: object) -> Op:
+        """The operation that the body asks for, together with the path and what the route sets itself."""
+        key = {} if self.request_id is None else {"request_id": self.request_id}
+        return read_operation(operation, {**self._given(fixed), **key})
+
+    def read_as(self, declared: type[Declared]) -> Declared:
+        """The body as another struct."""
+        found: list[Problem] = []
+        read = shape_of(declared).read("", dict(self.body), found)
+        if found:
+            raise RequestInvalid(found)
+        assert isinstance(read, declared)
+        return read
+
+    def _given(self, fixed: Mapping[str, object]) -> dict[str, Any]:
+        """What the body has no say in comes last; a body that has it nevertheless is refused as an unknown field."""
+        ours = {**self.path, **fixed}
+        doubled = [Problem(name, "The path says it. Leave it out.") for name in ours if name in self.body]
+        if doubled:
+            raise RequestInvalid(doubled)
+        return {**self.body, **ours}
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What is sent back, if it is more than a body."""
+
+    body: object
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+Act = Callable[[Call], Awaitable[object]]
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """One method of one path."""
+
+    method: str
+    path: str
+    summary: str
+    act: Act
+    answers: Any
+    """The type of the answer."""
+    scope: Scope = "read"
+    reads: type[Struct] | None = None
+    """What its body is."""
+    fixed: tuple[str, ...] = ()
+    """Fields of that which the route sets itself."""
+    query: type[Struct] = NoQuery
+    status: int = 200
+    operation: type[Operation[Any]] | None = None
+    """The operation that it performs."""
+    problems: tuple[str, ...] = ()
+    """Types of problems that it has in addition to those that every route has."""
+    tag: str = "v1"
+    media_type: str = "application/json"
+    is_open: bool = False
+    """It answers anybody: it tells nothing of any tenant."""
+
+    @property
+    def changes(self) -> bool:
+        return self.method != "GET"
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        return tuple(part[1:-1] for part in self.path.split("/") if part.startswith("{"))
+
+    def body_schema(self) -> Schema | None:
+        """JSON Schema of the body, without what the path says."""
+        if self.reads is None:
+            return None
+        schema = shape_of(self.reads).schema()
+        left_out = {*self.parameters, *self.fixed}
+        schema["properties"] = {name: each for name, each in schema["properties"].items() if name not in left_out}
+        schema["required"] = [name for name in schema["required"] if name not in left_out]
+        return schema
+
+    async def answer(self, site: Site, request: Request) -> Response:
+        """One request, from its first byte to its answer; whatever goes wrong is an answer, too."""
+        try:
+            return await self._answer(site, request)
+        except PointsmanError as error:
+            return respond_with_problem(problems.explain(error, site.new_reference()))
+        except Exception:
+            reference = site.new_reference()
+            log.exception("%s %s failed", self.method, self.path, extra={"reference": reference})
+            return respond_with_problem(problems.explain_fault(reference))
+
+    async def _answer(self, site: Site, request: Request) -> Response:
+        if self.is_open:
+            auth.check_host(request)
+            holder = auth.NOBODY
+        else:
+            holder = await auth.identify(site, request, self.scope)
+        query = read_query(request, self.query)
+        body = await read_body(request) if self.changes else {}
+        key = take_key(request, body) if self.changes else None
+        endpoint = f"{holder.key_id} {self.method} {self.path}".strip()
+        engine, receipt = site.engine.for_request(holder.tenant, holder.actor, endpoint, hash_request(request, body))
+        call = Call(site, engine, holder.actor, dict(request.path_params), body, query, key)
+        found = await self.act(call)
+        if isinstance(found, Response):
+            return found
+        answer = found if isinstance(found, Answer) else Answer(found)
+        replayed = {REPLAYED_HEADER: "true"} if receipt.is_repeated else {}
+        return respond(answer.body, self.status, {**answer.headers, **replayed})

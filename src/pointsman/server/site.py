@@ -1,0 +1,38 @@
+"""What the application serves: an engine, and what the process around it knows about its project."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+from pointsman.engine.engine import Engine, TenantEngine
+from pointsman.settings import Settings
+from pointsman.views import runs
+from pointsman.views.values import RunView
+from pointsman.world import World
+
+DeclareTools = Callable[[TenantEngine, Iterable[str]], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """Handed to every request."""
+
+    engine: Engine
+    settings: Settings
+    world: World
+    actor: str
+    """In whose name requests without a key act, unless they say so themselves."""
+    declare_tools: DeclareTools
+    """Declares tools of the settings that a tenant uses."""
+    find_dead: Callable[[], Collection[str]] = tuple
+    """Workers of this machine that have died, although their leases may last."""
+    find_bound: Callable[[], Mapping[str, str]] = dict
+    """By worker of this project and machine that serves only one run: that run."""
+
+    def new_reference(self) -> str:
+        """Names an entry of the log for people who report an error."""
+        return self.world.ids.short("error")
+
+    async def view_run(self, engine: TenantEngine, run_id: str) -> RunView:
+        return await runs.view_run(engine, run_id, await engine.now(), self.find_dead(), self.find_bound())
