@@ -22,7 +22,7 @@ from pointsman.cli.output import (
 from pointsman.errors import Finding, LifecycleError, LifecycleInvalid
 from pointsman.kernel.draw import FORMATS, draw
 from pointsman.kernel.grammar import format_duration
-from pointsman.kernel.machine import Lifecycle, Machine, Severity, State
+from pointsman.kernel.machine import Lifecycle, Severity, State
 from pointsman.lifecycles import SCHEMA, SHIPPED, load_lifecycle, load_machine
 
 SEVERITY_COLORS = {Severity.WARNING: "yellow", Severity.ERROR: "red", Severity.CRITICAL: "red"}
@@ -73,7 +73,10 @@ def show(machine: str, *, as_json: bool) -> None:
     """
     loaded = load_machine(machine)
     if as_json:
-        echo(json.dumps(describe_machine(loaded), indent=2))
+        from pointsman.cli.describe import show_json
+        from pointsman.views.machines import make_machine_view
+
+        echo(show_json(make_machine_view(loaded)))
         return
     echo(f"{click.style(loaded.name, bold=True)}  {loaded.kind}, version {loaded.version}\n")
     show_table(("state", "phase", "", "needs", "at most"), [state_row(state) for state in loaded.states])
@@ -167,43 +170,6 @@ def schema() -> None:
       # yaml-language-server: $schema=lifecycle.schema.json
     """
     echo(SCHEMA.read_text("utf-8").rstrip("\n"))
-
-
-def describe_machine(machine: Machine) -> dict[str, object]:
-    """The JSON form, which programs rely on."""
-    return {
-        "name": machine.name,
-        "lifecycle": machine.lifecycle,
-        "kind": machine.kind,
-        "version": machine.version,
-        "states": [
-            {
-                "name": state.name,
-                "phase": state.phase,
-                "outcome": state.outcome,
-                "initial": state.initial,
-                "terminal": state.terminal,
-                "sealed": state.sealed,
-                "needs": state.needs,
-                "longest_stay_seconds": state.longest_stay_seconds,
-            }
-            for state in machine.states
-        ],
-        "transitions": [
-            {
-                "from": move.from_state,
-                "to": move.to_state,
-                "trigger": move.trigger,
-                "signal": move.signal,
-                "guards": move.conditions,
-                "automatic": move.automatic,
-                "severity": move.severity,
-                "effects": move.effects,
-            }
-            for move in machine.transitions
-        ],
-        "fallbacks": dict(machine.fallbacks),
-    }
 
 
 def describe_lifecycle(lifecycle: Lifecycle) -> dict[str, object]:

@@ -76,6 +76,12 @@ class Machines:
             if row.id not in self._machines:
                 self._learn(row.id, restore(row))
 
+    def list_all(self, reader: Reader) -> list[Machine]:
+        """The last version of every machine in the database, by name."""
+        self.learn_all(reader)
+        found = {machine.name: machine for machine in sorted(self._machines.values(), key=lambda each: each.version)}
+        return [found[name] for name in sorted(found)]
+
     def known(self, number: int) -> Machine | None:
         """The machine with this number, if this process has read it."""
         return self._machines.get(number)

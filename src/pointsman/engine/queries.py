@@ -172,6 +172,10 @@ class Queries:
             return known
         return await self._ask(lambda reader: self._core.machines.machine(entity.machine_id, reader))
 
+    async def list_machines(self) -> list[Machine]:
+        """The last version of every machine, shipped ones and those of users, by name."""
+        return await self._ask(self._core.machines.list_all)
+
     async def list_dependencies(self, run_id: str) -> list[Dependency]:
         await self.get_run(run_id)
         return await self._ask(lambda reader: reader.list_dependencies(self.tenant, run_id))

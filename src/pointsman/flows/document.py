@@ -122,7 +122,7 @@ class _Builder:
     def build(self, node: Node, path: Path, mode: Mode, key: Place) -> tuple[Any, Spot]:
         self._nodes += 1
         spot = Spot(key, self._place(node, key), self._source(node))
-        if self._nodes > MAX_NODES or len(path) > MAX_DEPTH:
+        if self.is_too_large or self._nodes > MAX_NODES or len(path) > MAX_DEPTH:
             self._report_size(spot.value)
             return None, spot
         if isinstance(node, MappingNode):

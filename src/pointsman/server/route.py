@@ -9,7 +9,7 @@ not part of its body.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -37,6 +37,7 @@ from pointsman.server.site import Site
 log = logging.getLogger(__name__)
 Op = TypeVar("Op", bound=Operation[Any])
 Declared = TypeVar("Declared", bound=Struct)
+Row = TypeVar("Row")
 
 
 class NoQuery(Struct, frozen=True):
@@ -56,27 +57,33 @@ class Call:
     query: Any
     request_id: str | None
 
-    def read(self, operation: type[Op], **fixed: object) -> Op:
-        """The operation that the body asks for, together with the path and what the route sets itself."""
+    def read(self, operation: type[Op], left_out: Collection[str] = (), **fixed: object) -> Op:
+        """The operation that the body asks for, with the path and what the route sets; `left_out` may not be said."""
+        ours = {**self._find_ids(operation), **fixed}
+        unknown = [name for name in self.body if name in ours or name in left_out]
+        if unknown:
+            raise RequestInvalid([Problem(name, "This route has no such field. Leave it out.") for name in unknown])
         key = {} if self.request_id is None else {"request_id": self.request_id}
-        return read_operation(operation, {**self._given(fixed), **key})
+        return read_operation(operation, {**self.body, **ours, **key})
+
+    def _find_ids(self, operation: type[Op]) -> dict[str, str]:
+        """What the path says; an id that cannot exist is not found."""
+        fields = {field.name: field.type for field in shape_of(operation).fields}
+        found = {name: value for name, value in self.path.items() if name in fields}
+        problems = [problem for name, value in found.items() for problem in fields[name].problems(name, value)]
+        if problems:
+            raise RequestInvalid(problems)
+        return found
 
     def read_as(self, declared: type[Declared]) -> Declared:
         """The body as another struct."""
         found: list[Problem] = []
-        read = shape_of(declared).read("", dict(self.body), found)
+        key = {} if self.request_id is None else {"request_id": self.request_id}
+        read = shape_of(declared).read("", {**self.body, **key}, found)
         if found:
             raise RequestInvalid(found)
         assert isinstance(read, declared)
         return read
-
-    def _given(self, fixed: Mapping[str, object]) -> dict[str, Any]:
-        """What the body has no say in comes last; a body that has it nevertheless is refused as an unknown field."""
-        ours = {**self.path, **fixed}
-        doubled = [Problem(name, "The path says it. Leave it out.") for name in ours if name in self.body]
-        if doubled:
-            raise RequestInvalid(doubled)
-        return {**self.body, **ours}
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,3 +170,44 @@ class Route:
         answer = found if isinstance(found, Answer) else Answer(found)
         replayed = {REPLAYED_HEADER: "true"} if receipt.is_repeated else {}
         return respond(answer.body, self.status, {**answer.headers, **replayed})
+
+
+def performs(
+    method: str,
+    path: str,
+    summary: str,
+    operation: type[Operation[Row]],
+    make: Callable[[TenantEngine, Row], Awaitable[object]],
+    answers: Any,
+    *,
+    scope: Scope,
+    sets: Mapping[str, object] | None = None,
+    left_out: tuple[str, ...] = (),
+    check: Callable[[Call], Awaitable[None]] | None = None,
+    problems: tuple[str, ...] = (),
+    status: int = 200,
+    tag: str = "v1",
+) -> Route:
+    """A route that performs one operation. It `sets` some of its fields, and leaves some out that mean nothing here."""
+    given = dict(sets or {})
+
+    async def act(call: Call) -> object:
+        requested = call.read(operation, left_out, **given)
+        if check:
+            await check(call)
+        return await make(call.engine, await call.engine.perform(requested))
+
+    return Route(
+        method,
+        path,
+        summary,
+        act,
+        answers,
+        scope=scope,
+        reads=operation,
+        fixed=(*given, *left_out),
+        status=status,
+        operation=operation,
+        problems=problems,
+        tag=tag,
+    )

@@ -123,6 +123,7 @@ class Attempt:
         self._reported_session: str | None = None
         self._overspending: str | None = None
         """Which budget the unreported costs exceed."""
+        self._is_suspended = False
         self._suspended_at = 0.0
         self._suspended_seconds = 0.0
         """Does not count towards the timeout."""
@@ -180,8 +181,9 @@ class Attempt:
 
     def suspend(self, *, wanted: bool) -> None:
         """Suspend its processes, or resume them."""
-        if self._running is None or wanted == (self._running_since is None):
+        if self._running is None or wanted == self._is_suspended:
             return
+        self._is_suspended = wanted
         now = self._context.world.clock.monotonic()
         if wanted:
             self._running.suspend()
@@ -319,7 +321,7 @@ class Attempt:
         return self._stop is None
 
     async def _run(self, job: Job, running: Running) -> Ending:
-        self._running = running
+        self._running, self._is_suspended = running, False
         self._running_since = self._context.world.clock.monotonic()
         if running.pid is not None:
             self._context.record.add(running.pid, running.started_ticks, self.claim.task_id, self.claim.epoch)
@@ -473,7 +475,7 @@ class Attempt:
 
     def _start_check(self, running: Running) -> bool:
         """The process of a check is stopped like the work itself; whether it may continue."""
-        self._running = running
+        self._running, self._is_suspended = running, False
         return self._stop is None
 
     # The report

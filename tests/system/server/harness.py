@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 
 import jsonschema
 
-PATIENCE_SECONDS = 60
+PATIENCE_SECONDS = 20
 Found = TypeVar("Found")
 
 

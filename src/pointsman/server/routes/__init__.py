@@ -2,7 +2,24 @@
 
 from __future__ import annotations
 
-from pointsman.server.route import Route
-from pointsman.server.routes import runs_003, site
+from collections.abc import Mapping
 
-ALL: tuple[Route, ...] = (*site.ROUTES, *runs_003.ROUTES)
+from pointsman.server.route import Route
+from pointsman.server.routes import jobs_000, runs_003, site, tasks_004, v1_operators, v1_runs
+
+ALL: tuple[Route, ...] = (
+    *site.ROUTES,
+    *jobs_000.ROUTES,
+    *runs_003.ROUTES,
+    *tasks_004.ROUTES,
+    *v1_runs.ROUTES,
+    *v1_operators.ROUTES,
+)
+NOT_SERVED: Mapping[str, str] = {
+    "send_heartbeat": "Only workers with access to the database send heartbeats.",
+    "claim_tasks": "Only workers with access to the database claim tasks.",
+    "give_up_tasks": "It follows from a heartbeat.",
+    "report_attempt": "Only workers with access to the database report.",
+    "report_attempts": "Only workers with access to the database report.",
+}
+"""Operations that no route performs, each with the reason."""

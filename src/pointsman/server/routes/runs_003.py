@@ -2,16 +2,77 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from datetime import datetime
+from decimal import Decimal
+from typing import Annotated, Any
 
+import msgspec
 from msgspec import Struct
 
+from pointsman.engine.engine import TenantEngine
 from pointsman.engine.fields import Name, Text, whole
 from pointsman.engine.operations.runs import ApproveRun, SignalRun, SubmitRun
-from pointsman.errors import Problem, RequestInvalid
-from pointsman.server.answers import RunAnswer, RunDetail, RunPage, make_run, make_run_detail
-from pointsman.server.route import Answer, Call, Route
+from pointsman.server.answers import find_moves, read_result
+from pointsman.server.route import Answer, Call, Route, performs
 from pointsman.server.submission import NewFlowRun, submit_flow
+from pointsman.store.rows import Run, Task
+from pointsman.views.moves import Move
+from pointsman.views.values import read_error
+
+TAG = "document 003"
+
+
+class Run003(Struct, frozen=True, kw_only=True):
+    """A run of document 003."""
+
+    id: str
+    name: str
+    lifecycle: str
+    status: str
+    reason: str | None
+    error: str | None
+    output: Any
+    """The result of the run, if its lifecycle stores one."""
+    budget_usd: Decimal | None
+    spent_usd: Decimal
+    created_at: datetime
+    started_at: datetime | None
+    completed_at: datetime | None
+    allowed: tuple[Move, ...]
+    """What people may do with the run as a whole."""
+
+
+class Step003(Struct, frozen=True, kw_only=True):
+    """A step of a run of document 003."""
+
+    id: str
+    name: str
+    status: str
+    reason: str | None
+    is_approval: bool
+    attempts: int
+    next_run_at: datetime | None
+    """A retry waits until then."""
+    output: Any
+    cost_usd: Decimal
+    error: str | None
+    started_at: datetime | None
+    completed_at: datetime | None
+    allowed: tuple[Move, ...]
+
+
+class RunDetail003(Run003, frozen=True, kw_only=True):
+    """A run of document 003 with its steps, in their order."""
+
+    steps: tuple[Step003, ...]
+
+
+class RunPage003(Struct, frozen=True, kw_only=True):
+    """Runs, newest first."""
+
+    runs: tuple[Run003, ...]
+    next: str | None
+    """Give it as `after` to get the next page; null on the last one."""
 
 
 class Page(Struct, frozen=True, kw_only=True):
@@ -23,32 +84,59 @@ class Page(Struct, frozen=True, kw_only=True):
 
 
 async def create_run(call: Call) -> Answer:
-    new = call.read_as(NewFlowRun)
-    if new.flow is None:
-        raise RequestInvalid([Problem("flow", "It is missing. Send the text of a flow.")])
-    run = await submit_flow(call, new.flow, new.inputs or {}, new.reason)
+    run = await submit_flow(call, call.read_as(NewFlowRun))
     return Answer(await make_run(call.engine, run), {"Location": f"/runs/{run.id}"})
 
 
-async def list_runs(call: Call) -> RunPage:
+async def list_runs(call: Call) -> RunPage003:
     page: Page = call.query
     found = await call.engine.list_runs(phase=page.phase, after=page.after, limit=page.limit + 1)
     shown = found[: page.limit]
     runs = tuple([await make_run(call.engine, run) for run in shown])
-    return RunPage(runs=runs, next=shown[-1].id if len(found) > len(shown) else None)
+    return RunPage003(runs=runs, next=shown[-1].id if len(found) > len(shown) else None)
 
 
-async def show_run(call: Call) -> RunDetail:
+async def show_run(call: Call) -> RunDetail003:
     run = await call.engine.get_run(call.path["run_id"])
-    return await make_run_detail(call.engine, run, await call.engine.list_tasks_in_brief(run.id))
+    tasks = sorted(await call.engine.list_tasks_in_brief(run.id), key=lambda task: task.position)
+    steps = tuple([await make_step(call.engine, task) for task in tasks])
+    return RunDetail003(**msgspec.structs.asdict(await make_run(call.engine, run)), steps=steps)
 
 
-async def approve_run(call: Call) -> RunAnswer:
-    return await make_run(call.engine, await call.engine.perform(call.read(ApproveRun)))
+async def make_run(engine: TenantEngine, run: Run) -> Run003:
+    return Run003(
+        id=run.id,
+        name=run.name,
+        lifecycle=run.lifecycle,
+        status=run.state,
+        reason=run.reason,
+        error=read_error(run.error),
+        output=None if run.output is None else msgspec.json.decode(run.output),
+        budget_usd=run.budget_usd,
+        spent_usd=run.spent_usd,
+        created_at=run.created_at,
+        started_at=run.started_at,
+        completed_at=run.completed_at,
+        allowed=await find_moves(engine, run),
+    )
 
 
-async def cancel_run(call: Call) -> RunAnswer:
-    return await make_run(call.engine, await call.engine.perform(call.read(SignalRun, signal="cancel")))
+async def make_step(engine: TenantEngine, task: Task) -> Step003:
+    return Step003(
+        id=task.id,
+        name=task.name,
+        status=task.state,
+        reason=task.reason,
+        is_approval=task.is_gate,
+        attempts=task.epoch,
+        next_run_at=task.available_at,
+        output=read_result(task),
+        cost_usd=task.cost_usd,
+        error=read_error(task.error),
+        started_at=task.started_at,
+        completed_at=task.completed_at,
+        allowed=await find_moves(engine, task),
+    )
 
 
 ROUTES = (
@@ -57,55 +145,38 @@ ROUTES = (
         "/runs",
         "Submit a run. With an idempotency key, it is one durable run, however often and however late it is repeated.",
         create_run,
-        RunAnswer,
+        Run003,
         scope="submit",
         reads=NewFlowRun,
         status=201,
         operation=SubmitRun,
-        problems=("flow-invalid", "unknown-name", "key-reused"),
-        tag="document 003",
+        problems=("flow-invalid", "unknown-name"),
+        tag=TAG,
     ),
-    Route(
-        "GET",
-        "/runs",
-        "List runs, newest first.",
-        list_runs,
-        RunPage,
-        query=Page,
-        tag="document 003",
-    ),
-    Route(
-        "GET",
-        "/runs/{run_id}",
-        "Show a run with its steps.",
-        show_run,
-        RunDetail,
-        problems=("not-found",),
-        tag="document 003",
-    ),
-    Route(
+    Route("GET", "/runs", "List runs, newest first.", list_runs, RunPage003, query=Page, tag=TAG),
+    Route("GET", "/runs/{run_id}", "Show a run with its steps.", show_run, RunDetail003, problems=("not-found",), tag=TAG),
+    performs(
         "POST",
         "/runs/{run_id}/approve",
         "Approve every open gate of a run; with none open, nothing happens.",
-        approve_run,
-        RunAnswer,
+        ApproveRun,
+        make_run,
+        Run003,
         scope="approve",
-        reads=ApproveRun,
-        operation=ApproveRun,
-        problems=("not-found", "not-allowed", "transition-refused", "key-reused"),
-        tag="document 003",
+        problems=("not-found", "not-allowed", "transition-refused"),
+        tag=TAG,
     ),
-    Route(
+    performs(
         "POST",
         "/runs/{run_id}/cancel",
         "Cancel a run with all its steps.",
-        cancel_run,
-        RunAnswer,
+        SignalRun,
+        make_run,
+        Run003,
         scope="operate",
-        reads=SignalRun,
-        fixed=("signal", "output"),
-        operation=SignalRun,
-        problems=("not-found", "transition-refused", "key-reused"),
-        tag="document 003",
+        sets={"signal": "cancel"},
+        left_out=("output",),
+        problems=("not-found", "transition-refused"),
+        tag=TAG,
     ),
 )

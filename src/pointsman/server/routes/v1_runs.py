@@ -1,0 +1,302 @@
+"""/api/v1: runs, their tasks, and flows."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated, Any
+
+from msgspec import Struct
+
+from pointsman.engine.engine import TenantEngine
+from pointsman.engine.fields import Name, Text, whole
+from pointsman.engine.operations.runs import AddTasks, ApproveRun, SetBudget, SignalRun, StartRun, SubmitRun
+from pointsman.engine.operations.tasks import SignalTask
+from pointsman.engine.operations.transition import RequestTransition, TransitionResult
+from pointsman.errors import FlowInvalid, TransitionRefused
+from pointsman.server.answers import (
+    AttemptAnswer,
+    RunAnswer,
+    TaskAnswer,
+    TransitionAnswer,
+    make_attempt,
+    make_run,
+    make_task,
+    make_tasks,
+    make_transition,
+)
+from pointsman.server.route import Answer, Call, Route, performs
+from pointsman.server.submission import NewFlowRun, load_text, submit_flow
+from pointsman.store.rows import Task
+from pointsman.views.budgets import view_budget
+from pointsman.views.values import BudgetView, RunView
+
+OF_RUN = ("not-found", "transition-refused")
+
+
+class RunPage(Struct, frozen=True, kw_only=True):
+    """Runs, newest first."""
+
+    items: tuple[RunAnswer, ...]
+    next: str | None
+    """Give it as `after` to get the next page; null on the last one."""
+
+
+class TaskList(Struct, frozen=True, kw_only=True):
+    """Tasks of a run, in their order."""
+
+    items: tuple[TaskAnswer, ...]
+
+
+class AttemptList(Struct, frozen=True, kw_only=True):
+    """The attempts of a task, the last of which may still wait for a worker."""
+
+    items: tuple[AttemptAnswer, ...]
+
+
+class History(Struct, frozen=True, kw_only=True):
+    """Every transition of an entity, in order."""
+
+    items: tuple[TransitionAnswer, ...]
+
+
+class RunFilter(Struct, frozen=True, kw_only=True):
+    """Which runs to list."""
+
+    limit: Annotated[int, whole(1, 1000), "How many at most."] = 100
+    after: Annotated[Name | None, "`next` of the page before."] = None
+    phase: Annotated[Text | None, "Only runs in this phase: held, queued, active or done."] = None
+
+
+class FlowText(Struct, frozen=True, kw_only=True):
+    """A flow to check."""
+
+    flow: Annotated[Text, "The flow, as the text of a flow file (YAML or JSON)."]
+
+
+class FindingAnswer(Struct, frozen=True, kw_only=True):
+    """A rule that the flow breaks, and where."""
+
+    rule: str
+    line: int
+    column: int
+    message: str
+    advice: str
+
+
+class FlowCheckAnswer(Struct, frozen=True, kw_only=True):
+    """Whether a flow is valid, and what is wrong with it."""
+
+    valid: bool
+    name: str | None
+    lifecycle: str | None
+    tasks: tuple[str, ...]
+    findings: tuple[FindingAnswer, ...]
+
+
+async def create_run(call: Call) -> Answer:
+    run = await call.engine.perform(call.read(SubmitRun))
+    return Answer(await make_run(call.engine, run), {"Location": f"/api/v1/runs/{run.id}"})
+
+
+async def run_flow(call: Call) -> Answer:
+    run = await submit_flow(call, call.read_as(NewFlowRun))
+    return Answer(await make_run(call.engine, run), {"Location": f"/api/v1/runs/{run.id}"})
+
+
+async def check_flow(call: Call) -> FlowCheckAnswer:
+    text = call.read_as(FlowText).flow
+    try:
+        flow, lifecycle = await asyncio.to_thread(load_text, text, call.site.settings)
+    except FlowInvalid as invalid:
+        findings = tuple(
+            FindingAnswer(
+                rule=each.rule, line=each.place.line, column=each.place.column, message=each.message, advice=each.advice
+            )
+            for each in invalid.findings
+        )
+        return FlowCheckAnswer(valid=False, name=None, lifecycle=None, tasks=(), findings=findings)
+    return FlowCheckAnswer(valid=True, name=flow.name, lifecycle=lifecycle.name, tasks=tuple(flow.tasks), findings=())
+
+
+async def list_runs(call: Call) -> RunPage:
+    asked: RunFilter = call.query
+    found = await call.engine.list_runs(phase=asked.phase, after=asked.after, limit=asked.limit + 1)
+    shown = found[: asked.limit]
+    items = tuple([await make_run(call.engine, run) for run in shown])
+    return RunPage(items=items, next=shown[-1].id if len(found) > len(shown) else None)
+
+
+async def show_run(call: Call) -> RunAnswer:
+    return await make_run(call.engine, await call.engine.get_run(call.path["run_id"]))
+
+
+async def show_status(call: Call) -> RunView:
+    return await call.site.view_run(call.engine, call.path["run_id"])
+
+
+async def list_tasks(call: Call) -> TaskList:
+    tasks = await call.engine.list_tasks_in_brief(call.path["run_id"])
+    return TaskList(items=await make_tasks(call.engine, tasks))
+
+
+async def show_budget(call: Call) -> BudgetView:
+    return await view_budget(call.engine, call.path["run_id"])
+
+
+async def show_task(call: Call) -> TaskAnswer:
+    return await make_task(call.engine, await call.engine.get_task(call.path["task_id"]))
+
+
+async def list_attempts(call: Call) -> AttemptList:
+    attempts = await call.engine.list_attempts(call.path["task_id"])
+    return AttemptList(items=tuple(make_attempt(attempt) for attempt in attempts))
+
+
+async def list_history(call: Call) -> History:
+    (entity_id,) = call.path.values()
+    return History(items=tuple(make_transition(move) for move in await call.engine.list_history(entity_id)))
+
+
+async def request_transition(call: Call) -> TransitionResult:
+    """A refusal is an answer of the operation, and stored with its key. Over HTTP it has the status 409, like any other one."""
+    asked = call.read(RequestTransition)
+    result = await call.engine.perform(asked)
+    if not result.success:
+        machine = await call.engine.get_machine(await _find_entity(call.engine, asked))
+        wanted = asked.to_state or asked.trigger or ""
+        raise TransitionRefused(machine.refuse(result.from_state, wanted, already_there=wanted == result.from_state))
+    return result
+
+
+async def _find_entity(engine: TenantEngine, asked: RequestTransition) -> Any:
+    find = {"run": engine.get_run, "task": engine.get_task, "worker": engine.get_worker}[str(asked.kind)]
+    return await find(asked.entity_id)
+
+
+async def make_added(engine: TenantEngine, tasks: list[Task]) -> TaskList:
+    return TaskList(items=await make_tasks(engine, tasks))
+
+
+def _of_run(method: str, path: str, summary: str, operation: Any, scope: Any, problems: tuple[str, ...] = OF_RUN) -> Route:
+    where = f"/api/v1/runs/{{run_id}}/{path}"
+    return performs(method, where, summary, operation, make_run, RunAnswer, scope=scope, problems=problems)
+
+
+ROUTES = (
+    Route(
+        "POST",
+        "/api/v1/runs",
+        "Submit a run with its tasks, whose payloads are for workers of your own; for flows, see /api/v1/flows/run.",
+        create_run,
+        RunAnswer,
+        scope="submit",
+        reads=SubmitRun,
+        status=201,
+        operation=SubmitRun,
+        problems=("not-found", "unknown-name"),
+    ),
+    Route(
+        "POST",
+        "/api/v1/flows/run",
+        "Submit a run of a flow.",
+        run_flow,
+        RunAnswer,
+        scope="submit",
+        reads=NewFlowRun,
+        status=201,
+        operation=SubmitRun,
+        problems=("flow-invalid", "unknown-name"),
+    ),
+    Route(
+        "POST",
+        "/api/v1/flows/check",
+        "Check a flow: every finding with its line and column. It changes nothing.",
+        check_flow,
+        FlowCheckAnswer,
+        reads=FlowText,
+    ),
+    Route("GET", "/api/v1/runs", "List runs, newest first.", list_runs, RunPage, query=RunFilter),
+    Route("GET", "/api/v1/runs/{run_id}", "Show a run.", show_run, RunAnswer, problems=("not-found",)),
+    Route(
+        "GET",
+        "/api/v1/runs/{run_id}/status",
+        "Show a run with its tasks, why they wait, and what a person can do next, with its effect.",
+        show_status,
+        RunView,
+        problems=("not-found",),
+    ),
+    Route("GET", "/api/v1/runs/{run_id}/tasks", "List the tasks of a run.", list_tasks, TaskList, problems=("not-found",)),
+    performs(
+        "POST",
+        "/api/v1/runs/{run_id}/tasks",
+        "Add tasks to a run that has not ended.",
+        AddTasks,
+        make_added,
+        TaskList,
+        scope="submit",
+        status=201,
+        problems=OF_RUN,
+    ),
+    _of_run("POST", "signals", "Send a run what a person decides: cancel, pause, resume, retry …", SignalRun, "operate"),
+    _of_run(
+        "POST",
+        "approve",
+        "Approve every open gate of a run; with none open, nothing happens.",
+        ApproveRun,
+        "approve",
+        (*OF_RUN, "not-allowed"),
+    ),
+    _of_run("POST", "start", "Start every task of a run that waits to be started.", StartRun, "operate"),
+    Route(
+        "GET",
+        "/api/v1/runs/{run_id}/budget",
+        "Show what a run may spend, and what it has spent.",
+        show_budget,
+        BudgetView,
+        problems=("not-found",),
+    ),
+    _of_run("PUT", "budget", "Set what a run may spend.", SetBudget, "operate", ("not-found",)),
+    Route("GET", "/api/v1/runs/{run_id}/history", "Every transition of a run.", list_history, History, problems=("not-found",)),
+    Route("GET", "/api/v1/tasks/{task_id}", "Show a task.", show_task, TaskAnswer, problems=("not-found",)),
+    Route(
+        "GET",
+        "/api/v1/tasks/{task_id}/attempts",
+        "List the attempts of a task.",
+        list_attempts,
+        AttemptList,
+        problems=("not-found",),
+    ),
+    Route(
+        "GET", "/api/v1/tasks/{task_id}/history", "Every transition of a task.", list_history, History, problems=("not-found",)
+    ),
+    performs(
+        "POST",
+        "/api/v1/tasks/{task_id}/signals",
+        "Send a task what a person decides: approve, accept, answer, reject, cancel, skip, reset, retry …",
+        SignalTask,
+        make_task,
+        TaskAnswer,
+        scope="approve",
+        problems=(*OF_RUN, "not-allowed"),
+    ),
+    Route(
+        "POST",
+        "/api/v1/transitions",
+        "Move a run, a task or a worker by a trigger, or to a state, as document 000 asks for it.",
+        request_transition,
+        TransitionResult,
+        scope="operate",
+        reads=RequestTransition,
+        operation=RequestTransition,
+        problems=(*OF_RUN, "not-allowed", "unknown-name"),
+        tag="document 000",
+    ),
+    Route(
+        "GET",
+        "/api/v1/history/{entity_id}",
+        "Every transition of a run, a task, a worker or a breaker.",
+        list_history,
+        History,
+        problems=("not-found",),
+    ),
+)

@@ -1,0 +1,82 @@
+"""The routes of document 004, over HTTP: tasks that people start, answer and review."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.system.server.harness import Client
+
+ASKS = """
+if [ -z "$POINTSMAN_ANSWER" ]; then
+  echo '{"text": "Which database?", "choices": ["sqlite", "postgres"]}' > "$POINTSMAN_QUESTION"
+  exit 0
+fi
+echo "{\\"chosen\\": \\"$POINTSMAN_ANSWER\\", \\"comment\\": \\"$POINTSMAN_COMMENT\\"}" > "$POINTSMAN_OUTPUT"
+"""
+
+
+def create(client: Client, **task: object) -> str:
+    reply = client.post("/api/tasks", {"name": "implement", "task": task})
+    assert (reply.status, reply.json["state"]) == (201, "PENDING"), reply
+    return f"/api/tasks/{reply.json['id']}"
+
+
+def reach(client: Client, path: str, state: str) -> Any:
+    return client.until(path, lambda task: task["state"] == state)
+
+
+def test_a_task_is_run_answered_rejected_and_accepted(client: Client) -> None:
+    path = create(client, run=ASKS)
+    assert client.post(f"{path}/run", {"reason": "now"}).json["state"] == "QUEUED"
+    blocked = reach(client, path, "BLOCKED")
+    assert blocked["question"]["text"] == "Which database?"
+    misfit = client.post(f"{path}/answer", {"answer": "mysql"})
+    assert (misfit.status, misfit.json["errors"][0]["path"]) == (422, "answer")
+    assert client.post(f"{path}/answer", {"answer": "sqlite"}).json["state"] == "QUEUED"
+    ready = reach(client, path, "READY")
+    assert ready["output"]["chosen"] == "sqlite"
+    assert {move["trigger"] for move in ready["allowed"]} == {"accept", "reject"}
+    rejected = client.post(f"{path}/reject", {"comment": "add an index"})
+    assert (rejected.json["state"], rejected.json["comment"]) == ("PENDING", "add an index")
+    client.post(f"{path}/run")
+    reach(client, path, "READY")
+    assert client.post(f"{path}/accept").json["state"] == "COMPLETED"
+    assert client.post(f"{path}/accept").json["case"] == "already_there"
+    attempts = client.get(path.replace("/api/", "/api/v1/") + "/attempts").json["items"]
+    assert [attempt["ended_by"] for attempt in attempts] == ["ask", "exit_ok", "exit_ok"]
+
+
+def test_a_failed_task_is_run_again_and_a_timed_out_one_resumed(client: Client) -> None:
+    failing = create(client, command=["false"])
+    client.post(f"{failing}/run")
+    reach(client, failing, "FAILED")
+    assert client.post(f"{failing}/resume").json["current_state"] == "FAILED"
+    assert client.post(f"{failing}/run").status in (200, 409)  # as its attempts allow
+    slow = create(client, command=["sleep", "60"], timeout="0.2s")
+    client.post(f"{slow}/run")
+    reach(client, slow, "TIMED_OUT")
+    assert {move["trigger"] for move in client.get(slow).json["allowed"]} == {"resume"}
+
+
+def test_a_running_task_is_canceled_when_its_process_has_ended(client: Client) -> None:
+    path = create(client, command=["sleep", "60"])
+    client.post(f"{path}/run")
+    reach(client, path, "RUNNING")
+    assert client.post(f"{path}/cancel", {"reason": "enough"}).status == 200
+    assert reach(client, path, "CANCELLED")["phase"] == "done"
+
+
+def test_one_key_creates_one_task_and_its_answer_stays_the_same(client: Client) -> None:
+    body = {"name": "once", "task": {"command": ["true"]}}
+    first = client.post("/api/tasks", body, idempotency_key="task-1")
+    client.post(f"/api/tasks/{first.json['id']}/run")
+    reach(client, f"/api/tasks/{first.json['id']}", "READY")
+    again = client.post("/api/tasks", body, idempotency_key="task-1")
+    assert (again.text, again.headers["idempotent-replayed"]) == (first.text, "true")
+
+
+def test_tasks_of_other_lifecycles_are_not_found_here(client: Client) -> None:
+    run_id = client.post("/runs", {"flow": "name: a\ntasks: {a: {run: 'true'}}"}).json["id"]
+    (task,) = client.get(f"/api/v1/runs/{run_id}/tasks").json["items"]
+    assert client.get(f"/api/tasks/{task['id']}").problem == "not-found"
+    assert client.post(f"/api/tasks/{task['id']}/cancel").problem == "not-found"
