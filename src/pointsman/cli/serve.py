@@ -16,6 +16,7 @@ from pointsman.errors import Problem, RequestInvalid
 
 if TYPE_CHECKING:
     from pointsman.engine.engine import TenantEngine
+    from pointsman.server.auth import Door
     from pointsman.server.listener import Listener
 
 HOST = "127.0.0.1"
@@ -46,9 +47,11 @@ def command(host: str, port: int, *, asked: Asked) -> int:
     Workers run the tasks: start `pointsman worker` as well, or use `pointsman up`, which does both. Any number of servers and
     workers can share a PostgreSQL database.
 
-    It listens on a loopback address, where every program of this machine can use it. When it is ready, it prints its URL on
-    stdout, with --json as an object. SIGTERM or Ctrl-C: answer the requests that have arrived, and stop; a second one: stop at
-    once.
+    It listens on a loopback address. While there are no API keys, every program of this machine can use it. From the first
+    `pointsman key create` on, each request needs a key; addresses that others can reach need one from the beginning.
+
+    It prints its URL on stdout when it is ready, with --json as an object. SIGTERM or Ctrl-C: answer the requests that have
+    arrived, and stop; a second one: stop at once.
 
     \b
     Examples:
@@ -63,7 +66,6 @@ def command(host: str, port: int, *, asked: Asked) -> int:
 async def _serve(host: str, port: int, asked: Asked) -> int:
     from pointsman.cli.run_to_end import drain_then_kill
 
-    check_address(host)
     async with open_project(asked, creates=True, keeps=True) as project:
         listener = await open_listener(project, host, port)
         assert project.notifier is not None
@@ -74,17 +76,24 @@ async def _serve(host: str, port: int, asked: Asked) -> int:
     return 0
 
 
-def check_address(host: str) -> None:
+async def make_door(project: Project, host: str) -> Door:
     """Without keys, whoever reaches the server may do everything: so only this machine may reach it."""
+    from pointsman.server.auth import Door
     from pointsman.server.listener import is_loopback
+    from pointsman.views.keys import KeyState, make_key_view
 
-    if not is_loopback(host):
-        message = f"Without API keys, the server listens on a loopback address only, not on {host}. Leave out --host."
+    if is_loopback(host):
+        return Door(project.engine, project.world.clock, project.actor)
+    now = await project.engine.now()
+    if not any(make_key_view(key, now).state == KeyState.VALID for key in await project.engine.list_all_keys()):
+        create = project.hint("key", "create", "--name", "me", "--scope", "read", "--scope", "submit")
+        message = f"{host} can be reached from elsewhere, and there is no API key. Leave out --host, or create one: {create}"
         raise RequestInvalid([Problem("--host", message)])
+    return Door(project.engine, project.world.clock, project.actor, needs_keys=True)
 
 
 async def open_listener(project: Project, host: str, port: int) -> Listener:
-    """Open the socket first: nothing else has been done if that fails."""
+    """Open the socket before anything else is done, because that may fail."""
     from pointsman.cli.run import declare_tools
     from pointsman.server.application import build_application
     from pointsman.server.listener import Listener, open_socket
@@ -94,9 +103,10 @@ async def open_listener(project: Project, host: str, port: int) -> Listener:
     async def declare(engine: TenantEngine, used: Iterable[str]) -> None:
         await declare_missing(engine, used, project.settings.all_tools)
 
+    door = await make_door(project, host)
     listening = open_socket(host, port)
     await declare_tools(project)
-    site = Site(project.engine, project.settings, project.world, project.actor, declare, project.find_dead, project.find_bound)
+    site = Site(project.engine, project.settings, project.world, door, declare, project.find_dead, project.find_bound)
     return Listener(build_application(site), listening)
 
 

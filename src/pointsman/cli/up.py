@@ -9,7 +9,7 @@ import click
 
 from pointsman.cli.output import tell
 from pointsman.cli.project import Asked, Project, open_project, project_options, worker_options
-from pointsman.cli.serve import announce, check_address, open_listener, server_options
+from pointsman.cli.serve import announce, open_listener, server_options
 from pointsman.cli.streams import background_output
 
 if TYPE_CHECKING:
@@ -41,7 +41,6 @@ async def _up(host: str, port: int, flags: dict[str, Any], asked: Asked) -> int:
     from pointsman.cli.notifier import flush_notifications
     from pointsman.notify.notifier import ALL_RUNS
 
-    check_address(host)
     async with open_project(asked, creates=True, keeps=True, **flags) as project:
         listener = await open_listener(project, host, port)
         assert project.notifier is not None

@@ -1,25 +1,32 @@
 """Who asks: the holder of an API key; or, while there are no keys, whoever can reach the loopback address.
 
+    Authorization: Bearer pm_… ──▶ the tenant and the scopes of the key
+    no key at all, on loopback  ──▶ the default tenant, with every scope
+
 Without keys, any program on this machine may use the server, but no web page: a browser says in `Host` and `Origin` for whom it
-asks. Those are checked before anything else.
+asks. From the first key on, every request needs one, and it stays so when the last one is revoked.
 """
 
 from __future__ import annotations
 
-from typing import Literal
+from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 from msgspec import Struct
 from starlette.requests import Request
 
+from pointsman.engine.engine import Engine
 from pointsman.engine.operation import DEFAULT_TENANT
-from pointsman.errors import CallRefused, Problem, RequestInvalid
-from pointsman.server.site import Site
+from pointsman.engine.operations.keys import SCOPES, Scope
+from pointsman.errors import AuthenticationFailed, CallRefused, Problem, RequestInvalid
+from pointsman.world import Clock
 
-Scope = Literal["read", "submit", "operate", "approve", "worker", "admin"]
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 ACTOR = "pointsman-actor"
 """The header by which a request without a key says in whose name it acts, as `--as` does on the command line."""
+LOOK_SECONDS = 5.0
+"""How long the first key of a database may be unknown to a server that runs without keys."""
+CHALLENGE = {"WWW-Authenticate": "Bearer"}
 
 
 class Holder(Struct, frozen=True):
@@ -29,17 +36,59 @@ class Holder(Struct, frozen=True):
     actor: str
     key_id: str = ""
     """Idempotency keys belong to the API key that they came with."""
+    scopes: frozenset[str] = frozenset(SCOPES)
 
 
 NOBODY = Holder(DEFAULT_TENANT, "user")
 """Who asks for what is open to anybody."""
 
 
-async def identify(site: Site, request: Request, scope: Scope) -> Holder:  # noqa: ARG001 - keys have scopes
-    """Who asks; refuses strangers, and those who lack the scope."""
-    check_host(request)
-    check_origin(request)
-    return Holder(DEFAULT_TENANT, _read_actor(request) or site.actor)
+@dataclass(slots=True)
+class Door:
+    """Lets requests in."""
+
+    engine: Engine
+    clock: Clock
+    actor: str
+    """In whose name requests without a key act, unless they say so themselves."""
+    needs_keys: bool = False
+    """Every request needs a key: on an address that others can reach, and wherever there is a key."""
+    _looked_at: float | None = field(default=None)
+
+    async def admit(self, request: Request, scope: Scope) -> Holder:
+        """Who asks; refuses strangers, and those who lack the scope."""
+        if "authorization" in request.headers:
+            return await self._check_key(request, scope)
+        if await self._has_keys():
+            message = "Send an API key: Authorization: Bearer KEY. To create one: pointsman key create"
+            raise CallRefused("unauthenticated", message, headers=CHALLENGE)
+        check_host(request)
+        check_origin(request)
+        return Holder(DEFAULT_TENANT, _read_actor(request) or self.actor)
+
+    def admit_anybody(self, request: Request) -> Holder:
+        """For what tells nothing of any tenant; only web pages under a name of their own are refused."""
+        if not self.needs_keys:
+            check_host(request)
+        return NOBODY
+
+    async def _check_key(self, request: Request, scope: Scope) -> Holder:
+        scheme, _, text = request.headers["authorization"].partition(" ")
+        if scheme.lower() != "bearer" or len(request.headers.getlist("authorization")) > 1:
+            raise AuthenticationFailed
+        found = await self.engine.authenticate(text.strip())
+        if scope not in found.scopes:
+            has = ", ".join(sorted(found.scopes))
+            message = f"This needs the scope {scope}. The key '{found.name}' has: {has}."
+            raise CallRefused("forbidden", message, members={"scope": scope})
+        return Holder(found.tenant, found.name, found.key_id, found.scopes)
+
+    async def _has_keys(self) -> bool:
+        now = self.clock.monotonic()
+        if not self.needs_keys and (self._looked_at is None or now >= self._looked_at + LOOK_SECONDS):
+            self.needs_keys = bool(await self.engine.list_all_keys())
+            self._looked_at = now
+        return self.needs_keys
 
 
 def check_host(request: Request) -> None:

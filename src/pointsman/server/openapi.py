@@ -16,7 +16,10 @@ from pointsman.server.route import Route
 from pointsman.views.moves import Move
 
 REF = "#/components/schemas/{name}"
-OF_EVERY_ROUTE = ("host-refused", "origin-refused", "invalid-request", "internal-error", "database-unavailable", "stopping")
+OF_EVERY_ROUTE = (
+    *("unauthenticated", "forbidden", "host-refused", "origin-refused", "invalid-request"),
+    *("internal-error", "database-unavailable", "stopping"),
+)
 OF_CHANGES = (
     *("malformed-json", "request-timeout", "body-too-large", "unsupported-media-type"),
     *("key-reused", "overloaded", "outcome-unknown"),

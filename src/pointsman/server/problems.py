@@ -110,7 +110,8 @@ PROBLEMS: tuple[ProblemType, ...] = (
         "No valid API key",
         "The server has API keys, and the request has none, or one that is unknown, expired or revoked. Send "
         "`Authorization: Bearer KEY`. An administrator creates keys with `pointsman key create`.",
-        "Send an API key: Authorization: Bearer KEY.",
+        "The API key is not valid. Check that it is complete, or ask for a new one: pointsman key create",
+        (errors.AuthenticationFailed,),
     ),
     ProblemType(
         "forbidden",
@@ -186,6 +187,22 @@ PROBLEMS: tuple[ProblemType, ...] = (
             "current_state": {"type": "string"},
             "allowed": {"type": "array", "description": "The transitions that leave the present state.", "items": _MOVES},
         },
+    ),
+    ProblemType(
+        "already-exists",
+        409,
+        "The name is taken",
+        "Something else has this name. Choose another one.",
+        "There is a key 'ci' already. Rotate or revoke key_3f9ac01b2d4e, or choose another name.",
+        (errors.AlreadyExists,),
+    ),
+    ProblemType(
+        "key-ended",
+        409,
+        "The API key has ended",
+        "The API key is revoked or has expired, and gets no new secret. Create a new one.",
+        "The key 'ci' is revoked. Create a new one.",
+        (errors.KeyEnded,),
     ),
     ProblemType(
         "lease-lost",
@@ -377,6 +394,8 @@ def _headers(error: errors.PointsmanError, problem: ProblemType) -> dict[str, st
     match error:
         case errors.CallRefused():
             return error.headers
+        case errors.AuthenticationFailed():
+            return {"WWW-Authenticate": "Bearer"}
         case errors.Overloaded():
             return {"Retry-After": str(math.ceil(error.retry_after_seconds))}
         case errors.CircuitOpen():

@@ -20,9 +20,10 @@ from starlette.responses import Response
 from pointsman.engine.engine import TenantEngine
 from pointsman.engine.fields import Schema, shape_of
 from pointsman.engine.operation import Operation, read_operation
+from pointsman.engine.operations.keys import Scope
 from pointsman.errors import PointsmanError, Problem, RequestInvalid
-from pointsman.server import auth, problems
-from pointsman.server.auth import Scope
+from pointsman.server import problems
+from pointsman.server.auth import Holder
 from pointsman.server.message import (
     REPLAYED_HEADER,
     hash_request,
@@ -51,7 +52,8 @@ class Call:
     site: Site
     engine: TenantEngine
     """For the tenant and in the name of who asks."""
-    actor: str
+    holder: Holder
+    """Who asks."""
     path: Mapping[str, str]
     body: Mapping[str, Any]
     query: Any
@@ -153,17 +155,13 @@ class Route:
             return respond_with_problem(problems.explain_fault(reference))
 
     async def _answer(self, site: Site, request: Request) -> Response:
-        if self.is_open:
-            auth.check_host(request)
-            holder = auth.NOBODY
-        else:
-            holder = await auth.identify(site, request, self.scope)
+        holder = site.door.admit_anybody(request) if self.is_open else await site.door.admit(request, self.scope)
         query = read_query(request, self.query)
         body = await read_body(request) if self.changes else {}
         key = take_key(request, body) if self.changes else None
         endpoint = f"{holder.key_id} {self.method} {self.path}".strip()
         engine, receipt = site.engine.for_request(holder.tenant, holder.actor, endpoint, hash_request(request, body))
-        call = Call(site, engine, holder.actor, dict(request.path_params), body, query, key)
+        call = Call(site, engine, holder, dict(request.path_params), body, query, key)
         found = await self.act(call)
         if isinstance(found, Response):
             return found

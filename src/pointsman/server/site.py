@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from pointsman.engine.engine import Engine, TenantEngine
+from pointsman.server.auth import Door
 from pointsman.settings import Settings
 from pointsman.views import runs
 from pointsman.views.values import RunView
@@ -21,8 +22,7 @@ class Site:
     engine: Engine
     settings: Settings
     world: World
-    actor: str
-    """In whose name requests without a key act, unless they say so themselves."""
+    door: Door
     declare_tools: DeclareTools
     """Declares tools of the settings that a tenant uses."""
     find_dead: Callable[[], Collection[str]] = tuple

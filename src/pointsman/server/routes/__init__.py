@@ -16,6 +16,7 @@ ALL: tuple[Route, ...] = (
     *v1_operators.ROUTES,
 )
 NOT_SERVED: Mapping[str, str] = {
+    "add_tenant": "No key is about another tenant than its own. An operator adds tenants: pointsman tenant add",
     "send_heartbeat": "Only workers with access to the database send heartbeats.",
     "claim_tasks": "Only workers with access to the database claim tasks.",
     "give_up_tasks": "It follows from a heartbeat.",

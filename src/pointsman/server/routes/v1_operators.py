@@ -11,6 +11,8 @@ from starlette.responses import Response
 from pointsman.engine.doctor import Diagnosis
 from pointsman.engine.engine import TenantEngine
 from pointsman.engine.fields import Name, RunId, Text, whole
+from pointsman.engine.operation import DEFAULT_TENANT
+from pointsman.engine.operations.keys import CreateKey, IssuedKey, RevokeKey, RotateKey
 from pointsman.engine.operations.tenants import SetTenantBudget
 from pointsman.engine.operations.tools import DeclareTool, ResetBreaker, TripBreaker
 from pointsman.engine.operations.workers import RegisterWorker, SignalWorker
@@ -29,8 +31,9 @@ from pointsman.server.answers import (
 )
 from pointsman.server.message import HEADERS
 from pointsman.server.route import Call, Route, performs
-from pointsman.store.rows import Account, DutyFailure, Worker
+from pointsman.store.rows import Account, ApiKey, DutyFailure, Worker
 from pointsman.views.inbox import InboxItem, list_inbox
+from pointsman.views.keys import KeyView, make_key_view
 from pointsman.views.machines import MachineView, make_machine_view
 from pointsman.views.notices import list_notices
 from pointsman.views.sources import load_fleet
@@ -87,10 +90,24 @@ class NoticeList(Struct, frozen=True, kw_only=True):
 
 
 class DoctorReport(Struct, frozen=True, kw_only=True):
-    """What is stuck or wrong, of all tenants, and background work that fails."""
+    """What is stuck or wrong, and background work that fails."""
 
     diagnoses: tuple[Diagnosis, ...]
     failing_duties: tuple[DutyFailure, ...]
+
+
+class KeyList(Struct, frozen=True, kw_only=True):
+    """API keys, without their secrets, which are not stored."""
+
+    items: tuple[KeyView, ...]
+
+
+class IssuedKeyAnswer(Struct, frozen=True, kw_only=True):
+    """An API key with its text."""
+
+    key: KeyView
+    text: str | None
+    """Shown once: null where a request is repeated, because the secret is not stored."""
 
 
 class EventFilter(Struct, frozen=True, kw_only=True):
@@ -189,10 +206,30 @@ async def show_account(call: Call) -> Account:
 
 
 async def show_diagnoses(call: Call) -> DoctorReport:
-    whole_engine = call.site.engine
-    return DoctorReport(
-        diagnoses=tuple(await whole_engine.diagnose()), failing_duties=tuple(await whole_engine.list_duty_failures())
-    )
+    """The doctor looks at the whole database; a tenant sees what is its own."""
+    found = [each for each in await call.site.engine.diagnose() if await _is_own(call.engine, each)]
+    failing = await call.site.engine.list_duty_failures() if call.engine.tenant == DEFAULT_TENANT else []
+    return DoctorReport(diagnoses=tuple(found), failing_duties=tuple(failing))
+
+
+async def _is_own(engine: TenantEngine, diagnosis: Diagnosis) -> bool:
+    try:
+        return bool(await engine.list_history(diagnosis.entity_id))
+    except NotFound:
+        return False
+
+
+async def list_keys(call: Call) -> KeyList:
+    now = await call.engine.now()
+    return KeyList(items=tuple(make_key_view(key, now) for key in await call.engine.list_keys()))
+
+
+async def make_key(_: TenantEngine, key: ApiKey) -> KeyView:
+    return make_key_view(key, max(key.created_at, key.revoked_at or key.created_at))
+
+
+async def make_issued(engine: TenantEngine, issued: IssuedKey) -> IssuedKeyAnswer:
+    return IssuedKeyAnswer(key=await make_key(engine, issued.key), text=issued.text)
 
 
 async def make_account(_: TenantEngine, account: Account) -> Any:
@@ -313,9 +350,41 @@ ROUTES = (
     Route(
         "GET",
         "/api/v1/doctor",
-        "Show what is stuck or wrong in the whole database, of all tenants, and what would help.",
+        "Show what is stuck or wrong, and what would help.",
         show_diagnoses,
         DoctorReport,
         scope="admin",
+    ),
+    Route("GET", "/api/v1/keys", "List the API keys of the tenant.", list_keys, KeyList, scope="admin"),
+    performs(
+        "POST",
+        "/api/v1/keys",
+        "Create an API key. The answer has its text, once.",
+        CreateKey,
+        make_issued,
+        IssuedKeyAnswer,
+        scope="admin",
+        status=201,
+        problems=("not-found", "already-exists"),
+    ),
+    performs(
+        "POST",
+        "/api/v1/keys/{key_id}/rotate",
+        "Give an API key a new secret. The answer has its text, once.",
+        RotateKey,
+        make_issued,
+        IssuedKeyAnswer,
+        scope="admin",
+        problems=("not-found", "key-ended"),
+    ),
+    performs(
+        "POST",
+        "/api/v1/keys/{key_id}/revoke",
+        "Revoke an API key for good.",
+        RevokeKey,
+        make_key,
+        KeyView,
+        scope="admin",
+        problems=("not-found",),
     ),
 )
