@@ -32,7 +32,8 @@ from pointsman.engine.operation import ANYBODY, DEFAULT_TENANT, Caller, Operatio
 from pointsman.engine.operations.attempts import NOTHING, AttemptReport, ReportAttempt, ReportAttempts
 from pointsman.engine.operations.keys import CreateKey, RevokeKey, RotateKey
 from pointsman.engine.operations.runs import AddTasks, ApproveRun, SetBudget, SignalRun, StartRun, SubmitRun
-from pointsman.engine.operations.tasks import SignalTask
+from pointsman.engine.operations.tasks import DeleteTask, SignalTask
+from pointsman.engine.operations.templates import StoreTemplate
 from pointsman.engine.operations.tenants import AddTenant, SetTenantBudget
 from pointsman.engine.operations.tools import DeclareTool, ResetBreaker, TripBreaker
 from pointsman.engine.operations.transition import RequestTransition
@@ -97,6 +98,8 @@ class TenantEngine(Queries):
     start_run = _performs(StartRun)
     set_budget = _performs(SetBudget)
     signal_task = _performs(SignalTask)
+    delete_task = _performs(DeleteTask)
+    store_template = _performs(StoreTemplate)
     request_transition = _performs(RequestTransition)
     register_worker = _performs(RegisterWorker)
     signal_worker = _performs(SignalWorker)

@@ -32,6 +32,7 @@ from pointsman.store.rows import (
     Result,
     Run,
     Task,
+    Template,
     Transition,
     WaitingTask,
     Worker,
@@ -113,6 +114,23 @@ class Queries:
 
     async def get_breaker(self, tool: str) -> Breaker:
         return await self._find("tool", tool, lambda reader: reader.find_breaker(self.tenant, tool))
+
+    async def get_template(self, name: str) -> Template:
+        """A flow that was stored by its name."""
+        return await self._find("template", name, lambda reader: reader.find_template(self.tenant, name))
+
+    async def list_templates(self) -> list[Template]:
+        return await self._ask(lambda reader: reader.list_templates(self.tenant))
+
+    async def is_deleted(self, task_id: str) -> bool:
+        """Whether a person has deleted a task; its row and its history stay."""
+        checks.identity("task", task_id)
+        return await self._ask(lambda reader: reader.find_tombstone(self.tenant, task_id) is not None)
+
+    async def list_tasks_of_lifecycle(self, lifecycle: str, *, after: str | None = None, limit: int = 100) -> list[Task]:
+        """Tasks of all runs of a lifecycle, newest first, without those that were deleted; `after` is the last id before."""
+        checks.refuse([*_page(limit), *(checks.text("after", after) if after is not None else ())])
+        return await self._ask(lambda reader: reader.list_tasks_of_lifecycle(self.tenant, lifecycle, after=after, limit=limit))
 
     async def list_runs(self, *, phase: str | None = None, after: str | None = None, limit: int = 100) -> list[Run]:
         """The newest runs first; `after` is the id of the last one of the page before."""

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from pointsman.engine.fields import JsonObject, Name, Text
 from pointsman.engine.operations.runs import SubmitRun
 from pointsman.engine.submit import NewRun
-from pointsman.errors import Problem, RequestInvalid
+from pointsman.errors import NotFound, Problem, RequestInvalid, suggest
 from pointsman.flows.build import build_run
 from pointsman.flows.document import read_document
 from pointsman.flows.load import TEXT, load_with_lifecycle
@@ -23,13 +23,14 @@ from pointsman.kernel.machine import Lifecycle
 from pointsman.lifecycles import DEFAULT, SHIPPED
 from pointsman.server.route import Call
 from pointsman.settings import FOLDER, Settings
-from pointsman.store.rows import Run
+from pointsman.store.rows import Run, Template
 
 
 class NewFlowRun(Struct, frozen=True, kw_only=True):
     """A run of a flow."""
 
-    flow: Annotated[Text, "The flow, as the text of a flow file (YAML or JSON)."]
+    template: Annotated[Name | None, "The name of a stored template; or send a `flow`."] = None
+    flow: Annotated[Text | None, "The flow, as the text of a flow file (YAML or JSON); or name a `template`."] = None
     inputs: Annotated[JsonObject | None, "The inputs of the flow, by name."] = None
     reason: Annotated[Text | None, "Why; kept in the audit trail."] = None
     request_id: Annotated[Name | None, "An idempotency key, like the header Idempotency-Key."] = None
@@ -37,7 +38,18 @@ class NewFlowRun(Struct, frozen=True, kw_only=True):
 
 async def submit_flow(call: Call, new: NewFlowRun) -> Run:
     """Check a flow, and submit a run of it."""
-    return await submit_text(call, new.flow, new.inputs or {}, new.reason)
+    if (new.template is None) == (new.flow is None):
+        raise RequestInvalid([Problem("template", "Name a `template`, or send a `flow`: one of them.")])
+    text = (await _find_template(call, new.template)).text if new.template is not None else str(new.flow)
+    return await submit_text(call, text, new.inputs or {}, new.reason)
+
+
+async def _find_template(call: Call, name: str) -> Template:
+    try:
+        return await call.engine.get_template(name)
+    except NotFound:
+        known = [template.name for template in await call.engine.list_templates()]
+        raise RequestInvalid([Problem("template", f"There is no template '{name}'. {suggest(name, known)}")]) from None
 
 
 async def submit_text(

@@ -56,8 +56,10 @@ from pointsman.store.rows import (
     Subtasks,
     Task,
     TaskKey,
+    Template,
     Tenant,
     Timer,
+    Tombstone,
     Transition,
     WaitingTask,
     Worker,
@@ -147,6 +149,20 @@ class Reader(ABC):
     def list_all_keys(self) -> list[ApiKey]:
         """The same of all tenants."""
         return self._all(ApiKey, "list_all_keys")
+
+    def find_template(self, tenant: str, name: str) -> Template | None:
+        return self._one(Template, "find_template", tenant=tenant, name=name)
+
+    def list_templates(self, tenant: str) -> list[Template]:
+        return self._all(Template, "list_templates", tenant=tenant)
+
+    def find_tombstone(self, tenant: str, task_id: str) -> Tombstone | None:
+        return self._one(Tombstone, "find_tombstone", tenant=tenant, task_id=task_id)
+
+    def list_tasks_of_lifecycle(self, tenant: str, lifecycle: str, *, after: str | None, limit: int) -> list[Task]:
+        """Tasks of all runs of a lifecycle, newest first, without payloads and without those that were deleted."""
+        values = {"tenant": tenant, "lifecycle": lifecycle, "after": after, "limit": limit}
+        return self._all(Task, "list_tasks_of_lifecycle", **values)
 
     def list_runs(self, tenant: str, *, phase: str | None, after: str | None, limit: int) -> list[Run]:
         return self._all(Run, "list_runs", tenant=tenant, phase=phase, after=after, limit=limit)
@@ -492,6 +508,14 @@ class Transaction(Reader):
 
     def ensure_tenant(self, tenant: str, now: datetime) -> None:
         self._rows("ensure_tenant", id=tenant, now=self._from_instant(now))
+
+    def save_template(self, template: Template) -> None:
+        """Store a template, in place of one with the same name."""
+        self._write("save_templates", [template])
+
+    def insert_tombstone(self, tombstone: Tombstone) -> None:
+        """Mark a task as deleted, unless it is already."""
+        self._write("insert_tombstones", [tombstone])
 
     def insert_key(self, key: StoredKey) -> None:
         if not self._write("insert_keys", [key]):

@@ -555,6 +555,26 @@ class Tenant(Struct, frozen=True, kw_only=True):
     created_at: datetime
 
 
+class Template(Struct, frozen=True, kw_only=True):
+    """A flow as text, by whose name runs can be submitted."""
+
+    tenant: str
+    name: str
+    text: str
+    stored_at: datetime
+    stored_by: str
+
+
+class Tombstone(Struct, frozen=True, kw_only=True):
+    """A task that a person has deleted: its row and its audit trail stay."""
+
+    task_id: str
+    tenant: str
+    deleted_at: datetime
+    deleted_by: str
+    reason: str | None
+
+
 class ApiKey(Struct, frozen=True, kw_only=True):
     """A key by which a program proves who it is, as people may see it: without the hashes of its secrets."""
 

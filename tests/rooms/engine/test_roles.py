@@ -62,6 +62,8 @@ async def test_an_engine_works_with_the_rights_of_the_app(owned_url: str) -> Non
             assert rotated.text
             assert (await engine.authenticate(rotated.text)).key_id == created.key.id
             await engine.revoke_key(created.key.id)
+            for text in ("name: a", "name: b"):
+                await engine.store_template("nightly", text)
             await engine.tend()
             await engine.repair()
             assert await engine.seal()
@@ -92,6 +94,7 @@ WRITES = {
     "API keys": "DELETE FROM api_key",
     "scopes of API keys": "UPDATE api_key SET scopes = '[\"admin\"]'",
     "tenants of API keys": "UPDATE api_key SET tenant = 'other'",
+    "tombstones": "DELETE FROM tombstone",
     "a table": "DROP TABLE notice",
     "a trigger": "ALTER TABLE run DISABLE TRIGGER USER",
     "everything": "TRUNCATE task CASCADE",

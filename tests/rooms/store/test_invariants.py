@@ -241,7 +241,16 @@ def _key(**wrong: object) -> str:
     return _KEY.format(**_SOUND_KEY | wrong)
 
 
+_TEMPLATE = (
+    "INSERT INTO template (tenant, name, text, stored_at, stored_by) VALUES ('acme', '{name}', 'name: a', {stored_at}, 'ada')"
+)
+_TOMBSTONE = (
+    "INSERT INTO tombstone (task_id, tenant, deleted_at, deleted_by) SELECT id, tenant, {deleted_at}, 'ada' FROM task LIMIT 1"
+)
 UNSPEAKABLE: dict[str, str] = {
+    "a template without a name": _TEMPLATE.format(name="", stored_at=":at"),
+    "a template of the far future": _TEMPLATE.format(name="a", stored_at=":never"),
+    "a tombstone of the far future": _TOMBSTONE.format(deleted_at=":never"),
     "a key without a name": _key(name=""),
     "a key that allows nothing": _key(scopes="[]"),
     "a key with an unknown scope": _key(scopes='["read","root"]'),

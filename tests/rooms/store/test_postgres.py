@@ -135,7 +135,7 @@ def test_migrations_are_applied_once(empty_postgres_url: str) -> None:
         open_store(empty_postgres_url).close()
     with connect(empty_postgres_url) as connection:
         numbers = connection.execute("SELECT number FROM migration ORDER BY number").fetchall()
-        assert numbers == [(1,), (2,), (3,), (4,), (5,), (6,)]
+        assert numbers == [(number,) for number in range(1, 8)]
 
 
 def test_processes_that_start_together_migrate_once(empty_postgres_url: str) -> None:

@@ -126,3 +126,21 @@ def test_an_invalid_flow_is_refused_with_every_finding(client: Client) -> None:
     reply = client.post("/runs", {"flow": flow})
     assert (reply.status, reply.problem) == (422, "flow-invalid")
     assert [finding["line"] for finding in reply.json["findings"]] == [4, 5]
+
+
+def test_a_stored_template_is_named_and_a_repeated_request_keeps_its_run_when_the_template_has_changed(client: Client) -> None:
+    unknown = client.post("/runs", {"template": "newsletter-7"})
+    assert (unknown.status, unknown.json["errors"][0]["path"]) == (422, "template")
+    stored = client.call("PUT", "/api/v1/templates/newsletter-7", {"text": NEWSLETTER})
+    assert (stored.status, stored.json["text"]) == (200, NEWSLETTER)
+    body = {"template": "newsletter-7", "inputs": {"subject": "points"}}
+    first = client.post("/runs", body, idempotency_key="template-1")
+    assert (first.status, first.json["name"]) == (201, "newsletter")
+    changed = NEWSLETTER.replace("name: newsletter", "name: other")
+    assert client.call("PUT", "/api/v1/templates/newsletter-7", {"text": changed}).status == 200
+    assert client.post("/runs", body, idempotency_key="template-1").text == first.text
+    assert client.post("/runs", body).json["name"] == "other"
+    assert client.get("/api/v1/templates/newsletter-7").json["text"] == changed
+    assert client.post("/runs", {**body, "inputs": {"colour": "red"}}).status == 422
+    assert client.post("/runs", {**body, "flow": NEWSLETTER}).json["errors"][0]["path"] == "template"
+    assert client.call("PUT", "/api/v1/templates/broken", {"text": "name: a"}).problem == "flow-invalid"

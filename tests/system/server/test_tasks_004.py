@@ -80,3 +80,35 @@ def test_tasks_of_other_lifecycles_are_not_found_here(client: Client) -> None:
     (task,) = client.get(f"/api/v1/runs/{run_id}/tasks").json["items"]
     assert client.get(f"/api/tasks/{task['id']}").problem == "not-found"
     assert client.post(f"/api/tasks/{task['id']}/cancel").problem == "not-found"
+
+
+def test_a_task_is_deleted_unless_it_runs_or_is_queued_and_its_history_stays(client: Client) -> None:
+    path = create(client, command=["sleep", "60"])
+    client.post(f"{path}/run")
+    reach(client, path, "RUNNING")
+    refused = client.call("DELETE", path)
+    assert (refused.status, refused.problem, refused.json["current_state"]) == (409, "transition-refused", "RUNNING")
+    client.post(f"{path}/cancel")
+    reach(client, path, "CANCELLED")
+    deleted = client.call("DELETE", path, idempotency_key="delete-1")
+    assert (deleted.status, deleted.json["state"]) == (200, "CANCELLED")
+    assert client.call("DELETE", path, idempotency_key="delete-1").text == deleted.text
+    assert client.call("DELETE", path).problem == client.get(path).problem == client.post(f"{path}/run").problem == "not-found"
+    assert deleted.json["id"] not in {task["id"] for task in client.get("/api/tasks").json["tasks"]}
+    assert client.get(path.replace("/api/", "/api/v1/") + "/history").json["items"][-1]["to_state"] == "CANCELLED"
+
+
+def test_nobody_waits_for_a_task_that_was_deleted(client: Client) -> None:
+    path = create(client, command=["true"])
+    client.post(f"{path}/run")
+    task = reach(client, path, "READY")
+    assert client.call("DELETE", path, {"reason": "not needed"}).status == 200
+    assert client.get(f"/api/v1/runs/{task['run_id']}").json["outcome"] == "canceled"
+    assert task["id"] not in {item["task_id"] for item in client.get("/api/v1/inbox").json["items"]}
+
+
+def test_tasks_are_listed_newest_first_in_pages(client: Client) -> None:
+    created = [create(client, command=["true"]).rpartition("/")[2] for _ in range(3)]
+    first = client.get("/api/tasks?limit=2").json
+    second = client.get(f"/api/tasks?limit=2&after={first['next']}").json
+    assert [task["id"] for task in (*first["tasks"], *second["tasks"])][:3] == created[::-1]

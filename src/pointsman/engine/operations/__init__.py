@@ -9,7 +9,8 @@ from pointsman.engine.operation import Operation, name_of
 from pointsman.engine.operations.attempts import ReportAttempt, ReportAttempts
 from pointsman.engine.operations.keys import CreateKey, RevokeKey, RotateKey
 from pointsman.engine.operations.runs import AddTasks, ApproveRun, SetBudget, SignalRun, StartRun, SubmitRun
-from pointsman.engine.operations.tasks import SignalTask
+from pointsman.engine.operations.tasks import DeleteTask, SignalTask
+from pointsman.engine.operations.templates import StoreTemplate
 from pointsman.engine.operations.tenants import AddTenant, SetTenantBudget
 from pointsman.engine.operations.tools import DeclareTool, ResetBreaker, TripBreaker
 from pointsman.engine.operations.transition import RequestTransition
@@ -23,6 +24,8 @@ _ALL: tuple[type[Operation[Any]], ...] = (
     StartRun,
     SetBudget,
     SignalTask,
+    DeleteTask,
+    StoreTemplate,
     RequestTransition,
     RegisterWorker,
     SignalWorker,

@@ -15,9 +15,9 @@ from pointsman.engine.policy import read_policy
 from pointsman.engine.questions import MAX_ANSWER, read_question
 from pointsman.engine.tasks import Report
 from pointsman.engine.work import Cause, Work
-from pointsman.errors import Problem, RequestInvalid, TransitionRefused
+from pointsman.errors import NotFound, Problem, RequestInvalid, TransitionRefused
 from pointsman.kernel.machine import Kind, Outcome, Phase, Refusal, Transition
-from pointsman.store.rows import Task
+from pointsman.store.rows import Task, Tombstone
 
 NO_ANSWER = Problem("answer", "It is missing. Give the answer with the signal.")
 
@@ -34,6 +34,35 @@ def approve_gate(work: Work, task: Task, cause: Cause) -> Refusal | None:
     metadata = msgspec.to_builtins(approvals) if quorum > 1 else None
     report = Report(quorum_reached=gates.completes_quorum(task, cause.actor or ""))
     return tasks.try_send(work, task, "approve", Cause(cause.actor, cause.reason, metadata), report)
+
+
+class DeleteTask(Recorded[Task], frozen=True):
+    """Delete a task that neither runs nor waits for a worker. Its row and its audit trail stay; lists leave it out.
+
+    A task that has not ended is canceled with its run, if it is the only one there: then nobody waits for it.
+    """
+
+    task_id: Annotated[TaskId, "The task."]
+
+    @property
+    def needs(self) -> Needs:
+        return Needs(task_ids=(self.task_id,))
+
+    def decide(self, work: Work) -> Callable[[], Task]:
+        task = work.task(self.tenant, self.task_id)
+        if work.transaction.find_tombstone(self.tenant, task.id):
+            raise NotFound("task", task.id)
+        if task.phase in (Phase.QUEUED, Phase.ACTIVE):
+            raise TransitionRefused(work.machine(task).refuse(task.state, "delete", already_there=False))
+        run = work.runs.rows[task.run_id]
+        if run.phase != Phase.DONE and len(work.transaction.find_task_names(run.id)) == 1:
+            runs.send(work, run, "cancel", self.cause)
+        work.transaction.insert_tombstone(
+            Tombstone(
+                task_id=task.id, tenant=self.tenant, deleted_at=work.now, deleted_by=self.caller.actor, reason=self.reason
+            )
+        )
+        return lambda: task
 
 
 class SignalTask(Recorded[Task], frozen=True):

@@ -7,9 +7,9 @@ from typing import Annotated
 
 from msgspec import Struct
 
-from pointsman.engine.fields import JsonObject, Name, Text
+from pointsman.engine.fields import JsonObject, Name, Text, whole
 from pointsman.engine.operations.runs import SubmitRun
-from pointsman.engine.operations.tasks import SignalTask
+from pointsman.engine.operations.tasks import DeleteTask, SignalTask
 from pointsman.errors import NotFound
 from pointsman.kernel.machine import Machine
 from pointsman.server.answers import TaskAnswer, make_task
@@ -56,11 +56,42 @@ def _as_created(task: Task, history: Sequence[Transition], machine: Machine) -> 
     return Task(**fields, state=state.name, phase=state.phase.value, entered_at=history[0].at, output=None, payload=None)
 
 
+class TaskPage(Struct, frozen=True, kw_only=True):
+    """Tasks, newest first, without those that were deleted."""
+
+    tasks: tuple[TaskAnswer, ...]
+    next: str | None
+    """Give it as `after` to get the next page; null on the last one."""
+
+
+class Page(Struct, frozen=True, kw_only=True):
+    """Which tasks to list."""
+
+    limit: Annotated[int, whole(1, 1000), "How many at most."] = 100
+    after: Annotated[Name | None, "`next` of the page before."] = None
+
+
+async def list_tasks(call: Call) -> TaskPage:
+    page: Page = call.query
+    found = await call.engine.list_tasks_of_lifecycle(LIFECYCLE, after=page.after, limit=page.limit + 1)
+    shown = found[: page.limit]
+    tasks = tuple([await make_task(call.engine, task) for task in shown])
+    return TaskPage(tasks=tasks, next=shown[-1].id if len(found) > len(shown) else None)
+
+
 async def show_task(call: Call) -> TaskAnswer:
     return await make_task(call.engine, await find_task(call))
 
 
 async def find_task(call: Call) -> Task:
+    """A task that nobody has deleted."""
+    task = await _find_any(call)
+    if await call.engine.is_deleted(task.id):
+        raise NotFound("task", task.id)
+    return task
+
+
+async def _find_any(call: Call) -> Task:
     """A task that follows document 004; others are none of its tasks."""
     task = await call.engine.get_task(call.path["task_id"])
     if (await call.engine.get_machine(task)).lifecycle != LIFECYCLE:
@@ -70,6 +101,11 @@ async def find_task(call: Call) -> Task:
 
 async def check_task(call: Call) -> None:
     await find_task(call)
+
+
+async def check_lifecycle(call: Call) -> None:
+    """The operation itself knows what is deleted, and whether a request is repeated."""
+    await _find_any(call)
 
 
 def _decide(signal: str, summary: str) -> Route:
@@ -106,4 +142,17 @@ ROUTES = (
     ),
     Route("GET", "/api/tasks/{task_id}", "Show a task.", show_task, TaskAnswer, problems=("not-found",), tag=TAG),
     *(_decide(signal, summary) for signal, summary in DECISIONS.items()),
+    Route("GET", "/api/tasks", "List tasks, newest first.", list_tasks, TaskPage, query=Page, tag=TAG),
+    performs(
+        "DELETE",
+        "/api/tasks/{task_id}",
+        "Delete a task, unless it runs or waits for a worker. Its history stays; lists leave it out.",
+        DeleteTask,
+        make_task,
+        TaskAnswer,
+        scope="operate",
+        check=check_lifecycle,
+        problems=("not-found", "transition-refused"),
+        tag=TAG,
+    ),
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import datetime
 from typing import Annotated, Any
 
 from msgspec import Struct
@@ -11,6 +12,7 @@ from pointsman.engine.engine import TenantEngine
 from pointsman.engine.fields import Name, Text, whole
 from pointsman.engine.operations.runs import AddTasks, ApproveRun, SetBudget, SignalRun, StartRun, SubmitRun
 from pointsman.engine.operations.tasks import SignalTask
+from pointsman.engine.operations.templates import StoreTemplate
 from pointsman.engine.operations.transition import RequestTransition, TransitionResult
 from pointsman.errors import FlowInvalid, TransitionRefused
 from pointsman.server.answers import (
@@ -26,7 +28,7 @@ from pointsman.server.answers import (
 )
 from pointsman.server.route import Answer, Call, Route, performs
 from pointsman.server.submission import NewFlowRun, load_text, submit_flow
-from pointsman.store.rows import Task
+from pointsman.store.rows import Task, Template
 from pointsman.views.budgets import view_budget
 from pointsman.views.values import BudgetView, RunView
 
@@ -65,6 +67,21 @@ class RunFilter(Struct, frozen=True, kw_only=True):
     limit: Annotated[int, whole(1, 1000), "How many at most."] = 100
     after: Annotated[Name | None, "`next` of the page before."] = None
     phase: Annotated[Text | None, "Only runs in this phase: held, queued, active or done."] = None
+
+
+class TemplateAnswer(Struct, frozen=True, kw_only=True):
+    """A flow that is stored by a name."""
+
+    name: str
+    text: str
+    stored_at: datetime
+    stored_by: str
+
+
+class TemplateList(Struct, frozen=True, kw_only=True):
+    """Templates, by name."""
+
+    items: tuple[TemplateAnswer, ...]
 
 
 class FlowText(Struct, frozen=True, kw_only=True):
@@ -116,6 +133,25 @@ async def check_flow(call: Call) -> FlowCheckAnswer:
         )
         return FlowCheckAnswer(valid=False, name=None, lifecycle=None, tasks=(), findings=findings)
     return FlowCheckAnswer(valid=True, name=flow.name, lifecycle=lifecycle.name, tasks=tuple(flow.tasks), findings=())
+
+
+async def store_template(call: Call) -> TemplateAnswer:
+    """Only a valid flow is stored."""
+    operation = call.read(StoreTemplate)
+    await asyncio.to_thread(load_text, operation.text, call.site.settings)
+    return make_template(await call.engine.perform(operation))
+
+
+async def show_template(call: Call) -> TemplateAnswer:
+    return make_template(await call.engine.get_template(call.path["name"]))
+
+
+async def list_templates(call: Call) -> TemplateList:
+    return TemplateList(items=tuple(make_template(each) for each in await call.engine.list_templates()))
+
+
+def make_template(template: Template) -> TemplateAnswer:
+    return TemplateAnswer(name=template.name, text=template.text, stored_at=template.stored_at, stored_by=template.stored_by)
 
 
 async def list_runs(call: Call) -> RunPage:
@@ -214,6 +250,19 @@ ROUTES = (
         check_flow,
         FlowCheckAnswer,
         reads=FlowText,
+    ),
+    Route("GET", "/api/v1/templates", "List the stored flows.", list_templates, TemplateList),
+    Route("GET", "/api/v1/templates/{name}", "Show a stored flow.", show_template, TemplateAnswer, problems=("not-found",)),
+    Route(
+        "PUT",
+        "/api/v1/templates/{name}",
+        "Store a flow by a name, which requests can give instead of the flow. Runs that were submitted keep theirs.",
+        store_template,
+        TemplateAnswer,
+        scope="submit",
+        reads=StoreTemplate,
+        operation=StoreTemplate,
+        problems=("flow-invalid", "unknown-name"),
     ),
     Route("GET", "/api/v1/runs", "List runs, newest first.", list_runs, RunPage, query=RunFilter),
     Route("GET", "/api/v1/runs/{run_id}", "Show a run.", show_run, RunAnswer, problems=("not-found",)),

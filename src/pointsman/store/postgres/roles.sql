@@ -18,15 +18,16 @@ BEGIN
 END $roles$;
 
 REVOKE ALL ON tenant, api_key, account, machine, state, rule, run, lane, worker, task, dependency, attempt, breaker, timer, transition, seal, notice,
-    duty_failure, outbox, outbox_cursor, idempotency_key, clock, migration FROM pointsman_app, pointsman_read;
+    duty_failure, outbox, outbox_cursor, idempotency_key, template, tombstone, clock, migration FROM pointsman_app, pointsman_read;
 
 GRANT SELECT ON tenant, account, machine, state, rule, run, lane, worker, task, dependency, attempt, breaker, timer, transition, seal, notice,
-    duty_failure, outbox, outbox_cursor, idempotency_key, clock, migration TO pointsman_app, pointsman_read;
+    duty_failure, outbox, outbox_cursor, idempotency_key, template, tombstone, clock, migration TO pointsman_app, pointsman_read;
 GRANT SELECT ON SEQUENCE transition_position_seq TO pointsman_app, pointsman_read;
 
 GRANT INSERT ON tenant, account, machine, state, rule, run, lane, worker, task, dependency, breaker, timer, seal, notice, duty_failure,
-    outbox, outbox_cursor, idempotency_key, clock TO pointsman_app;
-GRANT UPDATE ON account, run, worker, task, breaker, timer, duty_failure, outbox, outbox_cursor, idempotency_key, clock TO pointsman_app;
+    outbox, outbox_cursor, idempotency_key, template, tombstone, clock TO pointsman_app;
+GRANT UPDATE ON account, run, worker, task, breaker, timer, duty_failure, outbox, outbox_cursor, idempotency_key, template, clock
+    TO pointsman_app;
 -- A process that loads a machine locks the table. The law refuses every change.
 GRANT UPDATE ON machine TO pointsman_app;
 GRANT DELETE ON timer, duty_failure, outbox, idempotency_key TO pointsman_app;

@@ -1201,3 +1201,22 @@ CREATE TRIGGER api_key_lives_longer_with_a_new_secret
           AND new.secret_hash = old.secret_hash)
     EXECUTE FUNCTION forbid('the expiry of an API key changes only with its secret');
 CREATE TRIGGER api_key_is_not_deleted BEFORE DELETE OR TRUNCATE ON api_key EXECUTE FUNCTION forbid('an API key cannot be deleted');
+
+-- Templates of runs: flows as text, which a request names.
+CREATE TABLE template (
+    tenant    text COLLATE "C" NOT NULL REFERENCES tenant,
+    name      text COLLATE "C" NOT NULL CHECK (name <> ''),
+    text      text NOT NULL,
+    stored_at instant NOT NULL,
+    stored_by text NOT NULL,
+    PRIMARY KEY (tenant, name)
+);
+
+-- Tasks that people have deleted. Their rows and their audit trails stay; lists of tasks leave them out.
+CREATE TABLE tombstone (
+    task_id    text COLLATE "C" PRIMARY KEY REFERENCES task,
+    tenant     text COLLATE "C" NOT NULL REFERENCES tenant,
+    deleted_at instant NOT NULL,
+    deleted_by text NOT NULL,
+    reason     text
+);

@@ -1056,3 +1056,22 @@ CREATE TRIGGER api_key_is_not_deleted BEFORE DELETE ON api_key BEGIN SELECT RAIS
 CREATE TRIGGER api_key_is_not_replaced BEFORE INSERT ON api_key WHEN EXISTS (SELECT 1 FROM api_key WHERE id = new.id) BEGIN
     SELECT RAISE(ABORT, 'pointsman: this API key exists already and cannot be replaced');
 END;
+
+-- Templates of runs: flows as text, which a request names.
+CREATE TABLE template (
+    tenant    TEXT NOT NULL REFERENCES tenant,
+    name      TEXT NOT NULL CHECK (name <> ''),
+    text      TEXT NOT NULL,
+    stored_at INTEGER NOT NULL CHECK (stored_at BETWEEN 0 AND 253402300799999999),
+    stored_by TEXT NOT NULL,
+    PRIMARY KEY (tenant, name)
+) STRICT, WITHOUT ROWID;
+
+-- Tasks that people have deleted. Their rows and their audit trails stay; lists of tasks leave them out.
+CREATE TABLE tombstone (
+    task_id    TEXT PRIMARY KEY REFERENCES task,
+    tenant     TEXT NOT NULL REFERENCES tenant,
+    deleted_at INTEGER NOT NULL CHECK (deleted_at BETWEEN 0 AND 253402300799999999),
+    deleted_by TEXT NOT NULL,
+    reason     TEXT
+) STRICT, WITHOUT ROWID;
