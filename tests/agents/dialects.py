@@ -238,7 +238,7 @@ class GenerateContent:
             (None, whole),
         ]
 
-    def whole(self, answer: Answer, request: Request) -> Body:  # noqa: ARG002
+    def whole(self, answer: Answer, request: Request) -> Body:
         if isinstance(answer, Text):
             part: Body = {"text": answer.text}
         else:
@@ -246,7 +246,11 @@ class GenerateContent:
         total = answer.tokens_in + answer.tokens_out
         usage = {"promptTokenCount": answer.tokens_in, "candidatesTokenCount": answer.tokens_out, "totalTokenCount": total}
         candidate = {"content": {"role": "model", "parts": [part]}, "finishReason": "STOP", "index": 0}
-        return {"candidates": [candidate], "usageMetadata": usage, "modelVersion": "m"}
+        return {
+            "candidates": [candidate],
+            "usageMetadata": usage,
+            "modelVersion": request.path.partition("/models/")[2].partition(":")[0],
+        }
 
     def refuse(self, fail: Fail) -> Body:
         names = {429: "RESOURCE_EXHAUSTED", 500: "INTERNAL", 503: "UNAVAILABLE"}

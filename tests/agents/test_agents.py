@@ -187,7 +187,7 @@ async def test_budget(cli: Cli, tmp_path: Path) -> None:
     with open_project(tmp_path, cli) as project:
         project.write_settings(f"[prices.{json.dumps(cli.priced)}]\ninput = 1000\noutput = 1000" if cli.priced else "")
         project.api.plan(cli.edit("a.txt", "a\n"), Text("done"))
-        project.write_task(PROMPT, budget_usd="0.0001")
+        project.write_task(PROMPT, budget_usd="0.0001", **({"model": cli.priced} if cli.priced else {}))
         code, said = await project.run()
         assert code == 1, said
         run, task, _ = await project.look()

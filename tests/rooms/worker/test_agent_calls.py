@@ -6,7 +6,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from pointsman.worker.agent import AgentCall, Finished
+from pointsman.worker.agent import AgentCall, Finished, Used
 from pointsman.worker.agents.aider import Aider
 from pointsman.worker.agents.codex import Codex
 from pointsman.worker.agents.gemini import Gemini
@@ -44,6 +44,15 @@ def test_gemini_has_no_place_for_servers() -> None:
     assert "mcp" in Gemini.lacks
 
 
+def test_gemini_counts_the_tokens_of_each_model() -> None:
+    stats = {
+        "input_tokens": 101,
+        "models": {"a": {"input_tokens": 100, "output_tokens": 20, "cached": 7}, "b": {"input_tokens": 1}},
+    }
+    events = list(Gemini().reader(now).take({"type": "result", "status": "success", "stats": stats}))
+    assert events == [Used(100, 20, model="a", cached_tokens_in=7), Used(1, model="b"), Finished()]
+
+
 def test_aider_makes_no_repository_and_needs_a_commit_only_where_there_is_one(tmp_path: Path) -> None:
     without = Aider().invoke(call(tmp_path))
     assert ("--no-git" in without.arguments, without.commits) == (True, False)
@@ -74,6 +83,12 @@ def test_a_rate_limit_of_aider_is_a_usage_limit() -> None:
     assert limited.limit
     assert limited.limit.until == NOW + timedelta(seconds=80)
     assert end_of_aider("litellm.BadRequestError: no such thing").limit is None
+
+
+def test_a_failure_that_aider_has_got_over_is_none() -> None:
+    failure = "litellm.RateLimitError: OpenAIException - Rate limit reached."
+    assert end_of_aider(failure, "Retrying in 0.5 seconds...", "done") == Finished("done")
+    assert end_of_aider(failure, "Retrying in 0.5 seconds...", failure).error == failure
 
 
 def test_a_reset_without_seconds_that_has_just_passed_is_not_that_of_tomorrow() -> None:

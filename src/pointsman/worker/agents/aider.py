@@ -35,8 +35,11 @@ QUIET = (
 WITHOUT_COMMITS = ("--no-git", "--no-auto-commits", "--dry-run")
 LIMIT = "RateLimitError"
 FAILURE = re.compile(r"\blitellm\.\w*(?:Error|Exception)\b.*")
+RETRY = re.compile(r"Retrying in [0-9.]+ seconds")
 TOKENS = re.compile(r"^Tokens: (?P<sent>[0-9.]+[kM]?) sent,.*?(?P<received>[0-9.]+[kM]?) received")
 COST = re.compile(r"\bCost: \$(?P<message>[0-9.]+) message, \$[0-9.]+ session")
+UNWRAPPED = "10000"
+"""The width of its lines: it would break messages of errors after 80 characters."""
 UNITS = {"k": 1_000, "M": 1_000_000}
 MESSAGE_SUFFIX = ".message"
 
@@ -60,6 +63,7 @@ class Aider(BuiltIn):
         return Invocation(
             arguments=(*arguments, *call.arguments),
             files={path: message},
+            env={"COLUMNS": UNWRAPPED},
             commits=has_repository and call.permissions != "plan" and not set(call.arguments) & set(WITHOUT_COMMITS),
         )
 
@@ -77,6 +81,8 @@ class AiderReader:
         text = line.decode("utf-8", "replace").rstrip("\r")
         if found := FAILURE.search(text):
             self._failure = found[0]
+        elif RETRY.match(text):
+            self._failure = None
         tokens, cost = TOKENS.match(text), COST.search(text)
         if tokens or (cost and text.startswith(("Tokens: ", "Cost: "))):
             sent, received = (_count(tokens["sent"]), _count(tokens["received"])) if tokens else (0, 0)

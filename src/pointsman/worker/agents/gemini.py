@@ -98,9 +98,7 @@ class GeminiReader(JsonReader):
 
     def _finish(self, value: dict[str, Any]) -> Iterator[AgentEvent]:
         self._has_finished = True
-        stats = value.get("stats")
-        cached = pick_count(stats, "cached")
-        yield Used(pick_count(stats, "input_tokens"), pick_count(stats, "output_tokens"), cached_tokens_in=cached)
+        yield from _count(value.get("stats"))
         text = "".join(self._texts)
         if value.get("status") == "success":
             yield Finished(text)
@@ -109,3 +107,11 @@ class GeminiReader(JsonReader):
         said = f"{pick_text(value, 'error', 'type')} {message}"
         is_limit = pick(value, "error", "code") == 429 or any(word.lower() in said.lower() for word in QUOTA)
         yield Finished(text, message, UsageLimit(find_reset(message, self.now()), message) if is_limit else None)
+
+
+def _count(stats: object) -> Iterator[Used]:
+    """The tokens of each model: by default it chooses one for each turn, and calls itself `auto`."""
+    models = pick(stats, "models")
+    for model, usage in models.items() if isinstance(models, dict) and models else [(None, stats)]:
+        cached = pick_count(usage, "cached")
+        yield Used(pick_count(usage, "input_tokens"), pick_count(usage, "output_tokens"), model=model, cached_tokens_in=cached)
