@@ -24,6 +24,10 @@ from pointsman.kernel.draw import draw
 from pointsman.lifecycles import SHIPPED, load_lifecycle, load_machine, machine_names, read_shipped
 from pointsman.lifecycles.packed import PACKED, write_pack
 from pointsman.lifecycles.vocabulary import VOCABULARY
+from pointsman.server.openapi import name_schema
+from pointsman.server.problems import PROBLEMS
+from pointsman.server.route import Route
+from pointsman.server.routes import ALL, NOT_SERVED
 from pointsman.store.scripts import schema_file
 from pointsman.store.scripts import write_schema as write_sql_schema
 
@@ -36,11 +40,51 @@ declare from `standard`.
 """
 
 
+PROBLEMS_INTRODUCTION = """\
+# Problems
+
+Every error of the [HTTP API](http.md) is a problem document (RFC 9457) with the media type `application/problem+json`. Its
+`type` is stable, and a path of the server that describes it. `detail` is for people; its wording may change. Written from
+the code by `make docs`.
+
+    {"type": "/problems/key-reused", "title": "…", "status": 422, "detail": "…"}
+"""
+HTTP_INTRODUCTION = """\
+# The HTTP API
+
+`pointsman serve` and `pointsman up` serve it: [how to run the server](../how-to/run-the-server.md). `/openapi.json`
+describes every route completely (OpenAPI 3.1): parameters, bodies, answers, errors, and an example of each. This page is
+the list, written from the code by `make docs`.
+
+- Bodies and answers are JSON. A body has at most 16 MiB and 200 levels. Amounts of money are texts with a decimal number,
+  instants are ISO 8601 in UTC.
+- Errors are [problem documents](problems.md).
+- Each answer about a run, a task, a worker or a breaker has `allowed`: the transitions that people can cause now.
+- **Idempotency.** Each call that changes something takes the header `Idempotency-Key`, or `request_id` in its body. The
+  same key on the same route with the same body has one effect and one answer; a repeated answer has the header
+  `Idempotent-Replayed: true`. Another body is refused (422). A key counts for one API key and one route, for an hour; one
+  that has submitted a run counts for good. Two equal requests at the same time get the same answer.
+- **Lists** have `limit`, and `next` to give as `after` for the next page. What is added meanwhile does not shift the pages.
+- **Keys.** `Authorization: Bearer KEY`, see [command line](command-line.md). Each route needs the scope in the table; `-`
+  is open to anybody. Without any API key, the server listens on a loopback address only, and the header `Pointsman-Actor`
+  says in whose name a request acts.
+"""
+TAGS = {
+    "document 000": "Workers and jobs (document 000)",
+    "document 003": "Runs and approvals (document 003)",
+    "document 004": "Tasks of agents (document 004)",
+    "v1": "Everything (`/api/v1`)",
+    "server": "The server itself",
+}
+
+
 def documents() -> Iterator[tuple[Path, str]]:
     """Every generated file with what it should hold."""
     for name in machine_names():
         yield DOCS / "pictures" / f"{name}.svg", draw(load_machine(name), "svg")
     yield DOCS / "reference" / "machines.md", machines_page()
+    yield DOCS / "reference" / "problems.md", problems_page()
+    yield DOCS / "reference" / "http.md", http_page()
     yield PACKED, write_pack(map(read_shipped, SHIPPED), VOCABULARY)
     for store in ("pointsman.store.sqlite", "pointsman.store.postgres"):
         yield schema_file(store), write_sql_schema(store)
@@ -63,6 +107,32 @@ def documents() -> Iterator[tuple[Path, str]]:
     for page in ("lifecycle-files.md", "events.md", "flow-files.md"):
         path = DOCS / "reference" / page
         yield path, fill(path.read_text("utf-8"), sections)
+
+
+def problems_page() -> str:
+    rows = [f"| `{each.uri}` | {each.status} | {each.title} | {each.meaning} |" for each in PROBLEMS]
+    members = [f"- `{each.name}`: {', '.join(f'`{name}`' for name in each.members)}" for each in PROBLEMS if each.members]
+    table = "\n".join(("| Type | Status | Title | Meaning |", "|---|---|---|---|", *rows))
+    more = "\n".join(members)
+    return f"{PROBLEMS_INTRODUCTION}\n{table}\n\nSome have more members:\n\n{more}\n"
+
+
+def name_scope(route: Route) -> str:
+    return "-" if route.is_open else route.scope
+
+
+def http_page() -> str:
+    parts = [HTTP_INTRODUCTION]
+    for tag, title in TAGS.items():
+        routes = [route for route in ALL if route.tag == tag]
+        rows = [
+            f"| `{route.method} {route.path}` | {name_scope(route)} | {route.summary} | `{name_schema(route)}` |"
+            for route in routes
+        ]
+        parts.append("\n".join((f"## {title}\n", "| Route | Scope | | Answer |", "|---|---|---|---|", *rows, "")))
+    reasons = "\n".join(f"- `{name}`: {reason}" for name, reason in NOT_SERVED.items())
+    parts.append(f"## Not served\n\nThese operations of the [engine](engine.md) have no route:\n\n{reasons}\n")
+    return "\n".join(parts)
 
 
 def machines_page() -> str:

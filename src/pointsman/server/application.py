@@ -39,8 +39,6 @@ def build_application(site: Site) -> FastAPI:
             summary=route.summary,
             tags=[route.tag],
             status_code=route.status,
-            responses=describe_answers(route),
-            openapi_extra=describe_request(route),
             response_model=None,
         )
     _complete_openapi(application)
@@ -68,11 +66,15 @@ def name_operation(route: Route) -> str:
 
 
 def _complete_openapi(application: FastAPI) -> None:
-    """Add the types of answers and problems, to which the routes refer."""
+    """Add what FastAPI cannot know of handlers that read the request themselves: parameters, bodies, answers and problems."""
     make = application.openapi
 
     def openapi() -> dict[str, Any]:
         described = make()
+        for route in ALL:
+            operation = described["paths"][route.path][route.method.lower()]
+            answers = {str(status): answer for status, answer in describe_answers(route).items()}
+            operation.update(describe_request(route), responses=answers)
         described.setdefault("components", {})["schemas"] = describe_schemas(ALL)
         return described
 

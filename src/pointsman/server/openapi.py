@@ -46,6 +46,11 @@ def name_problem(problem: ProblemType) -> str:
     return "Problem" + "".join(word.capitalize() for word in problem.name.split("-"))
 
 
+def name_schema(route: Route) -> str:
+    """The name of the type of its answer."""
+    return "SVG" if route.media_type != "application/json" else getattr(route.answers, "__name__", "object")
+
+
 def list_problems(route: Route) -> list[ProblemType]:
     """Every problem that a route may answer with."""
     common = OF_OPEN_ROUTES if route.is_open else OF_EVERY_ROUTE
@@ -53,13 +58,13 @@ def list_problems(route: Route) -> list[ProblemType]:
     return [BY_NAME[each.name] for each in PROBLEMS if each.name in names]
 
 
-def describe_answers(route: Route) -> dict[int | str, Json]:
+def describe_answers(route: Route) -> dict[int, Json]:
     """The answer, and every problem by its status."""
     (schema,), _ = msgspec.json.schema_components([route.answers], ref_template=REF)
     content: Json = {"schema": schema}
     if (example := _examples_of(route).get("answer")) is not None:
         content["example"] = example
-    found: dict[int | str, Json] = {
+    found: dict[int, Json] = {
         route.status: {"description": route.summary, "content": {route.media_type: content}, **_describe_headers(route)}
     }
     for problem in list_problems(route):
@@ -75,7 +80,7 @@ def show_problem(problem: ProblemType) -> Json:
 
 
 def describe_request(route: Route) -> Json:
-    """What FastAPI cannot know of a handler that reads the request itself: parameters and body."""
+    """Its parameters and its body."""
     described: Json = {"parameters": [*_describe_path(route), *_describe_query(route), *_describe_header(route)]}
     schema = route.body_schema()
     if schema is not None:
