@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-import pytest
 from tests.system.server.harness import PATIENCE_SECONDS, Client, start
 
 from pointsman import app
@@ -156,19 +153,3 @@ def test_without_a_key_no_address_that_others_can_reach_is_served(tmp_path: Path
     with start("serve", tmp_path, sqlite_url, "--host", "0.0.0.0") as (client, _):
         assert client.get("/runs").problem == "unauthenticated"
         assert client.send("GET", "/healthz", headers={"Host": "example.org"}).status == 200
-
-
-def test_a_port_that_is_taken_is_named(tmp_path: Path, sqlite_url: str) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        refused = serve(tmp_path, sqlite_url, "--port", str(taken.getsockname()[1]))
-    assert refused.returncode == 2
-    assert "Cannot listen on 127.0.0.1 port" in refused.stderr
-
-
-@pytest.mark.parametrize("command", ["serve", "up"])
-def test_sigterm_ends_it_with_0_after_the_requests_under_way(tmp_path: Path, sqlite_url: str, command: str) -> None:
-    with start(command, tmp_path, sqlite_url) as (client, process):
-        assert client.get("/readyz").status == 200
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(PATIENCE_SECONDS) == 0
-    assert "Traceback" not in (tmp_path / f"{command}.txt").read_text()
