@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shlex
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -73,6 +74,13 @@ class Session:
         return json.loads(run(f"{command} --json", self.folder).stdout)
 
 
+def on_free_port() -> dict[str, str]:
+    """What to replace in commands, so that several servers can run on this machine."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    return {"pointsman up &": f"pointsman up --port {port} &", ":8642": f":{port}"}
+
+
 def find_lines(expected: str, output: str) -> None:
     """Every line of what a page shows is there, in this order; `…` stands for anything."""
     rest = output
@@ -95,8 +103,8 @@ def test_the_readme_goes_as_it_says(tmp_path: Path, postgres_url: str) -> None:
     (tmp_path / "flow.yaml").write_text(flow)
     (lifecycle,) = blocks(ROOT / "docs" / "how-to" / "write-a-lifecycle.md", "yaml")
     (tmp_path / "my-lifecycle.yaml").write_text(lifecycle)
-    reader = Session(tmp_path, **{"sleep 4; ": BOTH_RUN, URL: shlex.quote(postgres_url)})
-    first, why, kill, _, fleet, machines = blocks(ROOT / "README.md", "console")
+    reader = Session(tmp_path, **{"sleep 4; ": BOTH_RUN, URL: shlex.quote(postgres_url), **on_free_port()})
+    first, why, kill, _, fleet, http, machines = blocks(ROOT / "README.md", "console")
     assert "cannot open south.txt" in reader.type(first)
     assert "words: [4,5]" in reader.type(why).replace(", ", ",")
     reader.type(kill)
@@ -105,11 +113,13 @@ def test_the_readme_goes_as_it_says(tmp_path: Path, postgres_url: str) -> None:
     watched = reader.type(fleet)
     assert "words is SUCCEEDED" in watched
     assert len(re.findall(STOPS, watched)) == 2
+    assert '"status":"ready"' in reader.type(http)
+    assert (tmp_path / "hello.txt").read_text() == "hello\n"
     reader.type(machines)
 
 
 def test_the_systems_in_the_readme_go_as_it_says(tmp_path: Path) -> None:
-    *_, documents, _, _ = blocks(ROOT / "README.md", "console")
+    *_, documents, _, _, _ = blocks(ROOT / "README.md", "console")
     go, *commands = [line.removeprefix("$ ").partition("  #")[0].strip() for line in documents.splitlines()]
     assert go == "cd examples/documents"
     with open_terminal(copy_example("documents", tmp_path)) as terminal:
@@ -161,6 +171,18 @@ def test_the_page_about_many_machines_goes_as_it_says(tmp_path: Path, postgres_u
     assert "SUCCEEDED  train: 2 of 2 tasks done" in output
     assert re.search(r"pool-[12]  ✓ greet", output)
     assert len(re.findall(STOPS, output)) == 3
+
+
+def test_the_page_about_the_server_goes_as_it_says(tmp_path: Path) -> None:
+    page = ROOT / "docs" / "how-to" / "run-the-server.md"
+    (template,) = blocks(page, "json")
+    (tmp_path / "newsletter.json").write_text(template)
+    output = Session(tmp_path, **on_free_port()).type("".join(blocks(page, "console")))
+    assert output.count("idempotent-replayed: true") == 1
+    assert '"text":"Send it?"' in output
+    assert "/problems/transition-refused" in output
+    assert "\ndrafted\n" in output or "}drafted\n" in output
+    assert (tmp_path / "sent.txt").read_text() == "drafted\n"
 
 
 def test_the_page_about_worktrees_goes_as_it_says(tmp_path: Path) -> None:

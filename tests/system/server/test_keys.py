@@ -138,6 +138,16 @@ def test_keys_are_made_and_rotated_over_http_and_their_text_is_shown_once(tmp_pa
         assert made.json["text"].encode() not in admin.get("/api/v1/keys").text
 
 
+def test_an_idempotency_key_belongs_to_the_api_key_that_it_came_with(tmp_path: Path, database_url: str) -> None:
+    wanted: list[tuple[str, str, tuple[Scope, ...]]] = [("default", name, ("submit", "read")) for name in ("one", "two")]
+    one, two = create_keys(database_url, wanted)
+    with start("serve", tmp_path, database_url) as (client, _):
+        replies = [with_key(client, key).post("/runs", {"flow": FLOW}, idempotency_key="7") for key in (one, two, one)]
+        assert [reply.headers.get("idempotent-replayed") for reply in replies] == [None, None, "true"]
+        assert len({reply.json["id"] for reply in replies}) == 2
+        assert replies[0].text == replies[2].text
+
+
 def serve(folder: Path, url: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "pointsman", "serve", "--store", url, *arguments]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=PATIENCE_SECONDS)
