@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import shutil
 import subprocess
 from decimal import Decimal
 from pathlib import Path
@@ -329,6 +330,29 @@ async def test_what_runs_is_suspended_with_its_run_where_the_settings_say_so(dat
             await shop.until_done(run)
         (task,) = (await shop.tasks(run)).values()
     assert (task.outcome, task.epoch) == (Outcome.SUCCESS, 1)
+
+
+def make_slow_git(folder: Path) -> Path:
+    """A repository, and a git that takes a second for each command."""
+    git = shutil.which("git")
+    slow = folder / "bin" / "git"
+    slow.parent.mkdir()
+    slow.write_text(f'#!/bin/sh\nsleep 1\nexec {git} "$@"\n')
+    slow.chmod(0o755)
+    subprocess.run([str(git), "init", "-q", folder], check=True)
+    return slow.parent
+
+
+async def test_a_heartbeat_before_the_work_begins_does_not_prolong_its_timeout(
+    sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before a task that is reviewed, the worker asks git for changes; heartbeats are answered meanwhile."""
+    monkeypatch.setenv("PATH", f"{make_slow_git(tmp_path)}{os.pathsep}{os.environ['PATH']}")
+    async with open_shop(sqlite_url, tmp_path, lease_seconds=1.0) as shop:
+        flow = "{name: slow, lifecycle: agent, tasks: {a: {command: [sleep, '600'], timeout: 0.2s}}}"
+        task = (await shop.run_to_end(flow))["a"]
+    assert task.state == "TIMED_OUT"
+    assert "It was stopped after 0.2s" in str(task.error), "by its worker, not by the engine much later"
 
 
 async def test_the_end_of_a_task_and_the_claim_of_the_next_share_a_commit(database_url: str, tmp_path: Path) -> None:
