@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Mapping
+from functools import cache
 from typing import Any, TypeVar
 
 import msgspec
@@ -94,11 +95,11 @@ def read_query(request: Request, declared: type[Declared]) -> Declared:
     """The query parameters as the struct that declares them, or every problem with them."""
     found: list[Problem] = []
     values: dict[str, Any] = {}
-    properties = shape_of(declared).schema()["properties"]
+    kinds = _find_kinds(declared)
     for name, value in request.query_params.multi_items():
         if name in values:
             found.append(Problem(name, "It is given twice. Give it once."))
-        values[name] = _convert(value, properties.get(name, {}))
+        values[name] = _convert(value, kinds.get(name, frozenset()))
     read = shape_of(declared).read("", values, found)
     if found:
         raise RequestInvalid(found)
@@ -106,9 +107,17 @@ def read_query(request: Request, declared: type[Declared]) -> Declared:
     return read
 
 
-def _convert(value: str, schema: Mapping[str, Any]) -> Any:
+@cache
+def _find_kinds(declared: type[Struct]) -> Mapping[str, frozenset[str]]:
+    """By parameter: the types of JSON that it may have."""
+    properties = shape_of(declared).schema()["properties"]
+    return {
+        name: frozenset(each.get("type", "") for each in schema.get("anyOf", [schema])) for name, schema in properties.items()
+    }
+
+
+def _convert(value: str, kinds: frozenset[str]) -> Any:
     """Query parameters are text; numbers and truth values are declared as such."""
-    kinds = {each.get("type") for each in schema.get("anyOf", [schema])}
     if "integer" in kinds and value.removeprefix("-").isascii() and value.removeprefix("-").isdigit() and len(value) < 20:
         return int(value)
     if "boolean" in kinds and value in ("true", "false"):

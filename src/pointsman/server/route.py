@@ -160,7 +160,8 @@ class Route:
         body = await read_body(request) if self.changes else {}
         key = take_key(request, body) if self.changes else None
         endpoint = f"{holder.key_id} {self.method} {self.path}".strip()
-        engine, receipt = site.engine.for_request(holder.tenant, holder.actor, endpoint, hash_request(request, body))
+        request_hash = "" if key is None else hash_request(request, body)
+        engine, receipt = site.engine.for_request(holder.tenant, holder.actor, endpoint, request_hash)
         call = Call(site, engine, holder, dict(request.path_params), body, query, key)
         found = await self.act(call)
         if isinstance(found, Response):
