@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Mapping
 from typing import Annotated, Any
 
@@ -24,6 +25,8 @@ from pointsman.lifecycles import DEFAULT, SHIPPED
 from pointsman.server.route import Call
 from pointsman.settings import FOLDER, Settings
 from pointsman.store.rows import Run, Template
+
+log = logging.getLogger(__name__)
 
 
 class NewFlowRun(Struct, frozen=True, kw_only=True):
@@ -60,7 +63,10 @@ async def submit_text(
     await call.site.declare_tools(call.engine, [tool for name in flow.tasks if (tool := flow.task(name).tool_name)])
     operation = SubmitRun(replace(new, parent_run_id=parent_run_id), reason=reason, request_id=call.request_id)
     run = await call.engine.perform(operation)
-    await asyncio.to_thread(write_plan, flow, settings.directory / FOLDER / "runs" / run.id)
+    try:
+        await asyncio.to_thread(write_plan, flow, settings.directory / FOLDER / "runs" / run.id)
+    except OSError as error:  # the run is submitted, and goes on without the files that describe it
+        log.warning("the plan of run %s cannot be written: %s", run.id, error)
     return run
 
 

@@ -155,10 +155,9 @@ def serve(folder: Path, url: str, *arguments: str) -> subprocess.CompletedProces
 
 def test_without_a_key_no_address_that_others_can_reach_is_served(tmp_path: Path, sqlite_url: str) -> None:
     (tmp_path / ".pointsman").mkdir()
-    for host in ("0.0.0.0", "::", "192.0.2.1"):
-        refused = serve(tmp_path, sqlite_url, "--host", host, "--port", "0")
-        assert refused.returncode == 2
-        assert "pointsman key create" in refused.stderr
+    refused = serve(tmp_path, sqlite_url, "--host", "0.0.0.0", "--port", "0")
+    assert refused.returncode == 2
+    assert "pointsman key create" in refused.stderr
     create_keys(sqlite_url, [("default", "ci", ("read",))])
     with start("serve", tmp_path, sqlite_url, "--host", "0.0.0.0") as (client, _):
         assert client.get("/runs").problem == "unauthenticated"
