@@ -24,7 +24,7 @@ from pointsman.store.contract import Reader, Wakeup
 from pointsman.store.rows import StoredKey
 
 REMEMBER_SECONDS = 5.0
-"""A revoked key works so much longer at most, in a process that its wake-up does not reach; otherwise it ends at once."""
+"""A revoked key works so much longer at most, in a process that its wake-up does not reach; otherwise for milliseconds."""
 MOST_REMEMBERED = 10_000
 FOR_EVER = datetime(9999, 12, 31, tzinfo=UTC)
 _NO_HASH = "0" * 64
