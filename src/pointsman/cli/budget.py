@@ -15,6 +15,7 @@ from pointsman.cli.steer import Decision, decision_options, run_argument
 from pointsman.engine.budgets import show_limit
 from pointsman.views.budgets import view_budget
 from pointsman.views.find import find_run, short
+from pointsman.views.steps import stopped_in_session
 from pointsman.views.values import BudgetView, show_usage, show_usd
 
 NO_LIMIT = "none"
@@ -111,8 +112,11 @@ async def set_budget(project: Project, name: str, amount: Decimal | None, decisi
         return
     echo(f"{view.name} ({short(view.run_id)}): {show_limit(before.budget_usd)} → {show_limit(view.budget_usd)}")
     echo(f"{describe(view)}.", err=True)
-    if retry := (await project.view_run(before.id)).find_step("retry"):
-        echo(f"To continue: {project.hint('retry', short(retry.target))}", err=True)
+    if (await project.view_run(before.id)).find_step("retry"):
+        stopped = [task.name for task in await project.engine.list_tasks_in_brief(before.id) if stopped_in_session(task)]
+        commands = [project.hint("resume", short(before.id), name) for name in stopped]
+        for command in commands or [project.hint("retry", short(before.id))]:
+            echo(f"To continue: {command}", err=True)
 
 
 def describe(view: BudgetView) -> str:

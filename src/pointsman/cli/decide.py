@@ -12,6 +12,7 @@ from pointsman.cli.output import echo
 from pointsman.cli.project import Asked, Project, in_project, project_options
 from pointsman.cli.steer import Decision, decision_options, one_task_argument, run_argument, steer, task_argument
 from pointsman.engine.questions import Question, read_question
+from pointsman.errors import Problem, RequestInvalid
 from pointsman.views.find import find_run, find_task
 
 
@@ -91,6 +92,8 @@ async def give_answer(project: Project, run: str, task: str, text: str | None, d
     if text is None:
         found = await find_task(project.engine, await find_run(project.engine, run), task)
         text = read_answer(read_question(found.question or ""))
+        if not text and found.question:
+            raise RequestInvalid([Problem("", f"There is no answer. Give it: {project.hint('answer', run, task, 'ANSWER')}")])
         decision = replace(decision, epoch=found.epoch)
     await steer(project, "answer", run, task, replace(decision, answer=text), as_json=as_json)
 

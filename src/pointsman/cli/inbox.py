@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import sys
 from collections.abc import Callable, Coroutine, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
@@ -135,13 +136,15 @@ async def walk(project: Project) -> None:
     for number, item in enumerate(items, 1):
         echo(click.style(f"{number} of {len(items)}", dim=True))
         show_item(project, item, now)
-        signal = ask_for_step(item)
-        if signal == "quit":
+        if not list_commands(project, item):
+            continue
+        step = ask_for_step(item)
+        if step == "quit":
             return
-        if signal is None:
+        if step is None:
             continue
         try:
-            await steer(project, signal, item.run_id, item.task_id, ask_for_words(item, signal, project.actor), as_json=False)
+            await steer(project, step, item.run_id, item.task_id, ask_for_words(item, step, project.actor), as_json=False)
         except PointsmanError as error:
             fail(str(error))
         echo()
@@ -152,26 +155,43 @@ def ask_for_step(item: InboxItem) -> str | None:
     """What to do about it: a signal, `quit`, or None to leave it for later."""
     steps = [step.operation for step in item.steps if step.operation in DECIDED]
     if "answer" in steps:
-        return "answer" if click.confirm("Answer it?", default=True) else None
+        with heeding_interrupts():
+            return "answer" if click.confirm("Answer it?", default=True) else None
     effects = {step.operation: step.effect for step in item.steps}
     letters = {LETTERS[step]: step for step in steps} | {"n": None, "q": "quit"}
     words = ", ".join(f"[{letter}]{(word or 'next').removeprefix(letter)}" for letter, word in letters.items())
-    while (letter := str(click.prompt(f"{words}, [?] help", default="n")).strip().lower()) not in letters:
+    while (letter := prompt(f"{words}, [?] help", default="n").strip().lower()) not in letters:
         for each, step in letters.items():
             echo(f"  {each}  {(effects | OTHERS)[step or 'next']}")
     return letters[letter]
 
 
-def ask_for_words(item: InboxItem, signal: str, actor: str) -> Decision:
-    if signal == "answer":
+def ask_for_words(item: InboxItem, step: str, actor: str) -> Decision:
+    if step == "answer":
         return Decision(actor, answer=prompt_for_answer(item.choices, item.default), epoch=item.attempts)
-    words = click.prompt("Why? (empty for nothing)", default="", show_default=False) or None
-    return Decision(actor, words, comment=words if signal == "reject" else None, epoch=item.attempts)
+    question = "What should be different? The next attempt is told." if step == "reject" else "Why?"
+    words = prompt(f"{question} (empty for nothing)", default="", show_default=False) or None
+    return Decision(actor, words, comment=words if step == "reject" else None, epoch=item.attempts)
 
 
 def prompt_for_answer(choices: tuple[str, ...], default: str | None) -> str:
     kind = click.Choice(choices) if choices else None
-    return str(click.prompt("Answer", type=kind, default=default, err=True))
+    return prompt("Answer", type=kind, default=default, err=True)
+
+
+def prompt(text: str, **options: Any) -> str:
+    with heeding_interrupts():
+        return str(click.prompt(text, **options))
+
+
+@contextmanager
+def heeding_interrupts() -> Iterator[None]:
+    """End at the first Ctrl-C: the event loop would only note it, and the prompt would go on."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def describe(project: Project, item: InboxItem) -> dict[str, object]:
@@ -190,6 +210,9 @@ def show_item(project: Project, item: InboxItem, now: datetime) -> None:
     width = max((len(command) for command, _ in commands), default=0)
     for command, effect in commands:
         echo(f"  {command.ljust(width)}  {click.style(f'# {effect}', dim=True)}")
+    if not commands and (step := next(iter(item.steps), None)):
+        who = " or ".join(step.by) if step.by else f"somebody else than {' and '.join(step.not_by)}"
+        echo(f"  up to {who}: {project.hint('inbox', '--as', step.by[0] if step.by else 'NAME')}")
     echo()
 
 

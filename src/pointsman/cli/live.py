@@ -39,7 +39,10 @@ class LiveArea:
             return os.terminal_size((80, 24))
 
     def draw(self, lines: Sequence[str]) -> None:
-        """Replace the lines."""
+        """Replace the lines, unless another program has the terminal now."""
+        if not has_terminal(sys.stderr.fileno()):
+            self._frame = ""
+            return
         shown = ["", *lines[-max(self.size.lines - 1, 1) :]]
         text = "\n".join(f"{line}{ERASE_LINE}" for line in shown)
         self._frame = f"{BEGIN}\r{text}{ERASE_BELOW}\x1b[{len(shown) - 1}A\r{END}"
@@ -57,6 +60,14 @@ class LiveArea:
     def _write(self, text: str) -> None:
         sys.stderr.write(text if self._color else _without_color(text))
         sys.stderr.flush()
+
+
+def has_terminal(descriptor: int) -> bool:
+    """Whether this process is in the foreground of its terminal; in the background (`&`), other programs write there."""
+    try:
+        return os.tcgetpgrp(descriptor) == os.getpgrp()
+    except OSError:  # a terminal without job control
+        return True
 
 
 def _without_color(text: str) -> str:

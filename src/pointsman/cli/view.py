@@ -14,7 +14,7 @@ from typing import Protocol, TypeAlias
 import click
 
 from pointsman.cli.group import wants_color
-from pointsman.cli.live import LiveArea, cut_line
+from pointsman.cli.live import LiveArea, cut_line, has_terminal
 from pointsman.cli.output import harmless, show_seconds, tell
 from pointsman.cli.streams import is_idle, write_line
 from pointsman.kernel.machine import Outcome, Phase, State
@@ -246,7 +246,7 @@ def describe_change(change: Change, progress: Progress) -> str:
 def choose_view(progress: Progress, worker: Worker, title: str, *, as_json: bool) -> View:
     if as_json:
         return JsonView()
-    if sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
+    if sys.stderr.isatty() and os.environ.get("TERM") != "dumb" and has_terminal(sys.stderr.fileno()):
         return LiveView(progress, worker.last_line, worker.has_begun, title)
     return PlainView(progress, worker.has_begun)
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
+from shlex import quote
 
 from pointsman.engine import budgets
 from pointsman.engine.gates import GATE_SIGNALS, PASSING, find_excluded, read_approvals
 from pointsman.engine.people import PEOPLE
 from pointsman.engine.policy import read_policy
+from pointsman.engine.sessions import is_invented
 from pointsman.kernel.grammar import format_duration
 from pointsman.kernel.machine import Kind, Outcome, Phase, State
 from pointsman.store.rows import ZERO_USD, Run, Task
@@ -80,6 +82,15 @@ def steps_of_task(task: Task, records: RunRecords, now: datetime) -> Iterator[Ne
             )
 
 
+def stopped_in_session(task: Task) -> bool:
+    """An agent stopped at a budget: with more money it goes on where it was, while a retry would pay for its work once more."""
+    return task.trigger == OVERSPEND and task.outcome == Outcome.FAILURE and _has_session(task)
+
+
+def _has_session(task: Task) -> bool:
+    return task.session_id is not None and not is_invented(task.session_id, task.id)
+
+
 def _find_excluded(task: Task, run: Run, signal: str) -> Iterator[str]:
     """Who may not send a signal to a gate, of those whom it does not leave out by name."""
     if signal == "approve":
@@ -128,7 +139,9 @@ def _explain_poverty(records: RunRecords) -> str:
     if run.phase != Phase.DONE:
         way = f"Raise its budget, for example: {command}."
     elif records.takes(run, "retry"):
-        way = f"Raise its budget, for example: {command}, and retry it."
+        stopped = next((task for task in records.tasks if stopped_in_session(task)), None)
+        again = f"continue its session: `pointsman resume {short(run.id)} {quote(stopped.name)}`" if stopped else "retry it"
+        way = f"Raise its budget, for example: {command}, and {again}."
     else:
         way = "Raise `budget_usd` in the flow, and run it again."
     return f"{run.name} has no money left. {way}"
@@ -268,7 +281,7 @@ def _describe_task_step(signal: str, task: Task, forecast: Forecast, run: Run) -
         what = f"fails {task.name}"
     else:
         again = " again" if task.epoch else ""
-        again += " in the same session" if signal == "resume" and task.session_id else ""
+        again += " in the same session" if signal == "resume" and _has_session(task) else ""
         what = f"queues {task.name}{again}" if state.phase is Phase.QUEUED else f"puts {task.name} back to {state.name}"
     return f"{what}; {_describe_run(forecast.run, run)}"
 

@@ -19,6 +19,7 @@ from msgspec import Struct
 
 from pointsman.engine.budgets import NO_USAGE, Usage
 from pointsman.engine.claims import Claim
+from pointsman.engine.sessions import invent_session
 from pointsman.errors import RunnerUnusable
 from pointsman.flows.kinds import find_runner
 from pointsman.flows.model import FlowTask
@@ -269,12 +270,7 @@ def build_environment(
 
 def find_session(claim: Claim) -> str:
     """The session that an attempt continues, or a new one."""
-    return claim.session_id or f"{claim.task_id}.{claim.epoch}"
-
-
-def is_invented(session_id: str, task_id: str) -> bool:
-    """Whether a session is only a name that `find_session` has made up: no agent knows it."""
-    return session_id.startswith(f"{task_id}.")
+    return claim.session_id or invent_session(claim.task_id, claim.epoch)
 
 
 def read_output(path: str | Path) -> tuple[Any, str | None]:

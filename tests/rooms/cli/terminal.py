@@ -113,14 +113,15 @@ class Terminal:
 class OnTerminal:
     """A command on a terminal of its own."""
 
-    def __init__(self, *arguments: str, cwd: Path, lines: int, columns: int) -> None:
+    def __init__(self, *arguments: str, cwd: Path, lines: int, columns: int, script: str = 'exec "$@"') -> None:
+        """`script` runs the command, which is "$@", in a shell."""
         self.terminal = Terminal(lines, columns)
         self.received = ""
         """Every character, also those that nobody sees."""
         self._ours, theirs = pty.openpty()
         self._measure(lines, columns)
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "pointsman", *arguments],
+            ["sh", "-c", script, "sh", sys.executable, "-m", "pointsman", *arguments],
             cwd=cwd,
             stdin=theirs,
             stdout=theirs,

@@ -106,6 +106,7 @@ def test_an_agent_that_the_settings_describe_does_everything_that_others_do(
     assert "letter          0.04 (estimated)" in budget
     failed = scene.call(f"run {tmp_path / 'bad.yaml'}")
     assert "reported an error: no ink (exit code 0)" in failed.err
+    assert "no ink" in scene.call("logs latest bad").out
     assert (
         "'claude' is not in the PATH of this worker; install it with `npm install -g @anthropic-ai/claude-code`" in failed.err
     )

@@ -9,6 +9,7 @@ from pathlib import Path
 from tests.rooms.cli.terminal import OnTerminal
 from tests.system.faults.project import Project
 
+from pointsman.cli.live import BEGIN
 from pointsman.kernel.machine import Phase
 
 LONG = "{name: f, tasks: {a: {run: 'echo a long line of output; until [ -e go ]; do sleep 0.02; done'}, b: {run: 'sleep 60'}}}"
@@ -66,3 +67,11 @@ async def test_lines_are_printed_in_the_order_in_which_things_happened(tmp_path:
                 shown.append((name, move.to_state))
     shown.remove(("never", "RUNNING"))
     assert LINE.findall(run.said) == shown
+
+
+def test_a_run_in_the_background_leaves_the_terminal_to_others(tmp_path: Path) -> None:
+    flow = Project(tmp_path).write_flow("{name: f, tasks: {a: {run: 'sleep 0.5'}}}")
+    with closing(OnTerminal("run", flow, cwd=tmp_path, lines=20, columns=110, script='set -m; "$@" & wait')) as run:
+        assert run.wait() == 0
+    assert "a  SUCCEEDED" in run.terminal.shown
+    assert BEGIN not in run.received

@@ -15,6 +15,7 @@ from unittest import mock
 
 import pytest
 from tests.rooms.cli.scene import Scene
+from tests.rooms.cli.terminal import OnTerminal
 
 from pointsman.cli import main
 from pointsman.cli.project import person
@@ -187,7 +188,9 @@ def make_inbox(scene: Scene) -> Run:
 def test_the_inbox_of_another_person_has_the_commands_of_that_person(scene: Scene) -> None:
     run = scene.submit(NewTask(name="gate", gate=True, approvers=("ada", "ben"), quorum=2))
     part = run.id[-8:]
-    assert "pointsman approve" not in scene.call("inbox --list").out
+    unable = scene.call("inbox --list").out
+    assert "pointsman approve" not in unable
+    assert "up to ada or ben: pointsman inbox --as ada" in unable
     assert f"pointsman approve {part} gate --as ada" in scene.call("inbox --list --as ada").out
     for _ in range(2):
         said = scene.call("approve latest --as ada")
@@ -257,6 +260,24 @@ def test_a_terminal_asks_for_a_decision_about_each(scene: Scene) -> None:
     assert (tasks["draft"].comment, tasks["plan"].answer) == ("shorter", "west")
     assert "3 of 3" in shown.decode()
     assert "leaves it for later and shows the next one" in shown.decode()
+
+
+def test_the_first_interrupt_at_a_prompt_ends_the_command(scene: Scene) -> None:
+    run = scene.submit(NewTask(name="gate", gate=True))
+    inbox = OnTerminal("inbox", "-C", str(scene.folder), cwd=scene.folder, lines=30, columns=120)
+    inbox.until(lambda shown: "[?] help" in shown)
+    inbox.type("\x03")
+    assert inbox.wait() == 130
+    inbox.close()
+    assert scene.state(run, "gate") == "WAITING_APPROVAL"
+
+
+def test_a_question_without_an_answer_says_how_to_give_one(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    scene.submit(NewTask(name="plan"))
+    ask(scene, '{"text": "Where?"}')
+    monkeypatch.setattr("sys.stdin", io.StringIO(""))
+    said = scene.call("answer latest plan")
+    assert (said.code, said.err) == (2, "error: There is no answer. Give it: pointsman answer latest plan ANSWER\n")
 
 
 def test_a_subtask_is_added_inside_a_task_only(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -138,6 +138,25 @@ def test_a_task_without_money_is_not_retried_but_may_be_skipped(scene: Scene) ->
     assert scene.state(run) == "RUNNING"
 
 
+def test_an_agent_that_stopped_at_the_budget_of_its_run_is_to_be_resumed(scene: Scene) -> None:
+    run = scene.submit(NewTask(name="a b"), budget_usd=Decimal(1))
+    (claim,) = scene.claim()
+    spent = AttemptReport(session_id="s-1", cost_usd=Decimal(1), error="stopped")
+    scene.do(lambda engine: engine.report_attempt(claim.task_id, claim.epoch, "overspend", spent))
+    command = f"pointsman resume {run.id[-8:]} 'a b'"
+    assert f"and continue its session: `{command}`." in scene.call("status latest").out
+    assert f"To continue: {command}\n" in scene.call("budget set latest 5").err
+    assert re.search(r"resume \w{8} 'a b' +# queues a b again in the same session", scene.call("status latest").out)
+
+
+def test_the_name_of_a_session_that_was_made_up_is_no_session(scene: Scene) -> None:
+    scene.submit(NewTask(name="a"))
+    (claim,) = scene.claim()
+    invented = AttemptReport(session_id=f"{claim.task_id}.1", error="boom", retryable=False)
+    scene.do(lambda engine: engine.fail_task(claim.task_id, claim.epoch, invented))
+    assert "in the same session" not in scene.call("status latest").out
+
+
 def test_the_hints_say_which_of_retry_and_resume_continues_the_session(scene: Scene) -> None:
     run = scene.submit(NewTask(name="a"))
     (claim,) = scene.claim()

@@ -13,6 +13,7 @@ from pointsman.worker.agent import (
     Finished,
     Invocation,
     JsonReader,
+    Noted,
     Now,
     Said,
     SessionSeen,
@@ -88,8 +89,9 @@ class CustomReader(JsonReader):
         )
         if used != Used():
             yield used
-        error = find(profile.error, value)
-        self._error = error if isinstance(error, str) and error else "it reported an error" if error else self._error
+        if error := find(profile.error, value):
+            self._error = error if isinstance(error, str) else "it reported an error"
+            yield Noted(self._error)
         if profile.result and (result := find(profile.result, value)) is not None:
             yield self._finish(result if isinstance(result, str) else self._text)
 

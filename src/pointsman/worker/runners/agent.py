@@ -22,6 +22,7 @@ from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from pointsman.engine.budgets import NO_USAGE
 from pointsman.engine.checks import MAX_COUNT
+from pointsman.engine.sessions import is_invented
 from pointsman.errors import LeaseUncertain
 from pointsman.flows.model import FlowTask
 from pointsman.flows.values import Argv, Content, Count, Text, Word, wrong
@@ -49,7 +50,7 @@ from pointsman.worker.ending import Ending
 from pointsman.worker.lines import Line, LineSplitter
 from pointsman.worker.log import AttemptLog
 from pointsman.worker.meter import UsageMeter
-from pointsman.worker.runner import Job, Running, is_invented, read_file, wait_for
+from pointsman.worker.runner import Job, Running, read_file, wait_for
 from pointsman.worker.runners.command import SHELLS, NotStarted, RunningCommand, start_command
 from pointsman.worker.transcript import Transcript, TranscriptReader, printable, show_line
 from pointsman.worker.usage_limit import UNKNOWN_WAIT
