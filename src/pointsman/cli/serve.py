@@ -97,6 +97,7 @@ async def open_listener(project: Project, host: str, port: int) -> Listener:
     from pointsman.cli.run import declare_tools
     from pointsman.server.application import build_application
     from pointsman.server.listener import Listener, open_socket
+    from pointsman.server.live import Live
     from pointsman.server.site import Site
     from pointsman.worker.tools import declare_missing
 
@@ -106,8 +107,9 @@ async def open_listener(project: Project, host: str, port: int) -> Listener:
     door = await make_door(project, host)
     listening = open_socket(host, port)
     await declare_tools(project)
-    site = Site(project.engine, project.settings, project.world, door, declare, project.find_dead, project.find_bound)
-    return Listener(build_application(site), listening)
+    live = Live(project.engine, project.world)
+    site = Site(project.engine, project.settings, project.world, door, live, declare, project.find_dead, project.find_bound)
+    return Listener(build_application(site), listening, live.close)
 
 
 def announce(listener: Listener, *, as_json: bool) -> None:

@@ -11,7 +11,7 @@ import asyncio
 import logging
 import math
 import sys
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping
 from datetime import datetime, timedelta
 from functools import partial
 from types import TracebackType
@@ -22,7 +22,7 @@ from msgspec.structs import replace
 
 from pointsman.engine import checks
 from pointsman.engine.audit import AuditReport, audit, find_settled, take_seal
-from pointsman.engine.authentication import Authentication, KeyHolder
+from pointsman.engine.authentication import Authentication, KeyHolder, Ticket
 from pointsman.engine.claims import Claim
 from pointsman.engine.doctor import Diagnosis, diagnose, is_contradiction
 from pointsman.engine.duties import Duties, Duty, DutyMetrics
@@ -288,6 +288,14 @@ class Engine(TenantEngine):
         """Whose API key this is. Any other text raises `AuthenticationFailed`, which does not say what is wrong with it."""
         return await self._authentication.authenticate(text)
 
+    async def issue_ticket(self, key_id: str) -> Ticket:
+        """A ticket that stands for an API key once, for some seconds."""
+        return await self._authentication.issue_ticket(key_id)
+
+    async def redeem_ticket(self, text: str) -> KeyHolder:
+        """Whose ticket this is. It works once in a process; any other text raises `AuthenticationFailed`."""
+        return await self._authentication.redeem_ticket(text)
+
     async def list_tenants(self) -> list[Tenant]:
         return await self._ask(lambda reader: reader.list_tenants())
 
@@ -303,6 +311,10 @@ class Engine(TenantEngine):
         """The event stream of all tenants behind a position."""
         checks.refuse(checks.count("limit", limit, 1, LARGEST_PAGE))
         return await self._ask(lambda reader: reader.list_all_transitions(after=after, limit=limit))
+
+    def watch_all(self, *, after: str | None = None, pause_seconds: float = 0.0) -> AsyncGenerator[list[Transition]]:
+        """The event stream of all tenants behind a position, page by page, and on and on as it grows."""
+        return self._watch_pages(lambda position: self.list_all_transitions(after=position), after, pause_seconds)
 
     async def diagnose(self) -> list[Diagnosis]:
         """What is stuck in the whole database, why, and what would help."""

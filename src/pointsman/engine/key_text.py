@@ -7,12 +7,17 @@
     └ what scanners look for: `pm_[0-9a-f]{12}_[0-9A-Za-z]{49}`
 
 A double click selects all of it: it has only letters, digits and underscores.
+
+A ticket stands for a key for some seconds: `pmt_`, id, end (seconds since 1970), nonce, and the HMAC-SHA256 of these with the
+stored hash.
 """
 
 from __future__ import annotations
 
 import hashlib
+import hmac
 import re
+from datetime import UTC, datetime
 from typing import NamedTuple
 from zlib import crc32
 
@@ -27,6 +32,8 @@ _CHECKSUM_LENGTH = 6
 _TEXT = re.compile(
     rf"(?P<checked>pm_(?P<id>[0-9a-f]{{12}})_(?P<secret>[0-9A-Za-z]{{{_SECRET_LENGTH}}}))(?P<checksum>[0-9A-Za-z]{{{_CHECKSUM_LENGTH}}})"
 )
+_NONCE_BITS = 128
+_TICKET = re.compile(r"pmt_(?P<id>[0-9a-f]{12})_(?P<ends>[0-9]{1,11})_(?P<nonce>[0-9a-f]{32})_[0-9a-f]{64}")
 
 
 class KeyText(NamedTuple):
@@ -60,6 +67,34 @@ def parse_key(text: object) -> KeyText:
     if found is None or _checksum(found["checked"]) != found["checksum"]:
         raise AuthenticationFailed
     return KeyText(f"{ID_PREFIX}_{found['id']}", found["secret"])
+
+
+class TicketText(NamedTuple):
+    """What the text of a ticket says."""
+
+    key_id: str
+    ends: int
+    nonce: int
+
+    @property
+    def ends_at(self) -> datetime:
+        return datetime.fromtimestamp(self.ends, UTC)
+
+    def write(self, secret_hash: str) -> str:
+        signed = f"pmt_{self.key_id.removeprefix(f'{ID_PREFIX}_')}_{self.ends}_{self.nonce:032x}"
+        return f"{signed}_{hmac.digest(secret_hash.encode(), signed.encode(), 'sha256').hex()}"
+
+
+def make_ticket(key_id: str, ends_at: datetime, chance: Chance) -> TicketText:
+    return TicketText(key_id, int(ends_at.timestamp()), chance.getrandbits(_NONCE_BITS))
+
+
+def parse_ticket(text: str) -> TicketText:
+    """What a text says that may be a ticket; whether it is one, only its signature tells."""
+    found = _TICKET.fullmatch(text)
+    if found is None:
+        raise AuthenticationFailed
+    return TicketText(f"{ID_PREFIX}_{found['id']}", int(found["ends"]), int(found["nonce"], 16))
 
 
 def _checksum(checked: str) -> str:

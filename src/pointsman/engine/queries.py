@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Collection, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterator
+from contextlib import aclosing
 from datetime import datetime
 from decimal import Decimal
 from typing import TypeVar
@@ -267,12 +268,23 @@ class Queries:
 
         After each look there is a pause, if one is wanted: what happens meanwhile is read at once, which costs far less.
         """
+
+        def read(after: str | None) -> Awaitable[list[Transition]]:
+            return self.list_transitions(after=after, limit=PAGE, run_id=run_id)
+
+        async with aclosing(self._watch_pages(read, after, pause_seconds)) as pages:
+            async for page in pages:
+                for transition in page:
+                    yield transition
+
+    async def _watch_pages(
+        self, read: Callable[[str | None], Awaitable[list[Transition]]], after: str | None, pause_seconds: float
+    ) -> AsyncGenerator[list[Transition]]:
         while True:
             expected = self._core.wakeups.expect(Wakeup.EVENTS)
-            page = await self.list_transitions(after=after, limit=PAGE, run_id=run_id)
-            for transition in page:
-                yield transition
+            page = await read(after)
             if page:
+                yield page
                 after = page[-1].position
                 self._core.wakeups.forget(expected)
                 if pause_seconds and len(page) < PAGE:

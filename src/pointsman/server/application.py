@@ -8,8 +8,9 @@ from typing import Any
 from fastapi import FastAPI, Request
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
-from starlette.routing import Match
+from starlette.routing import Match, WebSocketRoute
 from starlette.routing import Route as RouteOfPath
+from starlette.websockets import WebSocket
 
 from pointsman import __version__
 from pointsman.errors import CallRefused
@@ -19,6 +20,7 @@ from pointsman.server.openapi import describe_answers, describe_request, describ
 from pointsman.server.route import Route
 from pointsman.server.routes import ALL
 from pointsman.server.site import Site
+from pointsman.server.streams import serve_socket
 
 DESCRIPTION = (
     "Runs, tasks, workers and circuit breakers that move only along declared transitions. Errors are problem documents "
@@ -41,6 +43,7 @@ def build_application(site: Site) -> FastAPI:
             status_code=route.status,
             response_model=None,
         )
+    application.routes.append(WebSocketRoute("/api/v1/events", _make_socket_endpoint(site)))
     _complete_openapi(application)
 
     async def refuse(request: Request, error: Exception) -> Response:
@@ -55,6 +58,13 @@ def build_application(site: Site) -> FastAPI:
 def _make_endpoint(site: Site, route: Route) -> Callable[[Request], Awaitable[Response]]:
     async def endpoint(request: Request) -> Response:
         return await route.answer(site, request)
+
+    return endpoint
+
+
+def _make_socket_endpoint(site: Site) -> Callable[[WebSocket], Awaitable[None]]:
+    async def endpoint(socket: WebSocket) -> None:
+        await serve_socket(site, socket)
 
     return endpoint
 

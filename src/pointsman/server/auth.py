@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 from msgspec import Struct
-from starlette.requests import Request
+from starlette.requests import HTTPConnection, Request
 
+from pointsman.engine.authentication import KeyHolder
 from pointsman.engine.engine import Engine
 from pointsman.engine.operation import DEFAULT_TENANT
 from pointsman.engine.operations.keys import SCOPES, Scope
@@ -55,7 +56,7 @@ class Door:
     """Every request needs a key: on an address that others can reach, and wherever there is a key."""
     _looked_at: float | None = field(default=None)
 
-    async def admit(self, request: Request, scope: Scope) -> Holder:
+    async def admit(self, request: HTTPConnection, scope: Scope) -> Holder:
         """Who asks; refuses strangers, and those who lack the scope."""
         if "authorization" in request.headers:
             return await self._check_key(request, scope)
@@ -66,21 +67,32 @@ class Door:
         check_origin(request)
         return Holder(DEFAULT_TENANT, _read_actor(request) or self.actor)
 
+    async def admit_stream(self, connection: HTTPConnection) -> Holder:
+        """Who follows the live events: with a key, or with a ticket, because a browser cannot send a key there."""
+        check_origin(connection)
+        ticket = connection.query_params.get("ticket")
+        if ticket is None or "authorization" in connection.headers or not await self._has_keys():
+            return await self.admit(connection, "read")
+        try:
+            found = await self.engine.redeem_ticket(ticket)
+        except AuthenticationFailed:
+            message = "The ticket is not valid: it works once, for some seconds. To get another one: POST /api/v1/tickets"
+            raise CallRefused("unauthenticated", message, headers=CHALLENGE) from None
+        _check_scope(found, "read")
+        return Holder(found.tenant, found.name, found.key_id, frozenset({"read"}))
+
     def admit_anybody(self, request: Request) -> Holder:
         """For what tells nothing of any tenant; only web pages under a name of their own are refused."""
         if not self.needs_keys:
             check_host(request)
         return NOBODY
 
-    async def _check_key(self, request: Request, scope: Scope) -> Holder:
+    async def _check_key(self, request: HTTPConnection, scope: Scope) -> Holder:
         scheme, _, text = request.headers["authorization"].partition(" ")
         if scheme.lower() != "bearer" or len(request.headers.getlist("authorization")) > 1:
             raise AuthenticationFailed
         found = await self.engine.authenticate(text.strip())
-        if scope not in found.scopes:
-            has = ", ".join(sorted(found.scopes))
-            message = f"This needs the scope {scope}. The key '{found.name}' has: {has}."
-            raise CallRefused("forbidden", message, members={"scope": scope})
+        _check_scope(found, scope)
         return Holder(found.tenant, found.name, found.key_id, found.scopes)
 
     async def _has_keys(self) -> bool:
@@ -91,7 +103,14 @@ class Door:
         return self.needs_keys
 
 
-def check_host(request: Request) -> None:
+def _check_scope(found: KeyHolder, scope: Scope) -> None:
+    if scope not in found.scopes:
+        has = ", ".join(sorted(found.scopes))
+        message = f"This needs the scope {scope}. The key '{found.name}' has: {has}."
+        raise CallRefused("forbidden", message, members={"scope": scope})
+
+
+def check_host(request: HTTPConnection) -> None:
     """Only a page of the machine itself has one of its names in the address bar."""
     given = request.headers.get("host", "")
     try:
@@ -104,16 +123,16 @@ def check_host(request: Request) -> None:
         raise CallRefused("host-refused", message)
 
 
-def check_origin(request: Request) -> None:
-    """A request of a page of another site has that site as its origin."""
-    origin = request.headers.get("origin")
-    if origin is not None and origin != f"{request.url.scheme}://{request.headers.get('host', '')}":
+def check_origin(request: HTTPConnection) -> None:
+    """A request of a page of another site has that site as its origin. A proxy may have taken TLS off the connection."""
+    origin, host = request.headers.get("origin"), request.headers.get("host", "")
+    if origin is not None and origin not in (f"http://{host}", f"https://{host}"):
         raise CallRefused("origin-refused", f"The Origin is {origin!a}, which is not this server.")
     if request.headers.get("sec-fetch-site") in ("cross-site", "same-site"):
         raise CallRefused("origin-refused", "A page of another site sent this. Only pages of this server may use it.")
 
 
-def _read_actor(request: Request) -> str | None:
+def _read_actor(request: HTTPConnection) -> str | None:
     given = request.headers.getlist(ACTOR)
     if len(given) > 1 or (given and not given[0].strip()):
         raise RequestInvalid([Problem("Pointsman-Actor", "Must name one person.")])

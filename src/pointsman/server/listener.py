@@ -4,21 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import logging
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import uvicorn
 from fastapi import FastAPI
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from pointsman.errors import Problem, RequestInvalid
+from pointsman.server.streams import ABORT
 
 LOOPBACK_NAMES = ("localhost",)
 BACKLOG = 1024
 GRACE_SECONDS = 10
 """How long requests that are being answered may take when the server stops."""
 KEEP_ALIVE_SECONDS = 75
+PING_SECONDS = 20.0
+"""A WebSocket is pinged so often, and closed if no answer comes for so long."""
+LARGEST_MESSAGE = 4096
+"""Of clients of WebSockets, which have nothing to say."""
 
 
 def is_loopback(host: str) -> bool:
@@ -49,6 +57,22 @@ def show_url(listening: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
+def _keep(record: logging.LogRecord) -> bool:
+    """uvicorn complains of every WebSocket whose handshake is refused with an answer of its own, which is no error."""
+    return not record.getMessage().startswith("ASGI callable returned without completing handshake")
+
+
+def _let_abort(application: ASGIApp) -> ASGIApp:
+    """Let the application end a connection whose client takes nothing: ASGI alone would wait for it for ever."""
+
+    async def call(scope: Scope, receive: Receive, send: Send) -> None:
+        connection: Any = send.__self__  # type: ignore[attr-defined] # `send` is a method of what uvicorn has for a connection
+        scope[ABORT] = connection.transport.abort
+        await application(scope, receive, send)
+
+    return call
+
+
 class _Uvicorn(uvicorn.Server):
     """Leaves signals to the process around it."""
 
@@ -63,20 +87,27 @@ class Listener:
 
     application: FastAPI
     listening: socket.socket
+    end_streams: Callable[[], None]
+    """Called when it stops: answers that never end have to end."""
     _server: uvicorn.Server | None = None
 
     async def serve(self) -> None:
         config = uvicorn.Config(
-            self.application,
+            _let_abort(self.application),
             log_config=None,
             access_log=False,
             lifespan="off",
             server_header=False,
             timeout_keep_alive=KEEP_ALIVE_SECONDS,
             timeout_graceful_shutdown=GRACE_SECONDS,
-            ws="none",
+            ws="websockets-sansio",
+            ws_max_size=LARGEST_MESSAGE,
+            ws_per_message_deflate=False,  # it costs more memory for each client than all of the rest
+            ws_ping_interval=PING_SECONDS,
+            ws_ping_timeout=PING_SECONDS,
         )
         self._server = _Uvicorn(config)
+        logging.getLogger("uvicorn.error").addFilter(_keep)
         try:
             await self._server.serve(sockets=[self.listening])
         except asyncio.CancelledError:
@@ -85,6 +116,7 @@ class Listener:
 
     def stop(self) -> None:
         """Take no more requests, and answer those that are under way."""
+        self.end_streams()
         if self._server:
             self._server.should_exit = True
 

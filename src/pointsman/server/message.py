@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import msgspec
 from msgspec import Struct
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import ClientDisconnect, HTTPConnection, Request
 from starlette.responses import Response
 
 from pointsman.engine.checks import MAX_JSON_DEPTH
@@ -91,7 +91,7 @@ def _check_depth(body: object) -> None:
     raise CallRefused("malformed-json", f"The body is nested more than {MAX_JSON_DEPTH} deep. Flatten it.")
 
 
-def read_query(request: Request, declared: type[Declared]) -> Declared:
+def read_query(request: HTTPConnection, declared: type[Declared]) -> Declared:
     """The query parameters as the struct that declares them, or every problem with them."""
     found: list[Problem] = []
     values: dict[str, Any] = {}

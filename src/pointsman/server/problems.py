@@ -277,6 +277,14 @@ PROBLEMS: tuple[ProblemType, ...] = (
         (errors.KeyReused,),
     ),
     ProblemType(
+        "too-many-streams",
+        429,
+        "Too many streams of events",
+        "A server process takes a limited number of streams (WebSockets and Server-Sent Events) for each tenant. Close "
+        "some, or use another server.",
+        "This server has 2,000 streams for this tenant already. Close some, or use another server.",
+    ),
+    ProblemType(
         INTERNAL,
         500,
         "Internal error",

@@ -58,6 +58,7 @@ class Call:
     body: Mapping[str, Any]
     query: Any
     request_id: str | None
+    headers: Mapping[str, str]
 
     def read(self, operation: type[Op], left_out: Collection[str] = (), **fixed: object) -> Op:
         """The operation that the body asks for, with the path and what the route sets; `left_out` may not be said."""
@@ -124,6 +125,8 @@ class Route:
     media_type: str = "application/json"
     is_open: bool = False
     """It answers anybody: it tells nothing of any tenant."""
+    streams: bool = False
+    """Its answer does not end by itself. Tickets are taken for keys."""
 
     @property
     def changes(self) -> bool:
@@ -155,20 +158,25 @@ class Route:
             return respond_with_problem(problems.explain_fault(reference))
 
     async def _answer(self, site: Site, request: Request) -> Response:
-        holder = site.door.admit_anybody(request) if self.is_open else await site.door.admit(request, self.scope)
+        holder = await self._admit(site, request)
         query = read_query(request, self.query)
         body = await read_body(request) if self.changes else {}
         key = take_key(request, body) if self.changes else None
         endpoint = f"{holder.key_id} {self.method} {self.path}".strip()
         request_hash = "" if key is None else hash_request(request, body)
         engine, receipt = site.engine.for_request(holder.tenant, holder.actor, endpoint, request_hash)
-        call = Call(site, engine, holder, dict(request.path_params), body, query, key)
+        call = Call(site, engine, holder, dict(request.path_params), body, query, key, request.headers)
         found = await self.act(call)
         if isinstance(found, Response):
             return found
         answer = found if isinstance(found, Answer) else Answer(found)
         replayed = {REPLAYED_HEADER: "true"} if receipt.is_repeated else {}
         return respond(answer.body, self.status, {**answer.headers, **replayed})
+
+    async def _admit(self, site: Site, request: Request) -> Holder:
+        if self.is_open:
+            return site.door.admit_anybody(request)
+        return await (site.door.admit_stream(request) if self.streams else site.door.admit(request, self.scope))
 
 
 def performs(

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from pointsman.engine.engine import Engine, TenantEngine
 from pointsman.server.auth import Door
+from pointsman.server.live import Live
 from pointsman.settings import Settings
 from pointsman.views import runs
 from pointsman.views.values import RunView
@@ -23,6 +24,7 @@ class Site:
     settings: Settings
     world: World
     door: Door
+    live: Live
     declare_tools: DeclareTools
     """Declares tools of the settings that a tenant uses."""
     find_dead: Callable[[], Collection[str]] = tuple

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from pointsman.server.route import Route
-from pointsman.server.routes import jobs_000, runs_003, site, tasks_004, v1_operators, v1_runs
+from pointsman.server.routes import jobs_000, live, runs_003, site, tasks_004, v1_operators, v1_runs
 
 ALL: tuple[Route, ...] = (
     *site.ROUTES,
@@ -14,6 +14,7 @@ ALL: tuple[Route, ...] = (
     *tasks_004.ROUTES,
     *v1_runs.ROUTES,
     *v1_operators.ROUTES,
+    *live.ROUTES,
 )
 NOT_SERVED: Mapping[str, str] = {
     "add_tenant": "No key is about another tenant than its own. An operator adds tenants: pointsman tenant add",
