@@ -49,6 +49,35 @@ the code by `make docs`.
 
     {"type": "/problems/key-reused", "title": "…", "status": 422, "detail": "…"}
 """
+LIVE_EVENTS = """\
+## Live events
+
+A WebSocket at `/api/v1/events` and Server-Sent Events at `/api/v1/events/stream` send the events of the tenant as they
+happen. Both have the scope `read`, the same query and the same frames:
+
+```json
+{"cursor": "42", "events": [{"type": "task_completed", "position": "42", "task_id": "task_1", "state": "READY"}]}
+```
+
+| Type | When |
+|---|---|
+| `transition` | Each transition, as `GET /api/v1/events` lists it, with its `lifecycle`. |
+| `task_completed` | A task has ended, or its execution has and a person accepts, rejects or answers. |
+| `task_question` | A task asks; `question` is null if it has been answered already. |
+
+- **Query.** `after`, `type` (several with commas), `kind`, `run_id`, `lifecycle`, `state`, `ticket`; `/openapi.json`
+  describes them at `/api/v1/events/stream`. What is wrong with them is a problem document instead of the handshake.
+- **Continue.** Store the `cursor` of the last frame, and give it as `after` to any server of the database: nothing is
+  missing and nothing is repeated. Without `after`, the stream begins now; `after=0` is the beginning. A browser sends the
+  cursor of Server-Sent Events as `Last-Event-ID` itself.
+- **Heartbeats.** A frame without events says that the client has everything up to its cursor: once after catching up,
+  and every 15 seconds. WebSockets are also pinged every 20 seconds.
+- **Browsers** cannot send a key here. `POST /api/v1/tickets` with the key gives a ticket for `?ticket=…`, which works once
+  within 30 seconds; after a break, get another one. Pages of other origins are refused.
+- **Ends.** Close codes: 1001 the server stops, 1003 the client has sent something, 1008 the key has ended. A client
+  that takes nothing for 10 seconds is cut off. In each case, continue with the cursor.
+- A process takes 2,000 streams of a tenant, each of which needs a file descriptor (`ulimit -n`).
+"""
 HTTP_INTRODUCTION = """\
 # The HTTP API
 
@@ -130,6 +159,7 @@ def http_page() -> str:
             for route in routes
         ]
         parts.append("\n".join((f"## {title}\n", "| Route | Scope | | Answer |", "|---|---|---|---|", *rows, "")))
+    parts.append(LIVE_EVENTS)
     reasons = "\n".join(f"- `{name}`: {reason}" for name, reason in NOT_SERVED.items())
     parts.append(f"## Not served\n\nThese operations of the [engine](engine.md) have no route:\n\n{reasons}\n")
     return "\n".join(parts)

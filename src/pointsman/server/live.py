@@ -88,7 +88,7 @@ class Stream:
     """Everything up to here has been handed to its connection."""
     ending: Ending | None = None
     is_heartbeat_due: bool = True
-    """At first as well: it says from where on the client follows."""
+    """At first as well: it says that the client has caught up, and where it is."""
     _wake: asyncio.Event = field(default_factory=asyncio.Event)
 
     def end(self, ending: Ending) -> None:
@@ -156,7 +156,6 @@ class Live:
         while stream.ending is None:
             if stream.cursor < self._head:
                 if frames := await self._advance(stream):
-                    stream.is_heartbeat_due = False
                     return frames
             elif stream.is_heartbeat_due:
                 stream.is_heartbeat_due = False

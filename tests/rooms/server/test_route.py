@@ -14,6 +14,7 @@ from pointsman.engine.engine import Engine, TenantEngine
 from pointsman.server.answers import Status
 from pointsman.server.auth import Door
 from pointsman.server.listener import is_loopback
+from pointsman.server.live import Live
 from pointsman.server.route import Call, Route
 from pointsman.server.site import Site
 from pointsman.settings import load_settings
@@ -25,7 +26,8 @@ def make_site(engine: Engine, folder: Path) -> Site:
         pass
 
     world = World()
-    return Site(engine, load_settings(folder, {}, {}), world, Door(engine, world.clock, "ada"), declare)
+    door, live = Door(engine, world.clock, "ada"), Live(engine, world)
+    return Site(engine, load_settings(folder, {}, {}), world, door, live, declare)
 
 
 def make_request(path: str) -> Request:

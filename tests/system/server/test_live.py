@@ -9,6 +9,7 @@ import signal
 import socket
 import struct
 import subprocess
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
@@ -43,7 +44,7 @@ BAD_QUERIES = {
     "state=": 422,
     "lifecycle=nonsense": 422,
     "run_id=run_1": 404,
-    "run_id=../../etc": 422,
+    "run_id=../../etc": 404,
     "colour=red": 422,
 }
 
@@ -136,17 +137,17 @@ def test_every_frame_fits_the_openapi_document_and_filters_do_what_they_say(clie
     assert collect(lifecycle="agent") == []
 
 
-def produce(url: str, engines: int, runs: int) -> None:
+def produce(url: str, stop: threading.Event) -> None:
     """Moves from several engines at once, so that on PostgreSQL they commit out of their order."""
 
     async def one(engine: Engine) -> None:
-        for _ in range(runs):
+        while not stop.is_set():
             run = await engine.submit_run(NewRun(name="x", tasks=[NewTask(name="a")], lifecycle="approval"))
             await engine.signal_run(run.id, "cancel")
 
     async def all_of_them() -> None:
         async with app.open(url, keeps=False) as first, app.open(url, keeps=False) as second:
-            await asyncio.gather(*(one((first, second)[number % 2]) for number in range(engines)))
+            await asyncio.gather(*(one(engine) for engine in (first, second, first, second)))
 
     asyncio.run(all_of_them())
 
@@ -155,34 +156,34 @@ def test_a_cursor_misses_and_repeats_nothing_when_servers_are_killed(tmp_path: P
     folders = [tmp_path / "a", tmp_path / "b"]
     for folder in folders:
         folder.mkdir()
+    seen: list[str] = []
+    stop = threading.Event()
     with ExitStack() as stack, ThreadPoolExecutor(1) as pool:
         servers = [stack.enter_context(start("serve", folder, database_url)) for folder in folders]
         with follow(servers[0][0]) as connection:
             cursor = first = receive(connection)["cursor"]
-        producing = pool.submit(produce, database_url, 6, 40)
-        seen: list[str] = []
-        for turn in range(6):
+        stack.callback(stop.set)
+        producing = pool.submit(produce, database_url, stop)
+        for turn in range(4):
             client, process = servers[turn % 2]
             with follow(client, after=cursor, type="transition") as connection, suppress(ConnectionClosed):
-                for number in range(8):
+                for number in range(6 if turn < 2 else 4):
+                    if turn >= 1 and number == 2:
+                        process.kill()  # frames may be on their way
                     frame = receive(connection)
                     cursor = frame["cursor"]
                     seen += [event["position"] for event in frame["events"]]
-                    if turn % 2 == 1 and number == 4:
-                        process.kill()
-                    if number >= 4 and producing.done():
-                        break
-            if process.poll() is not None or turn % 2 == 1:
-                process.wait(PATIENCE_SECONDS)
-                servers[turn % 2] = stack.enter_context(start("serve", folders[turn % 2], database_url))
-        producing.result()
-        client = servers[0][0]
+            if turn == 1:
+                servers[1] = stack.enter_context(start("serve", folders[1], database_url))
+        stop.set()
+        producing.result(PATIENCE_SECONDS)
+        client, _ = stack.enter_context(start("serve", folders[0], database_url))
         expected = list_positions(client, first)
-        assert len(expected) > 400
         with follow(client, after=cursor, type="transition") as connection:
             while len(seen) < len(expected):
                 seen += [event["position"] for event in receive(connection)["events"]]
         assert seen == expected
+        assert len(expected) > 50
 
 
 def test_server_sent_events_continue_behind_the_last_event_id(client: Client) -> None:
@@ -229,7 +230,7 @@ def test_a_stream_needs_a_key_or_a_ticket_and_shows_its_tenant_only(tmp_path: Pa
         assert refuse(with_key(client, blind)) == (403, "forbidden")
         assert with_key(client, blind).post("/api/v1/tickets").problem == "forbidden"
         assert refuse(acme, Origin="https://example.org") == (403, "origin-refused")
-        run_id = acme.post("/api/v1/runs", {"flow": "name: secret\ntasks: {a: {run: 'true'}}"}).json["id"]
+        run_id = acme.post("/runs", {"flow": "name: secret\ntasks: {a: {run: 'true'}}"}).json["id"]
         assert refuse(globex, f"run_id={run_id}") == (404, "not-found")
         with follow(globex, after="0") as theirs, follow(acme, after="0") as ours:
             assert run_id in json.dumps(receive(ours))
@@ -275,7 +276,10 @@ def test_bad_cursors_and_filters_are_problems_of_the_handshake(client: Client) -
         assert client.send("GET", f"{PATH}/stream?{query}").status == status, query
     assert client.send("GET", f"{PATH}/stream", headers={"Last-Event-ID": "x"}).status == 422
     assert refuse(client, Origin="http://example.org") == (403, "origin-refused")
-    assert refuse(client, Host="example.org") == (403, "host-refused")
+    parts = urlsplit(client.url)
+    with socket.create_connection((parts.hostname or "", parts.port or 0)) as raw, pytest.raises(InvalidStatus) as refused:
+        connect(f"ws://example.org{PATH}", sock=raw)
+    assert json.loads(refused.value.response.body)["type"] == "/problems/host-refused"
 
 
 GARBAGE = {
@@ -311,16 +315,26 @@ def open_raw(client: Client, query: str = "after=0", receive_buffer: int | None 
     return raw
 
 
+CLOSED = struct.pack("!H", 1003) + b"This stream takes no messages."
+
+
+def receive_raw(raw: socket.socket) -> bytes:
+    try:
+        return raw.recv(65536)
+    except ConnectionResetError:
+        return b""
+
+
 def test_garbage_ends_its_own_connection_and_no_other(client: Client) -> None:
     with follow(client) as healthy:
         receive(healthy)
         for name, garbage in GARBAGE.items():
             with open_raw(client) as raw:
                 raw.sendall(garbage)
-                if name != "half a header":
-                    with suppress(ConnectionResetError):
-                        while raw.recv(65536):
-                            pass
+                said = b""
+                while name != "half a header" and CLOSED not in said[-200:] and (chunk := receive_raw(raw)):
+                    said += chunk
+                assert name != "a message" or CLOSED in said
         job_id = client.post("/api/jobs", {"task_description": "still there"}).json["id"]
         while job_id not in json.dumps(receive(healthy)):
             pass
