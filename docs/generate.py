@@ -24,6 +24,7 @@ from pointsman.kernel.draw import draw
 from pointsman.lifecycles import SHIPPED, load_lifecycle, load_machine, machine_names, read_shipped
 from pointsman.lifecycles.packed import PACKED, write_pack
 from pointsman.lifecycles.vocabulary import VOCABULARY
+from pointsman.server.families import FAMILIES
 from pointsman.server.openapi import name_schema
 from pointsman.server.problems import PROBLEMS
 from pointsman.server.route import Route
@@ -132,8 +133,10 @@ def documents() -> Iterator[tuple[Path, str]]:
         "expects-keys": keys_table(model.Expects),
         "worktree-keys": keys_table(model.Worktree),
         "notify-keys": keys_table(model.Notify),
+        "database-metrics": metrics_table(of_process=False),
+        "process-metrics": metrics_table(of_process=True),
     }
-    for page in ("lifecycle-files.md", "events.md", "flow-files.md"):
+    for page in ("lifecycle-files.md", "events.md", "flow-files.md", "metrics.md"):
         path = DOCS / "reference" / page
         yield path, fill(path.read_text("utf-8"), sections)
 
@@ -217,6 +220,15 @@ def write_default(info: FieldInfo) -> str:
     if isinstance(default, bool):
         return f"Default `{str(default).lower()}`."
     return f"Default `{default}`." if isinstance(default, int | float) or (isinstance(default, str) and default) else ""
+
+
+def metrics_table(*, of_process: bool) -> str:
+    rows = [
+        f"| `{each.name}` | {each.kind} | {', '.join(f'`{label}`' for label in each.labels)} | {each.help} |"
+        for each in FAMILIES
+        if each.is_of_process is of_process
+    ]
+    return "\n".join(["| metric | type | labels | meaning |", "|---|---|---|---|", *rows])
 
 
 def words(meanings: Mapping[str, str]) -> str:

@@ -98,6 +98,7 @@ async def open_listener(project: Project, host: str, port: int) -> Listener:
     from pointsman.server.application import build_application
     from pointsman.server.listener import Listener, open_socket
     from pointsman.server.live import Live
+    from pointsman.server.metrics import Metrics
     from pointsman.server.site import Site
     from pointsman.worker.tools import declare_missing
 
@@ -107,8 +108,10 @@ async def open_listener(project: Project, host: str, port: int) -> Listener:
     door = await make_door(project, host)
     listening = open_socket(host, port)
     await declare_tools(project)
-    live = Live(project.engine, project.world)
-    site = Site(project.engine, project.settings, project.world, door, live, declare, project.find_dead, project.find_bound)
+    live, metrics = Live(project.engine, project.world), Metrics(project.engine, project.world.process)
+    site = Site(
+        project.engine, project.settings, project.world, door, live, declare, metrics, project.find_dead, project.find_bound
+    )
     return Listener(build_application(site), listening, live.close)
 
 

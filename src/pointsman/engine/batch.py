@@ -14,7 +14,7 @@ import msgspec
 
 from pointsman.engine import bulk
 from pointsman.engine.follow import settle
-from pointsman.engine.hooks import Hooks, LeasesLost
+from pointsman.engine.hooks import Hooks, KeysChecked, LeasesLost
 from pointsman.engine.machines import Machines
 from pointsman.engine.operation import Needs, Operation, RemoteCaller, Request, Stage, answer_type
 from pointsman.engine.operations.upkeep import Allocate
@@ -54,6 +54,8 @@ class Decider:
         self.tenants |= work.new_tenants
         self._remember_allocations(work)
         self.passed_over |= work.passed_over
+        if work.key_hits or work.key_misses:
+            self.hooks.emit(KeysChecked(work.key_hits, work.key_misses))
         if work.leases_lost:
             self._report_losses(work)
         return outcomes
@@ -162,13 +164,14 @@ def _decide_one(
                 raise KeyReused(request.key)
             answer = answers[twin]
             assert answer is not None
-            _note_repetition(operation, is_repeated=True)
+            _note_repetition(work, operation, is_repeated=True)
             return answer
         stored = work.transaction.find_response(*key)
         if stored and stored.expires_at > work.now:
-            _note_repetition(operation, is_repeated=True)
-            return _repeat(operation, request, stored)
-        _note_repetition(operation, is_repeated=False)
+            repeated = _repeat(operation, request, stored)
+            _note_repetition(work, operation, is_repeated=True)
+            return repeated
+        _note_repetition(work, operation, is_repeated=False)
         requests[key] = (request.request_hash, index)
         return operation.decide(work)
     except StoreError:
@@ -177,8 +180,10 @@ def _decide_one(
         return error
 
 
-def _note_repetition(operation: Operation[Any], *, is_repeated: bool) -> None:
-    """Tell a remote caller; of several tries, the last one counts."""
+def _note_repetition(work: Work, operation: Operation[Any], *, is_repeated: bool) -> None:
+    """Count it, and tell a remote caller; of several tries, the last one counts."""
+    work.key_hits += is_repeated
+    work.key_misses += not is_repeated
     if isinstance(operation.caller, RemoteCaller):
         operation.caller.receipt.is_repeated = is_repeated
 

@@ -12,7 +12,7 @@ import logging
 import math
 import sys
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import partial
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, TypeVar
@@ -26,6 +26,7 @@ from pointsman.engine.authentication import Authentication, KeyHolder, Ticket
 from pointsman.engine.claims import Claim
 from pointsman.engine.doctor import Diagnosis, diagnose, is_contradiction
 from pointsman.engine.duties import Duties, Duty, DutyMetrics
+from pointsman.engine.figures import FAILING_FOR, Figures, take_figures, tally_transitions
 from pointsman.engine.hooks import Hook
 from pointsman.engine.machines import Machines
 from pointsman.engine.operation import ANYBODY, DEFAULT_TENANT, Caller, Operation, Receipt, RemoteCaller, validate
@@ -62,7 +63,7 @@ from pointsman.engine.timers import BATCH
 from pointsman.engine.writer import CommitMetrics
 from pointsman.errors import EngineClosed, PointsmanError, RequestError, StoreBusy, StoreFull, StoreGone, StoreUnavailable
 from pointsman.store.contract import Reader, Store, Wakeup
-from pointsman.store.rows import ApiKey, DutyFailure, Task, Tenant, Transition
+from pointsman.store.rows import ApiKey, DutyFailure, Task, Tenant, Transition, TransitionTally
 from pointsman.world import World
 
 TURNS_IN_A_LEASE = 3
@@ -70,8 +71,6 @@ PURGE_SECONDS = 60.0
 SEAL_SECONDS = 600.0
 SEAL_REST_SECONDS = 5.0
 """A transition is sealed so much later at most, while any process keeps house."""
-FAILING_FOR = timedelta(minutes=3)
-"""A duty that fails is tried again at least every minute: what is older comes from a process that has ended."""
 
 log = logging.getLogger(__name__)
 P = ParamSpec("P")
@@ -315,6 +314,14 @@ class Engine(TenantEngine):
     def watch_all(self, *, after: str | None = None, pause_seconds: float = 0.0) -> AsyncGenerator[list[Transition]]:
         """The event stream of all tenants behind a position, page by page, and on and on as it grows."""
         return self._watch_pages(lambda position: self.list_all_transitions(after=position), after, pause_seconds)
+
+    async def take_figures(self) -> Figures:
+        """How things stand in the whole database, in one snapshot."""
+        return await self._ask(take_figures)
+
+    async def tally_transitions(self, after: int, limit: int) -> tuple[int, list[TransitionTally]]:
+        """Count the moves behind a position, of at most `limit` positions; the answer has the last of them."""
+        return await self._ask(lambda reader: tally_transitions(reader, after, limit))
 
     async def diagnose(self) -> list[Diagnosis]:
         """What is stuck in the whole database, why, and what would help."""

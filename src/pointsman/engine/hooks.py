@@ -42,6 +42,15 @@ class OperationRefused(EngineEvent, frozen=True):
     error: Exception
 
 
+class KeysChecked(EngineEvent, frozen=True):
+    """Operations with an idempotency key were decided."""
+
+    hits: int
+    """Requests that were repeated: they got the answer of the first one."""
+    misses: int
+    """Requests that were the first with their key."""
+
+
 class LeasesLost(EngineEvent, frozen=True):
     attempts: int
 

@@ -243,6 +243,7 @@ class Work:
         """By worker: tasks that it has lost and that no claim has taken over yet."""
         self.leases_lost: list[tuple[str, str, int, str | None]] = []
         """(run, task, epoch, worker) of attempts that were lost."""
+        self.key_hits = self.key_misses = 0
         self.allocation_wanted = False
         self.passed_over: set[str] = set()
         """Runs that could not get their workers, because another transaction held a lock."""

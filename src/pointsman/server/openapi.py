@@ -48,7 +48,8 @@ def name_problem(problem: ProblemType) -> str:
 
 def name_schema(route: Route) -> str:
     """The name of the type of its answer."""
-    return "SVG" if route.media_type != "application/json" else getattr(route.answers, "__name__", "object")
+    texts = {"image/svg+xml": "SVG", "text/plain": "text"}
+    return texts.get(route.media_type, getattr(route.answers, "__name__", "object"))
 
 
 def list_problems(route: Route) -> list[ProblemType]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pointsman.engine.engine import Engine, TenantEngine
 from pointsman.server.auth import Door
 from pointsman.server.live import Live
+from pointsman.server.metrics import Metrics
 from pointsman.settings import Settings
 from pointsman.views import runs
 from pointsman.views.values import RunView
@@ -27,6 +28,7 @@ class Site:
     live: Live
     declare_tools: DeclareTools
     """Declares tools of the settings that a tenant uses."""
+    metrics: Metrics
     find_dead: Callable[[], Collection[str]] = tuple
     """Workers of this machine that have died, although their leases may last."""
     find_bound: Callable[[], Mapping[str, str]] = dict

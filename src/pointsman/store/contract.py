@@ -46,6 +46,7 @@ from pointsman.store.rows import (
     OutboxCursor,
     OutboxEntry,
     OutboxScope,
+    QueueFigures,
     Release,
     Result,
     Run,
@@ -61,8 +62,10 @@ from pointsman.store.rows import (
     Timer,
     Tombstone,
     Transition,
+    TransitionTally,
     WaitingTask,
     Worker,
+    WorkerFigures,
 )
 
 MOST_DIGITS = 19
@@ -364,6 +367,25 @@ class Reader(ABC):
     def measure_transitions(self, tenant: str) -> list[tuple[str, str | None, str, int, float]]:
         """(machine, from, to, count, mean seconds in the state left) of every move that was made."""
         return self._rows("measure_transitions", tenant=tenant)
+
+    # Metrics, of all tenants.
+
+    def tally_transitions(self, after: int, end: int) -> list[TransitionTally]:
+        """The moves in a range of the stream; `end` must not be behind `last_position`."""
+        return self._all(TransitionTally, "tally_transitions", after=after, end=end)
+
+    def measure_queues(self) -> list[QueueFigures]:
+        """The tenants that have tasks to claim."""
+        return self._all(QueueFigures, "measure_queues")
+
+    def measure_workers(self) -> list[WorkerFigures]:
+        return self._all(WorkerFigures, "measure_workers")
+
+    def list_all_breakers(self) -> list[Breaker]:
+        return self._all(Breaker, "list_all_breakers")
+
+    def list_accounts(self) -> list[Account]:
+        return self._all(Account, "list_accounts")
 
     # The primitives: what a database does in its own way.
 

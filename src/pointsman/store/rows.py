@@ -443,6 +443,46 @@ class Transition(Struct, frozen=True, kw_only=True):
             return {"unreadable": self.metadata}
 
 
+SECONDS_BOUNDS = (0.1, 1, 10, 60, 300, 1800, 7200, 28_800, 86_400, 604_800)
+"""The upper bounds of the buckets into which times in a state are counted."""
+
+
+class TransitionTally(Struct, frozen=True, kw_only=True):
+    """How often a move was made, counted by the time that the state before it had lasted."""
+
+    tenant: str
+    machine: str
+    from_state: str | None
+    to_state: str
+    trigger: str
+    bucket: int
+    """The index of the first of `SECONDS_BOUNDS` that is not exceeded, or their number; -1 where no state was left."""
+    count: int
+    seconds: float
+    """In the state that was left, by all of these together."""
+
+
+class QueueFigures(Struct, frozen=True, kw_only=True):
+    """The tasks of a tenant that a worker may claim now."""
+
+    tenant: str
+    depth: int
+    oldest_at: datetime | None
+    """When the oldest of them entered its state; None if all are to be taken over from a lost attempt."""
+
+
+class WorkerFigures(Struct, frozen=True, kw_only=True):
+    """The workers of a tenant in a state, without those that have ended."""
+
+    tenant: str
+    state: str
+    workers: int
+    slots: int
+    """Of workers whose lease has not expired."""
+    busy: int
+    """Slots in which an attempt runs."""
+
+
 class Seal(Struct, frozen=True, kw_only=True):
     """One link of the hash chain over the audit trail."""
 

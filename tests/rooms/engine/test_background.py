@@ -14,10 +14,18 @@ from tests.rooms.engine.test_commits import fit_valve
 from pointsman import app
 from pointsman.engine.duties import Duty
 from pointsman.engine.engine import Engine
-from pointsman.engine.hooks import BatchCommitted, DutyPerformed, EngineEvent, LeasesLost, OperationRefused, Overload
+from pointsman.engine.hooks import (
+    BatchCommitted,
+    DutyPerformed,
+    EngineEvent,
+    KeysChecked,
+    LeasesLost,
+    OperationRefused,
+    Overload,
+)
 from pointsman.engine.operations.upkeep import FireTimers
-from pointsman.engine.submit import NewTask
-from pointsman.errors import NotFound, Overloaded
+from pointsman.engine.submit import NewRun, NewTask
+from pointsman.errors import KeyReused, NotFound, Overloaded
 from pointsman.store.contract import Wakeup
 from pointsman.store.rows import Task, Worker
 
@@ -215,3 +223,14 @@ async def test_a_duty_recovers_also_when_nothing_is_due(database_url: str, monke
         await until(lambda: metrics.failures)
         await until(lambda: not metrics.failures_in_a_row)
         assert metrics.last_error is None
+
+
+async def test_hooks_hear_of_idempotency_keys_and_a_refused_repetition_is_none(database_url: str, clock: ManualClock) -> None:
+    async with open_engine(database_url, clock) as engine:
+        events: list[EngineEvent] = []
+        engine.attach(events.append)
+        for _ in range(2):
+            await engine.submit_run(NewRun(name="a", tasks=(NewTask(name="a"),)), request_id="once")
+        with pytest.raises(KeyReused):
+            await engine.submit_run(NewRun(name="b", tasks=(NewTask(name="a"),)), request_id="once")
+        assert [event for event in events if isinstance(event, KeysChecked)] == [KeysChecked(0, 1), KeysChecked(1, 0)]

@@ -15,6 +15,7 @@ from pointsman.server.answers import Status
 from pointsman.server.auth import Door
 from pointsman.server.listener import is_loopback
 from pointsman.server.live import Live
+from pointsman.server.metrics import Metrics
 from pointsman.server.route import Call, Route
 from pointsman.server.site import Site
 from pointsman.settings import load_settings
@@ -26,8 +27,8 @@ def make_site(engine: Engine, folder: Path) -> Site:
         pass
 
     world = World()
-    door, live = Door(engine, world.clock, "ada"), Live(engine, world)
-    return Site(engine, load_settings(folder, {}, {}), world, door, live, declare)
+    door, live, metrics = Door(engine, world.clock, "ada"), Live(engine, world), Metrics(engine, world.process)
+    return Site(engine, load_settings(folder, {}, {}), world, door, live, declare, metrics)
 
 
 def make_request(path: str) -> Request:

@@ -66,3 +66,14 @@ def explain(url: str, query: str, values: Mapping[str, Any]) -> str:
     with psycopg.connect(url, autocommit=True) as postgres:
         postgres.execute(WRITER_SESSION.encode())
         return "\n".join(row[0] for row in postgres.execute(b"EXPLAIN " + POSTGRES[query], values))
+
+
+def test_metrics_read_no_task_and_no_worker_that_has_ended(database_url: str) -> None:
+    open_store(database_url).close()
+    queues = explain(database_url, "measure_queues", {})
+    assert "task_claimable" in queues, queues
+    assert "task_reclaimable" in queues, queues
+    workers = explain(database_url, "measure_workers", {})
+    assert "task_held" in workers, workers
+    tallied = explain(database_url, "tally_transitions", {"after": 10, "end": 20})
+    assert "rowid>?" in tallied or 'Index Cond: (("position" > ' in tallied.replace("10", ""), tallied

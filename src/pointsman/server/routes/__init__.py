@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from pointsman.server.route import Route
-from pointsman.server.routes import jobs_000, live, runs_003, site, tasks_004, v1_operators, v1_runs
+from pointsman.server.routes import jobs_000, live, metrics, runs_003, site, tasks_004, v1_operators, v1_runs
 
 ALL: tuple[Route, ...] = (
     *site.ROUTES,
+    *metrics.ROUTES,
     *jobs_000.ROUTES,
     *runs_003.ROUTES,
     *tasks_004.ROUTES,

@@ -209,3 +209,13 @@ SELECT {outbox} FROM outbox
         OR (origin = 'flow' AND tenant = :flows_of AND (method = 'webhook' OR :commands_of = '*' OR run_id = :commands_of)))
  ORDER BY due_at, id LIMIT :limit
    FOR UPDATE SKIP LOCKED
+
+-- name: measure_queues
+-- Reads the claimable tasks (task_claimable_of_run) and those to take over (task_reclaimable), and no other ones.
+SELECT tenant, count(*), min(queued_at) FROM (
+        SELECT tenant, entered_at AS queued_at FROM task
+         WHERE phase = 'queued' AND open_dependencies = 0 AND available_at IS NULL AND run_open AND NOT is_gate
+        UNION ALL
+        SELECT tenant, CASE WHEN lease_expired THEN NULL ELSE entered_at END FROM task WHERE lease_expired AND run_open
+       ) AS waiting
+ GROUP BY tenant ORDER BY tenant
