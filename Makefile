@@ -4,6 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PEERS  := .venv-peers
 PREFECT := .venv-prefect
+FUZZ   := .venv-fuzz
 AGENTS := .agents
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 export PIP_ROOT_USER_ACTION = ignore
@@ -13,8 +14,9 @@ KILLS ?= 100
 ZOMBIES ?= 20
 CUTS ?= 200
 RESTARTS ?= 10
+N ?= 50
 
-.PHONY: help run run-agents tour test test-agents lint simulate campaign bench docs lock clean
+.PHONY: help run run-agents tour test test-agents lint fuzz simulate campaign bench docs lock clean
 
 help:
 	@echo "make run     set up .venv and run a flow: a fan-out, a retry, checks, a skipped branch"
@@ -23,6 +25,7 @@ help:
 	@echo "make test    set up .venv and run all checks and tests"
 	@echo "make test-agents   install real coding agents in .agents (1.9 GB) and try them, offline; needs Node.js 20 and npm"
 	@echo "make lint    run only the static checks: ruff, mypy, import-linter"
+	@echo "make fuzz N=50   send up to 50 cases to each route of a server, twice on each database"
 	@echo "make simulate SEEDS=500   run 500 seeds of the simulation, on all cores"
 	@echo "make campaign KILLS=100 ZOMBIES=20 CUTS=200 RESTARTS=10   break real workers, connections and servers"
 	@echo "make bench   measure kernel, engine and flows against peers and floors, and update docs/benchmarks.md"
@@ -39,7 +42,7 @@ run-agents: $(VENV)/mcp.stamp
 tour: $(VENV)/run.stamp
 	@$(BIN)/python examples/tour.py machines
 
-test: lint
+test: lint $(FUZZ)/fuzz.stamp
 	@$(BIN)/python -m compileall -q src tests  # as an installed program is, whatever PYTHONDONTWRITEBYTECODE says
 	$(BIN)/python -m pytest -n auto --dist worksteal
 
@@ -51,6 +54,9 @@ lint: $(VENV)/test.stamp
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
+
+fuzz: $(VENV)/test.stamp $(FUZZ)/fuzz.stamp
+	$(BIN)/python -m tests.system.server.fuzz --cases $(N)
 
 simulate: $(VENV)/test.stamp
 	$(BIN)/python -m tests.system.simulation --seeds $(SEEDS)
@@ -67,7 +73,7 @@ bench: $(VENV)/bench.stamp $(PEERS)/peers.stamp $(PREFECT)/prefect.stamp
 	$(BIN)/python bench/run.py --prefect $(PREFECT)/bin/python --write docs/benchmarks.md
 
 # The environments. A Python without ensurepip works too, if it has pip.
-$(VENV)/venv.stamp $(PEERS)/venv.stamp $(PREFECT)/venv.stamp $(AGENTS)/aider/venv.stamp:
+$(VENV)/venv.stamp $(PEERS)/venv.stamp $(PREFECT)/venv.stamp $(FUZZ)/venv.stamp $(AGENTS)/aider/venv.stamp:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Pointsman needs Python 3.11 or later. Choose one: make PYTHON=python3.12")'
 	@echo "Setting up $(@D) …"
 	@$(PYTHON) -m venv $(@D) 2>/dev/null || { rm -rf $(@D) && $(PYTHON) -m venv --without-pip $(@D) && $(PYTHON) -m pip --python $(@D)/bin/python install -q pip; }
@@ -98,6 +104,10 @@ $(PREFECT)/prefect.stamp: requirements/prefect.txt $(PREFECT)/venv.stamp
 	@$(PREFECT)/bin/python -m pip install -q --require-hashes -r requirements/prefect.txt
 	@touch $@
 
+$(FUZZ)/fuzz.stamp: requirements/fuzz.txt $(FUZZ)/venv.stamp
+	@$(FUZZ)/bin/python -m pip install -q --require-hashes -r requirements/fuzz.txt
+	@touch $@
+
 # `npm ci` would ask for programs of other platforms, which not every registry has. Only the scripts of two packages run: they link the
 # program for this platform, which npm has installed beside them.
 $(AGENTS)/npm.stamp: requirements/agents/package.json requirements/agents/package-lock.json
@@ -125,8 +135,9 @@ lock: $(VENV)/venv.stamp
 	$(COMPILE) --upgrade --group bench -c requirements/run.txt -o requirements/bench.txt
 	$(LOCK) --upgrade --group peers -o requirements/peers.txt
 	$(LOCK) --upgrade --group prefect -o requirements/prefect.txt
+	$(LOCK) --upgrade --group fuzz -o requirements/fuzz.txt
 	$(LOCK) --upgrade --group aider -o requirements/aider.txt
 	npm install --prefix requirements/agents --package-lock-only --ignore-scripts --omit-lockfile-registry-resolved
 
 clean:
-	rm -rf $(VENV) $(PEERS) $(PREFECT) $(AGENTS) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(PEERS) $(PREFECT) $(FUZZ) $(AGENTS) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
