@@ -30,6 +30,8 @@ def ask(client: Client, route: Route, named: dict[str, str]) -> Reply:
 
 def check_route(client: Client, route: Route, scope: Scope, theirs: dict[str, str]) -> None:
     """With a key of one scope, about a thing of the other tenant and about nothing."""
+    if route.streams and route.scope == scope:
+        return  # it does not end, and names nothing
     unknown = {name: value[:-1] + ("0" if value[-1] != "0" else "1") for name, value in theirs.items()}
     answers = [ask(client, route, named) for named in (theirs, unknown)]
     place = (route.method, route.path, scope, answers)
