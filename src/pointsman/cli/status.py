@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,9 @@ from pointsman.cli.describe import find_log, list_results, show_json
 from pointsman.cli.hints import list_commands, show_waiting
 from pointsman.cli.output import LONGEST_NAME, count, cut, echo, near, show_counts, show_seconds, show_state, show_table
 from pointsman.cli.project import Asked, Project, in_project, project_options
-from pointsman.errors import NothingYet
+from pointsman.engine.fields import shape_of
+from pointsman.engine.filters import EVERY_RUN, RunFilter
+from pointsman.errors import NothingYet, Problem, RequestInvalid
 from pointsman.kernel.machine import Outcome, Phase
 from pointsman.views import runs
 from pointsman.views.find import find_run, short
@@ -29,25 +32,42 @@ MOST_FAILURES = 3
 MOST_REVIEWS = 3
 
 
+def name_flag(condition: str) -> str:
+    return f"--{condition.replace('_', '-')}"
+
+
+def filter_options(command: Callable[..., None]) -> Callable[..., None]:
+    """A flag for each condition that a list of runs can have."""
+    for field in reversed(shape_of(RunFilter).fields):
+        command = click.option(name_flag(field.name), metavar="VALUE", help=field.description)(command)
+    return command
+
+
 @click.command()
 @click.argument("run", metavar="[RUN]", required=False)
 @click.option("--number", "-n", type=click.IntRange(1, 1000), default=20, show_default=True, help="How many runs to list.")
+@filter_options
 @click.option("--all", "-a", "show_all", is_flag=True, help=f"Show every task, even if there are more than {MOST_TASKS}.")
 @project_options
-def command(run: str | None, number: int, *, show_all: bool, asked: Asked) -> None:
+def command(run: str | None, number: int, *, show_all: bool, asked: Asked, **conditions: str | None) -> None:
     """Show the latest runs, or the tasks of RUN, why they wait and what you can do next.
 
-    RUN is an id, the beginning or the end of one, or `latest`.
+    RUN is an id, the beginning or the end of one, or `latest`. Without it, runs can be filtered; those that are listed fulfill
+    every condition.
 
     \b
     Examples:
       pointsman status
+      pointsman status --outcome failure --created-after 2026-11-01
       pointsman status latest
       pointsman status 9ef05a58 --json
     """
     try:
         if run is None:
-            in_project(asked, lambda project: show_runs(project, number, as_json=asked.as_json))
+            in_project(asked, lambda project: show_runs(project, number, read_filter(conditions), as_json=asked.as_json))
+        elif given := [name for name, value in conditions.items() if value is not None]:
+            flags = ", ".join(name_flag(name) for name in given)
+            raise click.UsageError(f"{flags}: for lists of runs, and one run is named. Leave out {run!a} or the condition.")
         else:
             in_project(asked, lambda project: show_run(project, run, show_all=show_all, as_json=asked.as_json))
     except NothingYet as nothing:
@@ -56,9 +76,26 @@ def command(run: str | None, number: int, *, show_all: bool, asked: Asked) -> No
         echo("[]") if asked.as_json else echo(str(nothing), err=True)
 
 
-async def show_runs(project: Project, number: int, *, as_json: bool) -> None:
+def read_filter(conditions: Mapping[str, str | None]) -> RunFilter:
+    """What the flags say; a date alone is its beginning in UTC."""
+    given: dict[str, Any] = {name: value for name, value in conditions.items() if value is not None}
+    for name in ("created_after", "created_before"):
+        if re.fullmatch(r"\d{4}-\d\d-\d\d", given.get(name, "")):
+            given[name] += "T00:00:00Z"
+    problems: list[Problem] = []
+    wanted = shape_of(RunFilter).read("", given, problems)
+    if problems:
+        raise RequestInvalid([Problem(name_flag(problem.path), problem.message) for problem in problems])
+    assert isinstance(wanted, RunFilter)
+    return wanted
+
+
+async def show_runs(project: Project, number: int, wanted: RunFilter = EVERY_RUN, *, as_json: bool) -> None:
     now = await project.engine.now()
-    listed = await runs.list_runs(project.engine, number + 1, now, project.find_dead(), project.find_bound())
+    listed = await runs.list_runs(project.engine, number + 1, now, project.find_dead(), project.find_bound(), wanted)
+    if not listed and wanted != EVERY_RUN:
+        echo("[]") if as_json else echo("No run fulfills these conditions.", err=True)
+        return
     if not listed:
         raise NothingYet
     if as_json:

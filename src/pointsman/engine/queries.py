@@ -7,10 +7,14 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Ite
 from contextlib import aclosing
 from datetime import datetime
 from decimal import Decimal
-from typing import TypeVar
+from typing import Any, TypeVar
+
+from msgspec import Struct
 
 from pointsman.engine import budgets, checks
 from pointsman.engine.batch import Decider
+from pointsman.engine.fields import shape_of
+from pointsman.engine.filters import EVERY_RUN, EVERY_TASK, RunFilter, TaskFilter
 from pointsman.engine.hooks import Hooks
 from pointsman.engine.machines import Machines
 from pointsman.engine.operation import Caller
@@ -18,7 +22,7 @@ from pointsman.engine.timekeeper import Timekeeper
 from pointsman.engine.wakeups import Wakeups
 from pointsman.engine.writer import CLOSED, Writer
 from pointsman.errors import EngineClosed, NotFound, Problem
-from pointsman.kernel.machine import Machine, Phase
+from pointsman.kernel.machine import Machine
 from pointsman.store.contract import Reader, Store, Wakeup, read_position
 from pointsman.store.rows import (
     Account,
@@ -128,17 +132,15 @@ class Queries:
         checks.identity("task", task_id)
         return await self._ask(lambda reader: reader.find_tombstone(self.tenant, task_id) is not None)
 
-    async def list_tasks_of_lifecycle(self, lifecycle: str, *, after: str | None = None, limit: int = 100) -> list[Task]:
-        """Tasks of all runs of a lifecycle, newest first, without those that were deleted; `after` is the last id before."""
-        checks.refuse([*_page(limit), *(checks.text("after", after) if after is not None else ())])
-        return await self._ask(lambda reader: reader.list_tasks_of_lifecycle(self.tenant, lifecycle, after=after, limit=limit))
-
-    async def list_runs(self, *, phase: str | None = None, after: str | None = None, limit: int = 100) -> list[Run]:
+    async def list_runs(self, wanted: RunFilter = EVERY_RUN, *, after: str | None = None, limit: int = 100) -> list[Run]:
         """The newest runs first; `after` is the id of the last one of the page before."""
-        checks.refuse([*_page(limit), *(checks.text("after", after) if after is not None else ())])
-        if phase is not None:
-            checks.refuse(checks.one_of("phase", phase, tuple(Phase)))
-        return await self._ask(lambda reader: reader.list_runs(self.tenant, phase=phase, after=after, limit=limit))
+        conditions = _read_filter(RunFilter, wanted, after, limit)
+        return await self._ask(lambda reader: reader.list_runs(self.tenant, after=after, limit=limit, **conditions))
+
+    async def search_tasks(self, wanted: TaskFilter = EVERY_TASK, *, after: str | None = None, limit: int = 100) -> list[Task]:
+        """Tasks of all runs, of the newest run first, without payloads and deleted ones; `after` is the last id before."""
+        conditions = _read_filter(TaskFilter, wanted, after, limit)
+        return await self._ask(lambda reader: reader.search_tasks(self.tenant, after=after, limit=limit, **conditions))
 
     async def find_runs(self, run_ids: Collection[str]) -> list[Run]:
         """These runs; unknown ids are left out."""
@@ -314,3 +316,10 @@ class Queries:
 
 def _page(limit: int) -> Iterator[Problem]:
     return checks.count("limit", limit, 1, LARGEST_PAGE)
+
+
+def _read_filter(declared: type[Struct], wanted: Struct, after: str | None, limit: int) -> dict[str, Any]:
+    """The conditions of a filter, which may be one with more fields, such as those of a query over HTTP."""
+    behind = checks.text("after", after) if after is not None else ()
+    checks.refuse([*shape_of(declared).problems("", wanted), *_page(limit), *behind])
+    return {name: getattr(wanted, name) for name in declared.__struct_fields__}

@@ -11,14 +11,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import Response
 
 from pointsman.engine.engine import TenantEngine
-from pointsman.engine.fields import Schema, shape_of
+from pointsman.engine.fields import Name, Schema, shape_of, whole
 from pointsman.engine.operation import Operation, read_operation
 from pointsman.engine.operations.keys import Scope
 from pointsman.errors import PointsmanError, Problem, RequestInvalid
@@ -39,6 +39,10 @@ log = logging.getLogger(__name__)
 Op = TypeVar("Op", bound=Operation[Any])
 Declared = TypeVar("Declared", bound=Struct)
 Row = TypeVar("Row")
+
+
+PageLimit = Annotated[int, whole(1, 1000), "How many at most."]
+PageAfter = Annotated[Name | None, "`next` of the page before."]
 
 
 class NoQuery(Struct, frozen=True):

@@ -113,12 +113,27 @@ ROW_TYPES = {
         RuleRow,
     )
 }
+RUN_CONDITIONS = {name: f"run.{name}" for name in ("state", "phase", "outcome", "lifecycle", "name")}
+TASK_CONDITIONS = {name: f"task.{name}" for name in ("state", "phase", "outcome", "name")} | {"lifecycle": "run.lifecycle"}
+"""By parameter of a list: the column that must have its value, if one is given."""
+
+
+def _write_conditions(columns: Mapping[str, str], searched: str) -> str:
+    """Conditions that hold where their parameters are null; `text` is searched in some columns of a table."""
+    equal = [f"(CAST(:{name} AS TEXT) IS NULL OR {column} = CAST(:{name} AS TEXT))" for name, column in columns.items()]
+    texts = [f"coalesce({searched}.{name}, '')" for name in ("id", "name", "reason", "error")]
+    found = [f"replace({text}, CAST(:text AS TEXT), '') <> {text}" for text in texts]
+    return " AND ".join([*equal, f"(CAST(:text AS TEXT) IS NULL OR {' OR '.join(found)})"])
+
+
 SELECT_LISTS = {table: select_list(row_type) for table, row_type in ROW_TYPES.items()} | {
     "task_in_brief": select_list(Task, leave_out=2),
     "task_to_claim": select_list(Task, leave_out=1),
     "task_key": select_list(TaskKey, leave_out=3),
     "task_key_to_claim": select_list(TaskKey),
     "api_key_in_brief": select_list(ApiKey),
+    "run_conditions": _write_conditions(RUN_CONDITIONS, "run"),
+    "task_conditions": _write_conditions(TASK_CONDITIONS, "task"),
 }
 """By the names that queries use: `{task_in_brief}` is a task without payload and output."""
 

@@ -17,9 +17,9 @@ database, and the engine tries again.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
-from datetime import datetime
+from datetime import UTC, datetime
 from enum import IntFlag
 from typing import Any, Protocol
 
@@ -28,7 +28,7 @@ from msgspec import Struct
 from pointsman.errors import Conflict, Problem, RequestInvalid
 from pointsman.kernel.machine import Kind, Machine
 from pointsman.store.clock import NEVER, DatabaseTime
-from pointsman.store.columns import Row, to_json
+from pointsman.store.columns import RUN_CONDITIONS, TASK_CONDITIONS, Row, to_json
 from pointsman.store.law import RuleRow, StateRow, rule_rows, state_rows
 from pointsman.store.rows import (
     Account,
@@ -68,6 +68,7 @@ from pointsman.store.rows import (
     WorkerFigures,
 )
 
+FOREVER = datetime(9999, 12, 31, tzinfo=UTC)
 MOST_DIGITS = 19
 """A position has fewer, so that it fits into 64 bits."""
 
@@ -162,13 +163,66 @@ class Reader(ABC):
     def find_tombstone(self, tenant: str, task_id: str) -> Tombstone | None:
         return self._one(Tombstone, "find_tombstone", tenant=tenant, task_id=task_id)
 
-    def list_tasks_of_lifecycle(self, tenant: str, lifecycle: str, *, after: str | None, limit: int) -> list[Task]:
-        """Tasks of all runs of a lifecycle, newest first, without payloads and without those that were deleted."""
-        values = {"tenant": tenant, "lifecycle": lifecycle, "after": after, "limit": limit}
-        return self._all(Task, "list_tasks_of_lifecycle", **values)
+    def list_runs(
+        self,
+        tenant: str,
+        *,
+        after: str | None = None,
+        limit: int,
+        created_after: datetime | None = None,
+        created_before: datetime | None = None,
+        **conditions: str | None,
+    ) -> list[Run]:
+        """Newest first, behind the run `after`: those that fulfill RUN_CONDITIONS and contain `text`."""
+        wanted = {**dict.fromkeys(RUN_CONDITIONS), "text": None, **conditions}
+        last = None if after is None else self.find_run(tenant, after)
+        if after is not None and last is None:
+            return []
+        query = "list_runs"
+        if wanted["name"] is not None:
+            query = "list_runs_of_name"
+        elif self._excludes_success(Kind.RUN, wanted):
+            query = "list_unfinished_runs"
+        between = self._between(created_after, created_before, last)
+        return self._all(Run, query, tenant=tenant, limit=limit, **between, **wanted)
 
-    def list_runs(self, tenant: str, *, phase: str | None, after: str | None, limit: int) -> list[Run]:
-        return self._all(Run, "list_runs", tenant=tenant, phase=phase, after=after, limit=limit)
+    def search_tasks(
+        self,
+        tenant: str,
+        *,
+        after: str | None = None,
+        limit: int,
+        created_after: datetime | None = None,
+        created_before: datetime | None = None,
+        **conditions: str | None,
+    ) -> list[Task]:
+        """Tasks of all runs without payloads and without those that were deleted: of the newest run first, and newest first.
+
+        Both times are those of the run; `conditions` are TASK_CONDITIONS and `text`.
+        """
+        wanted = {**dict.fromkeys(TASK_CONDITIONS), "text": None, **conditions}
+        last = None if after is None else self.find_task(tenant, after)
+        if after is not None and last is None:
+            return []
+        query = "search_unfinished_tasks" if self._excludes_success(Kind.TASK, wanted) else "search_tasks"
+        between = self._between(created_after, created_before, self.find_run(tenant, last.run_id) if last else None)
+        between["before_task"] = last.id if last else ""
+        return self._all(Task, query, tenant=tenant, limit=limit, **between, **wanted)
+
+    def _between(self, since: datetime | None, before: datetime | None, last: Run | None) -> dict[str, Any]:
+        """The runs created from `since` on and before `before`, behind the last one of the page before."""
+        end, end_id = (min(before, FOREVER) if before else FOREVER), ""
+        if last and last.created_at < end:
+            end, end_id = last.created_at, last.id
+        begin = max(since, NEVER) if since else NEVER
+        return {"since": self._from_instant(begin), "before": self._from_instant(end), "before_id": end_id}
+
+    def _excludes_success(self, kind: Kind, wanted: Mapping[str, str | None]) -> bool:
+        """Whether nothing that has succeeded can be among what is wanted: then an index has the rest."""
+        phase, outcome, state = wanted["phase"], wanted["outcome"], wanted["state"]
+        if phase not in (None, "done") or outcome not in (None, "success"):
+            return True
+        return state is not None and not self._value("may_have_succeeded", kind=str(kind), state=state)
 
     def list_tasks(self, tenant: str, run_id: str) -> list[Task]:
         return self._all(Task, "list_tasks", tenant=tenant, run_id=run_id)

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from pointsman.engine.engine import TenantEngine
+from pointsman.engine.filters import EVERY_RUN, RunFilter
 from pointsman.engine.gates import EXPIRED
 from pointsman.flows.results import describe_job
 from pointsman.kernel.machine import Outcome, Phase
@@ -41,10 +42,15 @@ Nested = TypeVar("Nested", Task, TaskView)
 
 
 async def list_runs(
-    engine: TenantEngine, limit: int, now: datetime, dead: Collection[str] = (), bound: Mapping[str, str] = NOT_BOUND
+    engine: TenantEngine,
+    limit: int,
+    now: datetime,
+    dead: Collection[str] = (),
+    bound: Mapping[str, str] = NOT_BOUND,
+    wanted: RunFilter = EVERY_RUN,
 ) -> list[RunListing]:
     """The latest runs, with their tasks counted; `dead` and `bound` as in `load_fleet`."""
-    runs = await engine.list_runs(limit=limit)
+    runs = await engine.list_runs(wanted, limit=limit)
     counts: dict[str, Counter[str]] = {run.id: Counter() for run in runs}
     moved: dict[str, datetime] = {}
     for run_id, phase, outcome, number, moved_at in await engine.count_tasks(list(counts)) if runs else ():

@@ -18,7 +18,7 @@ from tests.rooms.cli.scene import EXIT_CODE_2, Scene
 from pointsman.cli.output import show_time
 from pointsman.engine.engine import Engine
 from pointsman.engine.operations.attempts import AttemptReport
-from pointsman.engine.submit import NewTask
+from pointsman.engine.submit import NewRun, NewTask
 from pointsman.store.rows import Run
 from pointsman.worker.records import Record
 
@@ -405,3 +405,27 @@ def test_a_hint_leaves_out_a_store_that_the_settings_name(scene: Scene) -> None:
     said = scene.call_anywhere("status", "latest", "--store", f"sqlite:///{other}", "-C", str(scene.folder))
     assert f"--store sqlite:///{other} -C {scene.folder}  #" in said.out
     assert said.err == ""
+
+
+def test_the_list_of_runs_is_filtered_by_flags(scene: Scene) -> None:
+    def submit(name: str) -> Run:
+        run: Run = scene.do(lambda engine: engine.submit_run(NewRun(name=name, tasks=(NewTask(name="a"),))))
+        return run
+
+    nightly, weekly = submit("nightly"), submit("weekly")
+    scene.do(lambda engine: engine.signal_run(weekly.id, "pause", reason="snow"))
+    cases = {
+        "--name nightly": [nightly.id],
+        "--state PAUSED": [weekly.id],
+        "--phase held --text snow": [weekly.id],
+        "--created-after 1999-12-31": [weekly.id, nightly.id],
+        "--created-before 1999-12-31": [],
+        "--outcome failure": [],
+    }
+    for flags, expected in cases.items():
+        assert [run["id"] for run in scene.call(f"status --json {flags}").json] == expected, flags
+    assert scene.call("status --lifecycle none").err == "No run fulfills these conditions.\n"
+    for flags in ("--phase runing", "--created-after yesterday", "--name x latest"):
+        refused = scene.call(f"status {flags}")
+        assert refused.code == 2, flags
+        assert flags.split()[0] in refused.err, flags

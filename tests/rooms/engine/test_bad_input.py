@@ -30,6 +30,7 @@ from tests.system.faults.prompt import Prompt, prompt
 from pointsman.engine import submit as submissions
 from pointsman.engine.checks import MAX_TEXT_BYTES as MAX_PAYLOAD_BYTES
 from pointsman.engine.engine import Engine
+from pointsman.engine.filters import RunFilter
 from pointsman.engine.operation import validate
 from pointsman.engine.operations.attempts import AttemptReport
 from pointsman.engine.operations.runs import SubmitRun
@@ -765,7 +766,7 @@ def test_no_question_is_answered_to_an_impossible_tenant(desk: Desk, ask: Asked,
 @pytest.mark.parametrize(
     ("path", "ask"),
     [
-        ("phase", lambda desk, text: desk.engine.list_runs(phase=text)),
+        ("phase", lambda desk, text: desk.engine.list_runs(RunFilter(phase=text))),
         ("after", lambda desk, text: desk.engine.list_runs(after=text)),
         ("run_id", lambda desk, text: desk.engine.list_transitions(run_id=text)),
     ],
@@ -776,7 +777,8 @@ def test_no_question_is_asked_with_impossible_words(desk: Desk, path: str, ask: 
 
 
 def test_an_unknown_phase_is_refused(desk: Desk) -> None:
-    desk.refuses(lambda desk: desk.engine.list_runs(phase="runing"), RequestInvalid, path="phase")
+    wrong: Any = "runing"
+    desk.refuses(lambda desk: desk.engine.list_runs(RunFilter(phase=wrong)), RequestInvalid, path="phase")
 
 
 # JSON

@@ -7,6 +7,7 @@ import asyncio
 import pytest
 from tests.rooms.engine.harness import ManualClock, open_engine
 
+from pointsman.engine.filters import TaskFilter
 from pointsman.engine.submit import NewRun, NewTask
 from pointsman.errors import KeyReused, NotFound, TransitionRefused
 
@@ -51,5 +52,5 @@ async def test_a_task_in_the_queue_is_not_deleted_and_one_that_waits_takes_its_r
         assert (await engine.get_run(held.id)).outcome == "canceled"
         with pytest.raises(NotFound):
             await engine.delete_task(task.id)
-        assert await engine.list_tasks_of_lifecycle("agent") == []
+        assert await engine.search_tasks(TaskFilter(lifecycle="agent")) == []
         assert (await engine.list_history(task.id))[-1].to_state == (await engine.get_task(task.id)).state

@@ -40,12 +40,12 @@ def test_a_deleted_task_is_left_out_of_the_list_and_its_first_tombstone_stays(db
         assert reader.find_task(ACME, tasks[1].id) is not None
 
         def listed(**given: object) -> list[str]:
-            found = reader.list_tasks_of_lifecycle(ACME, run.lifecycle, **{"after": None, "limit": 9, **given})  # type: ignore[arg-type]
+            found = reader.search_tasks(ACME, lifecycle=run.lifecycle, **{"after": None, "limit": 9, **given})  # type: ignore[arg-type]
             return [task.id for task in found]
 
         newest_first = sorted((tasks[0].id, tasks[2].id), reverse=True)
         assert listed() == newest_first
         assert listed(limit=1) == newest_first[:1]
         assert listed(after=newest_first[0]) == newest_first[1:]
-        assert reader.list_tasks_of_lifecycle(GLOBEX, run.lifecycle, after=None, limit=9) == []
-        assert reader.list_tasks_of_lifecycle(ACME, "other", after=None, limit=9) == []
+        assert reader.search_tasks(GLOBEX, lifecycle=run.lifecycle, after=None, limit=9) == []
+        assert reader.search_tasks(ACME, lifecycle="other", after=None, limit=9) == []

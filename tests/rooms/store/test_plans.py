@@ -9,6 +9,9 @@ import apsw
 import psycopg
 from tests.databases import open_store
 
+from pointsman.store.clock import NEVER
+from pointsman.store.columns import RUN_CONDITIONS, TASK_CONDITIONS
+from pointsman.store.contract import FOREVER
 from pointsman.store.postgres.connections import WRITER_SESSION
 from pointsman.store.postgres.store import QUERIES as POSTGRES
 from pointsman.store.sqlite.store import QUERIES as SQLITE
@@ -53,10 +56,31 @@ def test_free_workers_are_found_among_those_of_a_tenant_and_the_shared_ones(data
 
 def test_the_newest_runs_are_read_from_an_index(database_url: str) -> None:
     open_store(database_url).close()
-    plan = explain(database_url, "list_runs", {"tenant": "acme", "phase": None, "after": None, "limit": 10})
-    assert "run_of_tenant" in plan, plan
-    assert "TEMP B-TREE" not in plan
-    assert "Sort" not in plan
+    indexes = {"list_runs": "run_of_tenant", "list_unfinished_runs": "run_unfinished", "list_runs_of_name": "run_of_name"}
+    for query, index in indexes.items():
+        name = "nightly" if query == "list_runs_of_name" else None
+        plan = explain(database_url, query, {**dict.fromkeys(RUN_CONDITIONS), **between(database_url), "name": name})
+        assert index in plan, plan
+        assert "TEMP B-TREE" not in plan
+        assert "Sort" not in plan
+        assert "created_at" in plan.split("Index Cond:")[-1].split(index)[-1], plan
+
+
+def test_tasks_of_all_runs_are_searched_run_by_run(database_url: str) -> None:
+    open_store(database_url).close()
+    for query, index in {"search_tasks": "", "search_unfinished_tasks": "task_unfinished"}.items():
+        plan = explain(database_url, query, {**dict.fromkeys(TASK_CONDITIONS), **between(database_url), "before_task": ""})
+        assert "run_of_tenant" in plan, plan
+        assert index in plan, plan
+        assert "USE TEMP B-TREE FOR LAST TERM OF ORDER BY" in plan or "Presorted Key: run.created_at" in plan, plan
+        assert "SCAN task" not in plan
+        assert "Seq Scan" not in plan
+
+
+def between(url: str) -> dict[str, Any]:
+    is_sqlite = url.startswith("sqlite")
+    since, before = (0, 2**53) if is_sqlite else (NEVER, FOREVER)
+    return {"tenant": "acme", "since": since, "before": before, "before_id": "", "text": None, "limit": 10}
 
 
 def explain(url: str, query: str, values: Mapping[str, Any]) -> str:

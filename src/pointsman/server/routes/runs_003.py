@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from datetime import datetime
 from decimal import Decimal
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
 from msgspec import Struct
 
 from pointsman.engine.engine import TenantEngine
-from pointsman.engine.fields import Name, Text, whole
 from pointsman.engine.operations.runs import ApproveRun, SignalRun, SubmitRun
 from pointsman.server.answers import find_moves, read_result
 from pointsman.server.route import Answer, Call, Route, performs
+from pointsman.server.routes.v1_runs import RunQuery
 from pointsman.server.submission import NewFlowRun, submit_flow
 from pointsman.store.rows import Run, Task
 from pointsman.views.moves import Move
@@ -75,22 +75,14 @@ class RunPage003(Struct, frozen=True, kw_only=True):
     """Give it as `after` to get the next page; null on the last one."""
 
 
-class Page(Struct, frozen=True, kw_only=True):
-    """Which runs to list."""
-
-    limit: Annotated[int, whole(1, 1000), "How many at most."] = 100
-    after: Annotated[Name | None, "`next` of the page before."] = None
-    phase: Annotated[Text | None, "Only runs in this phase: held, queued, active or done."] = None
-
-
 async def create_run(call: Call) -> Answer:
     run = await submit_flow(call, call.read_as(NewFlowRun))
     return Answer(await make_run(call.engine, run), {"Location": f"/runs/{run.id}"})
 
 
 async def list_runs(call: Call) -> RunPage003:
-    page: Page = call.query
-    found = await call.engine.list_runs(phase=page.phase, after=page.after, limit=page.limit + 1)
+    page: RunQuery = call.query
+    found = await call.engine.list_runs(page, after=page.after, limit=page.limit + 1)
     shown = found[: page.limit]
     runs = tuple([await make_run(call.engine, run) for run in shown])
     return RunPage003(runs=runs, next=shown[-1].id if len(found) > len(shown) else None)
@@ -153,7 +145,7 @@ ROUTES = (
         problems=("flow-invalid", "unknown-name"),
         tag=TAG,
     ),
-    Route("GET", "/runs", "List runs, newest first.", list_runs, RunPage003, query=Page, tag=TAG),
+    Route("GET", "/runs", "List runs, newest first.", list_runs, RunPage003, query=RunQuery, tag=TAG),
     Route("GET", "/runs/{run_id}", "Show a run with its steps.", show_run, RunDetail003, problems=("not-found",), tag=TAG),
     performs(
         "POST",

@@ -7,13 +7,14 @@ from typing import Annotated
 
 from msgspec import Struct
 
-from pointsman.engine.fields import JsonObject, Name, Text, whole
+from pointsman.engine.fields import JsonObject, Name, Text
+from pointsman.engine.filters import TaskFilter
 from pointsman.engine.operations.runs import SubmitRun
 from pointsman.engine.operations.tasks import DeleteTask, SignalTask
 from pointsman.errors import NotFound
 from pointsman.kernel.machine import Machine
 from pointsman.server.answers import TaskAnswer, make_task
-from pointsman.server.route import Answer, Call, Route, performs
+from pointsman.server.route import Answer, Call, PageAfter, PageLimit, Route, performs
 from pointsman.server.submission import submit_text, write_flow
 from pointsman.store.rows import Task, Transition
 
@@ -56,7 +57,7 @@ def _as_created(task: Task, history: Sequence[Transition], machine: Machine) -> 
     return Task(**fields, state=state.name, phase=state.phase.value, entered_at=history[0].at, output=None, payload=None)
 
 
-class TaskPage(Struct, frozen=True, kw_only=True):
+class TaskPage004(Struct, frozen=True, kw_only=True):
     """Tasks, newest first, without those that were deleted."""
 
     tasks: tuple[TaskAnswer, ...]
@@ -67,16 +68,16 @@ class TaskPage(Struct, frozen=True, kw_only=True):
 class Page(Struct, frozen=True, kw_only=True):
     """Which tasks to list."""
 
-    limit: Annotated[int, whole(1, 1000), "How many at most."] = 100
-    after: Annotated[Name | None, "`next` of the page before."] = None
+    limit: PageLimit = 100
+    after: PageAfter = None
 
 
-async def list_tasks(call: Call) -> TaskPage:
+async def list_tasks(call: Call) -> TaskPage004:
     page: Page = call.query
-    found = await call.engine.list_tasks_of_lifecycle(LIFECYCLE, after=page.after, limit=page.limit + 1)
+    found = await call.engine.search_tasks(TaskFilter(lifecycle=LIFECYCLE), after=page.after, limit=page.limit + 1)
     shown = found[: page.limit]
     tasks = tuple([await make_task(call.engine, task) for task in shown])
-    return TaskPage(tasks=tasks, next=shown[-1].id if len(found) > len(shown) else None)
+    return TaskPage004(tasks=tasks, next=shown[-1].id if len(found) > len(shown) else None)
 
 
 async def show_task(call: Call) -> TaskAnswer:
@@ -142,7 +143,7 @@ ROUTES = (
     ),
     Route("GET", "/api/tasks/{task_id}", "Show a task.", show_task, TaskAnswer, problems=("not-found",), tag=TAG),
     *(_decide(signal, summary) for signal, summary in DECISIONS.items()),
-    Route("GET", "/api/tasks", "List tasks, newest first.", list_tasks, TaskPage, query=Page, tag=TAG),
+    Route("GET", "/api/tasks", "List tasks, newest first.", list_tasks, TaskPage004, query=Page, tag=TAG),
     performs(
         "DELETE",
         "/api/tasks/{task_id}",

@@ -9,7 +9,8 @@ from typing import Annotated, Any
 from msgspec import Struct
 
 from pointsman.engine.engine import TenantEngine
-from pointsman.engine.fields import Name, Text, whole
+from pointsman.engine.fields import Text
+from pointsman.engine.filters import RunFilter, TaskFilter
 from pointsman.engine.operations.runs import AddTasks, ApproveRun, SetBudget, SignalRun, StartRun, SubmitRun
 from pointsman.engine.operations.tasks import SignalTask
 from pointsman.engine.operations.templates import StoreTemplate
@@ -26,7 +27,7 @@ from pointsman.server.answers import (
     make_tasks,
     make_transition,
 )
-from pointsman.server.route import Answer, Call, Route, performs
+from pointsman.server.route import Answer, Call, PageAfter, PageLimit, Route, performs
 from pointsman.server.submission import NewFlowRun, load_text, submit_flow
 from pointsman.store.rows import Task, Template
 from pointsman.views.budgets import view_budget
@@ -61,12 +62,26 @@ class History(Struct, frozen=True, kw_only=True):
     items: tuple[TransitionAnswer, ...]
 
 
-class RunFilter(Struct, frozen=True, kw_only=True):
-    """Which runs to list."""
+class RunQuery(RunFilter, frozen=True, kw_only=True):
+    """Which runs to list, and how many."""
 
-    limit: Annotated[int, whole(1, 1000), "How many at most."] = 100
-    after: Annotated[Name | None, "`next` of the page before."] = None
-    phase: Annotated[Text | None, "Only runs in this phase: held, queued, active or done."] = None
+    limit: PageLimit = 100
+    after: PageAfter = None
+
+
+class TaskQuery(TaskFilter, frozen=True, kw_only=True):
+    """Which tasks to list, and how many."""
+
+    limit: PageLimit = 100
+    after: PageAfter = None
+
+
+class TaskPage(Struct, frozen=True, kw_only=True):
+    """Tasks of all runs, of the newest run first, without those that were deleted."""
+
+    items: tuple[TaskAnswer, ...]
+    next: str | None
+    """Give it as `after` to get the next page; null on the last one."""
 
 
 class TemplateAnswer(Struct, frozen=True, kw_only=True):
@@ -155,11 +170,19 @@ def make_template(template: Template) -> TemplateAnswer:
 
 
 async def list_runs(call: Call) -> RunPage:
-    asked: RunFilter = call.query
-    found = await call.engine.list_runs(phase=asked.phase, after=asked.after, limit=asked.limit + 1)
+    asked: RunQuery = call.query
+    found = await call.engine.list_runs(asked, after=asked.after, limit=asked.limit + 1)
     shown = found[: asked.limit]
     items = tuple([await make_run(call.engine, run) for run in shown])
     return RunPage(items=items, next=shown[-1].id if len(found) > len(shown) else None)
+
+
+async def search_tasks(call: Call) -> TaskPage:
+    asked: TaskQuery = call.query
+    found = await call.engine.search_tasks(asked, after=asked.after, limit=asked.limit + 1)
+    shown = found[: asked.limit]
+    items = tuple([await make_task(call.engine, task) for task in shown])
+    return TaskPage(items=items, next=shown[-1].id if len(found) > len(shown) else None)
 
 
 async def show_run(call: Call) -> RunAnswer:
@@ -264,7 +287,7 @@ ROUTES = (
         operation=StoreTemplate,
         problems=("flow-invalid", "unknown-name"),
     ),
-    Route("GET", "/api/v1/runs", "List runs, newest first.", list_runs, RunPage, query=RunFilter),
+    Route("GET", "/api/v1/runs", "List runs, newest first.", list_runs, RunPage, query=RunQuery),
     Route("GET", "/api/v1/runs/{run_id}", "Show a run.", show_run, RunAnswer, problems=("not-found",)),
     Route(
         "GET",
@@ -306,6 +329,14 @@ ROUTES = (
     ),
     _of_run("PUT", "budget", "Set what a run may spend.", SetBudget, "operate", ("not-found",)),
     Route("GET", "/api/v1/runs/{run_id}/history", "Every transition of a run.", list_history, History, problems=("not-found",)),
+    Route(
+        "GET",
+        "/api/v1/tasks",
+        "List tasks of all runs, those of the newest run first, without deleted ones.",
+        search_tasks,
+        TaskPage,
+        query=TaskQuery,
+    ),
     Route("GET", "/api/v1/tasks/{task_id}", "Show a task.", show_task, TaskAnswer, problems=("not-found",)),
     Route(
         "GET",

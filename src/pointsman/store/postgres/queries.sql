@@ -219,3 +219,10 @@ SELECT tenant, count(*), min(queued_at) FROM (
         SELECT tenant, CASE WHEN lease_expired THEN NULL ELSE entered_at END FROM task WHERE lease_expired AND run_open
        ) AS waiting
  GROUP BY tenant ORDER BY tenant
+
+-- name: list_runs_of_name
+-- `list_runs` for one name. Reads run_of_name, which SQLite has to be told.
+SELECT {run} FROM run
+ WHERE tenant = :tenant AND name = :name
+   AND created_at >= :since AND (created_at, id) < (:before, :before_id) AND {run_conditions}
+ ORDER BY created_at DESC, id DESC LIMIT :limit

@@ -4,10 +4,19 @@ SELECT {run} FROM run WHERE id = :id AND tenant = :tenant
 -- name: list_runs
 -- Reads run_of_tenant backwards, from the newest run or from where the page before ended.
 SELECT {run} FROM run
- WHERE tenant = :tenant AND (CAST(:phase AS TEXT) IS NULL OR phase = CAST(:phase AS TEXT))
-   AND (CAST(:after AS TEXT) IS NULL
-        OR (created_at, id) < (SELECT created_at, id FROM run WHERE id = CAST(:after AS TEXT) AND tenant = :tenant))
+ WHERE tenant = :tenant AND created_at >= :since AND (created_at, id) < (:before, :before_id) AND {run_conditions}
  ORDER BY created_at DESC, id DESC LIMIT :limit
+
+-- name: list_unfinished_runs
+-- The same for conditions that no run fulfills that has succeeded. Reads run_unfinished.
+SELECT {run} FROM run
+ WHERE tenant = :tenant AND (outcome IS NULL OR outcome <> 'success')
+   AND created_at >= :since AND (created_at, id) < (:before, :before_id) AND {run_conditions}
+ ORDER BY created_at DESC, id DESC LIMIT :limit
+
+-- name: may_have_succeeded
+-- Whether a machine of this kind has a state of that name in which an entity has succeeded.
+SELECT EXISTS (SELECT 1 FROM state WHERE kind = :kind AND name = :state AND outcome = 'success')
 
 -- name: find_runs
 SELECT {run} FROM run WHERE id IN :run_ids AND tenant = :tenant ORDER BY id

@@ -8,6 +8,24 @@ SELECT {task} FROM task WHERE run_id = :run_id AND tenant = :tenant ORDER BY pos
 -- Without payloads: a run may have thousands of them, a megabyte each.
 SELECT {task_in_brief}, NULL, output FROM task WHERE run_id = :run_id AND tenant = :tenant ORDER BY position, id
 
+-- name: search_tasks
+-- From the newest run to the oldest (run_of_tenant), the tasks of each (its unique index). Only the tasks of one run are sorted.
+SELECT {task_in_brief}, NULL, task.output
+  FROM run JOIN task ON task.run_id = run.id
+ WHERE run.tenant = :tenant AND run.created_at >= :since AND (run.created_at, run.id) <= (:before, :before_id)
+   AND (run.id <> :before_id OR task.id < :before_task)
+   AND NOT EXISTS (SELECT 1 FROM tombstone WHERE tombstone.task_id = task.id) AND {task_conditions}
+ ORDER BY run.created_at DESC, run.id DESC, task.id DESC LIMIT :limit
+
+-- name: search_unfinished_tasks
+-- The same for conditions that no task fulfills that has succeeded. Reads task_unfinished.
+SELECT {task_in_brief}, NULL, task.output
+  FROM run JOIN task ON task.run_id = run.id AND (task.outcome IS NULL OR task.outcome <> 'success')
+ WHERE run.tenant = :tenant AND run.created_at >= :since AND (run.created_at, run.id) <= (:before, :before_id)
+   AND (run.id <> :before_id OR task.id < :before_task)
+   AND NOT EXISTS (SELECT 1 FROM tombstone WHERE tombstone.task_id = task.id) AND {task_conditions}
+ ORDER BY run.created_at DESC, run.id DESC, task.id DESC LIMIT :limit
+
 -- name: count_tasks
 SELECT run_id, phase, outcome, count(*), max(entered_at) FROM task
  WHERE run_id IN :run_ids AND tenant = :tenant

@@ -15,11 +15,3 @@ SELECT {tombstone} FROM tombstone WHERE task_id = :task_id AND tenant = :tenant
 INSERT INTO {new tombstone}
     ON CONFLICT (task_id) DO NOTHING
 RETURNING task_id
-
--- name: list_tasks_of_lifecycle
--- Reads the primary key of task backwards, from the newest task or from where the page before ended.
-SELECT {task_in_brief}, NULL, task.output
-  FROM task JOIN run ON run.id = task.run_id
- WHERE task.tenant = :tenant AND run.lifecycle = :lifecycle AND (CAST(:after AS TEXT) IS NULL OR task.id < CAST(:after AS TEXT))
-   AND NOT EXISTS (SELECT 1 FROM tombstone WHERE tombstone.task_id = task.id)
- ORDER BY task.id DESC LIMIT :limit

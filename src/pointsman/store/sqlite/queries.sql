@@ -177,3 +177,10 @@ SELECT tenant, count(*), min(queued_at) FROM (
         SELECT tenant, CASE WHEN lease_expired THEN NULL ELSE entered_at END FROM task INDEXED BY task_reclaimable WHERE lease_expired AND run_open
        ) AS waiting
  GROUP BY tenant ORDER BY tenant
+
+-- name: list_runs_of_name
+-- `list_runs` for one name. SQLite would read run_of_tenant, which looks as selective without statistics.
+SELECT {run} FROM run INDEXED BY run_of_name
+ WHERE tenant = :tenant AND name = :name
+   AND created_at >= :since AND (created_at, id) < (:before, :before_id) AND {run_conditions}
+ ORDER BY created_at DESC, id DESC LIMIT :limit

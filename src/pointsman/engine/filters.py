@@ -1,0 +1,39 @@
+"""Filters of lists, declared once: Python, HTTP and the command line read them here. The store has a condition for each."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from msgspec import Struct
+
+from pointsman.engine.fields import Instant, Name
+
+
+class RunFilter(Struct, frozen=True, kw_only=True):
+    """Which runs to list: those that fulfill every condition."""
+
+    state: Annotated[Name | None, "Only runs in this state."] = None
+    phase: Annotated[Literal["held", "queued", "active", "done"] | None, "Only runs in this phase."] = None
+    outcome: Annotated[Literal["success", "failure", "canceled"] | None, "Only runs that ended like this."] = None
+    lifecycle: Annotated[Name | None, "Only runs that follow this lifecycle."] = None
+    name: Annotated[Name | None, "Only runs of this name, which is that of their flow."] = None
+    text: Annotated[Name | None, "Only runs with this text in their id, name, reason or error. Case matters."] = None
+    created_after: Annotated[Instant | None, "Only runs that were created at this time or later."] = None
+    created_before: Annotated[Instant | None, "Only runs that were created before this time."] = None
+
+
+class TaskFilter(Struct, frozen=True, kw_only=True):
+    """Which tasks to list: those that fulfill every condition."""
+
+    state: Annotated[Name | None, "Only tasks in this state."] = None
+    phase: Annotated[Literal["held", "queued", "active", "done"] | None, "Only tasks in this phase."] = None
+    outcome: Annotated[Literal["success", "failure", "canceled"] | None, "Only tasks that ended like this."] = None
+    lifecycle: Annotated[Name | None, "Only tasks that follow this lifecycle."] = None
+    name: Annotated[Name | None, "Only tasks of this name."] = None
+    text: Annotated[Name | None, "Only tasks with this text in their id, name, reason or error. Case matters."] = None
+    created_after: Annotated[Instant | None, "Only tasks of runs that were created at this time or later."] = None
+    created_before: Annotated[Instant | None, "Only tasks of runs that were created before this time."] = None
+
+
+EVERY_RUN = RunFilter()
+EVERY_TASK = TaskFilter()
