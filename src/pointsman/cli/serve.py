@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import click
@@ -13,11 +14,13 @@ from pointsman.cli.output import echo, tell
 from pointsman.cli.project import Asked, Project, open_project, project_options
 from pointsman.cli.streams import background_output, write_line
 from pointsman.errors import Problem, RequestInvalid
+from pointsman.settings import FOLDER
 
 if TYPE_CHECKING:
     from pointsman.engine.engine import TenantEngine
     from pointsman.server.auth import Door
     from pointsman.server.listener import Listener
+    from pointsman.server.logs import Logs
 
 HOST = "127.0.0.1"
 PORT = 8642
@@ -108,11 +111,31 @@ async def open_listener(project: Project, host: str, port: int) -> Listener:
     door = await make_door(project, host)
     listening = open_socket(host, port)
     await declare_tools(project)
-    live, metrics = Live(project.engine, project.world), Metrics(project.engine, project.world.process)
     site = Site(
-        project.engine, project.settings, project.world, door, live, declare, metrics, project.find_dead, project.find_bound
+        project.engine,
+        project.settings,
+        project.world,
+        door,
+        Live(project.engine, project.world),
+        make_logs(project),
+        declare,
+        Metrics(project.engine, project.world.process),
+        project.find_dead,
+        project.find_bound,
     )
-    return Listener(build_application(site), listening, live.close)
+    return Listener(build_application(site), listening, site.end_streams)
+
+
+def make_logs(project: Project) -> Logs:
+    from pointsman.server.logs import Logs
+    from pointsman.worker.log import log_parts, log_path
+
+    directory = project.settings.directory
+
+    def find(run_id: str, task: str, epoch: int) -> Path:
+        return Path(log_path(directory, run_id, task, epoch))
+
+    return Logs(directory, directory / FOLDER / "logs", find, log_parts)
 
 
 def announce(listener: Listener, *, as_json: bool) -> None:

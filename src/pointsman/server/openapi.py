@@ -68,6 +68,9 @@ def describe_answers(route: Route) -> dict[int, Json]:
     found: dict[int, Json] = {
         route.status: {"description": route.summary, "content": {route.media_type: content}, **_describe_headers(route)}
     }
+    if route.takes_range:
+        headers = {"Content-Range": {"description": "Which part it is.", "schema": {"type": "string"}}}
+        found[206] = {"description": "The part that was asked for.", "content": {route.media_type: content}, "headers": headers}
     for problem in list_problems(route):
         answer = found.setdefault(problem.status, {"description": "", "content": {MEDIA_TYPE: {"schema": {"oneOf": []}}}})
         answer["description"] = "; ".join(filter(None, (answer["description"], problem.title)))
@@ -119,6 +122,9 @@ def _describe_query(route: Route) -> list[Json]:
 
 
 def _describe_header(route: Route) -> list[Json]:
+    if route.takes_range:
+        text = "One range of bytes: `bytes=0-999`, `bytes=1000-` or `bytes=-1000`. Anything else means the whole."
+        return [{"name": "Range", "in": "header", "required": False, "description": text, "schema": {"type": "string"}}]
     if not route.changes:
         return []
     text = "Makes the request safe to repeat: the same key and the same body have one effect and one answer."

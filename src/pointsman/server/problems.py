@@ -153,6 +153,21 @@ PROBLEMS: tuple[ProblemType, ...] = (
         (errors.NotFound, errors.NothingYet),
     ),
     ProblemType(
+        "log-elsewhere",
+        404,
+        "The log is not on this server",
+        "The worker of this attempt wrote its log on another machine or for another project, or somebody has removed the "
+        "file. The attempt itself has its error and its exit code.",
+        "The log of attempt 1 of 'build' is not among the logs of this server. Ask where its worker runs.",
+    ),
+    ProblemType(
+        "range-not-satisfiable",
+        416,
+        "The range is behind the end",
+        "The log has no byte of the range that the header `Range` names. The header `Content-Range` has its size.",
+        "The log has 120 bytes, and 'bytes=500-' is behind its end. Ask for less, or wait until it grows.",
+    ),
+    ProblemType(
         "no-such-route",
         404,
         "No such route",

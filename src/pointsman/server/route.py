@@ -127,6 +127,8 @@ class Route:
     """Types of problems that it has in addition to those that every route has."""
     tag: str = "v1"
     media_type: str = "application/json"
+    takes_range: bool = False
+    """It answers a request with the header `Range` with that part."""
     is_open: bool = False
     """It answers anybody: it tells nothing of any tenant."""
     streams: bool = False

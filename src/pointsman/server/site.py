@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pointsman.engine.engine import Engine, TenantEngine
 from pointsman.server.auth import Door
 from pointsman.server.live import Live
+from pointsman.server.logs import Logs
 from pointsman.server.metrics import Metrics
 from pointsman.settings import Settings
 from pointsman.views import runs
@@ -26,6 +28,7 @@ class Site:
     world: World
     door: Door
     live: Live
+    logs: Logs
     declare_tools: DeclareTools
     """Declares tools of the settings that a tenant uses."""
     metrics: Metrics
@@ -33,6 +36,13 @@ class Site:
     """Workers of this machine that have died, although their leases may last."""
     find_bound: Callable[[], Mapping[str, str]] = dict
     """By worker of this project and machine that serves only one run: that run."""
+
+    stopping: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when the server stops: answers that would go on have to end."""
+
+    def end_streams(self) -> None:
+        self.live.close()
+        self.stopping.set()
 
     def new_reference(self) -> str:
         """Names an entry of the log for people who report an error."""

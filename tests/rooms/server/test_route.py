@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from pathlib import Path
+from typing import cast
 
 import pytest
 from starlette.requests import Request
@@ -15,11 +16,14 @@ from pointsman.server.answers import Status
 from pointsman.server.auth import Door
 from pointsman.server.listener import is_loopback
 from pointsman.server.live import Live
+from pointsman.server.logs import Logs
 from pointsman.server.metrics import Metrics
 from pointsman.server.route import Call, Route
 from pointsman.server.site import Site
 from pointsman.settings import load_settings
 from pointsman.world import World
+
+NO_LOGS = cast("Logs", None)
 
 
 def make_site(engine: Engine, folder: Path) -> Site:
@@ -28,7 +32,7 @@ def make_site(engine: Engine, folder: Path) -> Site:
 
     world = World()
     door, live, metrics = Door(engine, world.clock, "ada"), Live(engine, world), Metrics(engine, world.process)
-    return Site(engine, load_settings(folder, {}, {}), world, door, live, declare, metrics)
+    return Site(engine, load_settings(folder, {}, {}), world, door, live, NO_LOGS, declare, metrics)
 
 
 def make_request(path: str) -> Request:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from pointsman.server.route import Route
-from pointsman.server.routes import jobs_000, live, metrics, runs_003, site, tasks_004, v1_operators, v1_runs
+from pointsman.server.routes import jobs_000, live, metrics, runs_003, site, tasks_004, v1_logs, v1_operators, v1_runs
 
 ALL: tuple[Route, ...] = (
     *site.ROUTES,
@@ -14,6 +14,7 @@ ALL: tuple[Route, ...] = (
     *runs_003.ROUTES,
     *tasks_004.ROUTES,
     *v1_runs.ROUTES,
+    *v1_logs.ROUTES,
     *v1_operators.ROUTES,
     *live.ROUTES,
 )

@@ -1,0 +1,178 @@
+"""Logs of attempts, as their workers write them: what is there, a range of it, or everything until the attempt ends.
+
+Only the logs of this project on this machine are served. The path that a worker has recorded decides nothing: the log is where
+workers of this project write it, or elsewhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import stat
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import BinaryIO
+
+from pointsman.errors import CallRefused
+from pointsman.store.rows import Attempt, Task
+
+BLOCK = 1 << 16
+LOOK_SECONDS = 0.2
+"""How often a log that is followed is looked at."""
+_RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})")
+
+
+@dataclass(frozen=True, slots=True)
+class Logs:
+    """Where workers of this project write on this machine."""
+
+    directory: Path
+    """Of the project."""
+    folder: Path
+    """With all logs."""
+    find: Callable[[str, str, int], Path]
+    """By run, name of the task and attempt: its log."""
+    list_parts: Callable[[Path], Sequence[Path]]
+    """The existing files of a log, in reading order."""
+
+    def locate(self, task: Task, attempt: Attempt) -> Path:
+        """The log of an attempt; its file may not exist before the first byte."""
+        path = self.find(task.run_id, task.name, attempt.epoch)
+        try:
+            found = path.resolve()
+            is_ours = found.is_relative_to(self.folder.resolve() / task.run_id)
+            if attempt.log_path:
+                is_ours = is_ours and (self.directory / attempt.log_path).resolve() == found and any(self.list_parts(path))
+        except (OSError, RuntimeError):  # the latter of links that lead to each other
+            is_ours = False
+        if not is_ours:
+            raise _elsewhere(task, attempt.epoch)
+        return path
+
+    def open_parts(self, path: Path) -> Iterator[BinaryIO]:
+        for part in self.list_parts(path):
+            try:
+                opened = open_file(part)
+            except FileNotFoundError:
+                continue  # it was rotated away
+            except OSError:
+                raise _elsewhere_at(part) from None
+            yield opened
+
+
+def _elsewhere(task: Task, number: int) -> CallRefused:
+    message = f"The log of attempt {number} of '{task.name}' is not among the logs of this server. Ask where its worker runs."
+    return CallRefused("log-elsewhere", message)
+
+
+def _elsewhere_at(part: Path) -> CallRefused:
+    return CallRefused("log-elsewhere", f"The file {part.name} of the log is no regular file that the server may read.")
+
+
+def open_file(path: Path) -> BinaryIO:
+    """A link in the place of a log could show any other file, and a pipe would never end."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError("not a regular file")
+    return os.fdopen(descriptor, "rb")
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The files of a log, and how long they were when they were opened."""
+
+    files: tuple[BinaryIO, ...]
+    sizes: tuple[int, ...]
+
+    @classmethod
+    def open(cls, logs: Logs, path: Path) -> Snapshot:
+        files = tuple(logs.open_parts(path))
+        return cls(files, tuple(os.fstat(file.fileno()).st_size for file in files))
+
+    @property
+    def total(self) -> int:
+        return sum(self.sizes)
+
+    async def read(self, first: int, end: int) -> AsyncGenerator[bytes]:
+        """The bytes from `first` up to `end`, as if it were one file."""
+        begin = 0
+        try:
+            for file, size in zip(self.files, self.sizes, strict=True):
+                position, stop = max(first - begin, 0), min(end - begin, size)
+                begin += size
+                while position < stop:
+                    block = await asyncio.to_thread(os.pread, file.fileno(), min(BLOCK, stop - position), position)
+                    if not block:
+                        return
+                    position += len(block)
+                    yield block
+        finally:
+            for file in self.files:
+                file.close()
+
+
+def read_range(header: str, total: int) -> tuple[int, int] | None:
+    """The first byte and the end of a range; None if it is not one range of bytes, which then means everything."""
+    found = _RANGE.fullmatch(header.replace(" ", ""))
+    if found is None or found[1] == found[2] == "":
+        return None
+    if found[1] == "":
+        first, end = max(total - int(found[2]), 0), total
+    else:
+        first, end = int(found[1]), min(int(found[2]) + 1, total) if found[2] else total
+        if found[2] and int(found[2]) < first:
+            return None
+    if first >= end:
+        message = f"The log has {total:,} bytes, and {header!a} is behind its end. Ask for less, or wait until it grows."
+        raise CallRefused("range-not-satisfiable", message, headers={"Content-Range": f"bytes */{total}"})
+    return first, end
+
+
+@dataclass(slots=True)
+class Follower:
+    """Reads a log as it grows. Files stay open while they are part of it, so that their inodes mean nothing else."""
+
+    logs: Logs
+    path: Path
+    pause_seconds: float = LOOK_SECONDS
+    _files: dict[int, BinaryIO] = field(default_factory=dict)
+
+    async def follow(self, has_ended: Callable[[], Awaitable[bool]], stopping: asyncio.Event) -> AsyncGenerator[bytes]:
+        """Everything until the attempt has ended, or the server stops. A log is complete before its attempt ends."""
+        try:
+            is_last = False
+            while not is_last:
+                is_last = stopping.is_set() or await has_ended()
+                blocks = self._read_on()
+                while block := await asyncio.to_thread(next, blocks, b""):
+                    yield block
+                if not is_last:
+                    await self._pause(stopping)
+        finally:
+            for file in self._files.values():
+                file.close()
+
+    def _read_on(self) -> Iterator[bytes]:
+        present = set()
+        for file in self.logs.open_parts(self.path):
+            inode = os.fstat(file.fileno()).st_ino
+            present.add(inode)
+            if inode in self._files:
+                file.close()
+            else:
+                self._files[inode] = file
+        for inode, file in list(self._files.items()):
+            while block := file.read(BLOCK):
+                yield block
+            if inode not in present:
+                self._files.pop(inode).close()
+
+    async def _pause(self, stopping: asyncio.Event) -> None:
+        try:
+            async with asyncio.timeout(self.pause_seconds):
+                await stopping.wait()
+        except TimeoutError:
+            pass
