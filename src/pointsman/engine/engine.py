@@ -32,7 +32,7 @@ from pointsman.engine.machines import Machines
 from pointsman.engine.operation import ANYBODY, DEFAULT_TENANT, Caller, Operation, Receipt, RemoteCaller, validate
 from pointsman.engine.operations.attempts import NOTHING, AttemptReport, ReportAttempt, ReportAttempts
 from pointsman.engine.operations.keys import CreateKey, RevokeKey, RotateKey
-from pointsman.engine.operations.runs import AddTasks, ApproveRun, SetBudget, SignalRun, StartRun, SubmitRun
+from pointsman.engine.operations.runs import AddTasks, ApproveRun, SetBudget, SignalRun, SignalRuns, StartRun, SubmitRun
 from pointsman.engine.operations.tasks import DeleteTask, SignalTask
 from pointsman.engine.operations.templates import StoreTemplate
 from pointsman.engine.operations.tenants import AddTenant, SetTenantBudget
@@ -93,6 +93,7 @@ class TenantEngine(Queries):
     submit_run = _performs(SubmitRun)
     add_tasks = _performs(AddTasks)
     signal_run = _performs(SignalRun)
+    signal_runs = _performs(SignalRuns)
     approve_run = _performs(ApproveRun)
     start_run = _performs(StartRun)
     set_budget = _performs(SetBudget)

@@ -314,13 +314,18 @@ def end_tasks(work: Work, run: Run) -> None:
 
 def cancel_running(work: Work, run: Run, cause: Cause) -> bool:
     """Cancel the tasks that still run although their run has ended; whether there were any."""
-    work.flush()
     canceled = False
-    for task in work.transaction.select_run_tasks(run.id, (Phase.ACTIVE.value,)):
+    for task in find_running(work, run):
         work.tasks.hold([task])
-        held = work.tasks.rows[task.id]
-        canceled |= held.cancel_requested_at is None and tasks.cancel(work, held, cause) is None
+        canceled |= tasks.cancel(work, work.tasks.rows[task.id], cause) is None
     return canceled
+
+
+def find_running(work: Work, run: Run) -> list[Task]:
+    """The tasks of a run that still run, and that nobody has canceled."""
+    work.flush()
+    running = work.transaction.select_run_tasks(run.id, (Phase.ACTIVE.value,))
+    return [task for task in running if task.cancel_requested_at is None]
 
 
 def _reopen_tasks(work: Work, run: Run, cause: Cause) -> None:

@@ -74,3 +74,32 @@ def test_every_wrong_condition_is_named(client: Client) -> None:
         assert {error["path"] for error in refused.json["errors"]} == set(wrong)
     assert client.get("/api/v1/runs?created_after=0001-01-01T00:00:00%2B14:00&limit=1").status == 200
     assert client.get("/api/v1/runs?created_before=9999-12-31T23:59:59-14:00&limit=1").status == 200
+
+
+def test_an_action_on_a_filter_is_foreseen_performed_once_and_answered_for_each_run(client: Client) -> None:
+    ids = [submit(client, "bulk")["id"] for _ in range(3)][::-1]
+    client.post(f"/api/v1/runs/{ids[0]}/signals", {"signal": "cancel"})
+    body = {"action": "cancel", "filter": {"name": "bulk"}, "reason": "moved"}
+    foreseen = client.post("/api/v1/runs/bulk", {**body, "dry_run": True}).json
+    assert [(item["run_id"], item["success"]) for item in foreseen["items"]] == list(zip(ids, (False, True, True), strict=True))
+    assert find_ids(client, name="bulk", outcome="canceled") == ids[:1]
+    done = client.post("/api/v1/runs/bulk", body, idempotency_key="bulk-1")
+    assert done.json == {**foreseen, "dry_run": False}
+    assert find_ids(client, name="bulk", outcome="canceled") == ids
+    late = submit(client, "bulk")["id"]
+    repeated = client.post("/api/v1/runs/bulk", body, idempotency_key="bulk-1")
+    assert (repeated.text, repeated.headers["idempotent-replayed"]) == (done.text, "true")
+    assert client.get(f"/api/v1/runs/{late}").json["outcome"] is None
+    assert client.post("/api/v1/runs/bulk", {**body, "limit": 5}, idempotency_key="bulk-1").problem == "key-reused"
+
+
+def test_an_action_without_a_condition_is_refused(client: Client) -> None:
+    for body, path in (
+        ({"action": "cancel", "filter": {}}, "filter"),
+        ({"action": "cancel"}, "filter"),
+        ({"action": "complete", "filter": {"name": "x"}}, "action"),
+        ({"action": "cancel", "filter": {"nme": "x"}}, "filter.nme"),
+        ({"action": "cancel", "filter": {"name": "x"}, "limit": 1001}, "limit"),
+    ):
+        refused = client.post("/api/v1/runs/bulk", body)
+        assert (refused.problem, [error["path"] for error in refused.json["errors"]]) == ("invalid-request", [path])

@@ -8,7 +8,7 @@ from typing import Any
 from pointsman.engine.operation import Operation, name_of
 from pointsman.engine.operations.attempts import ReportAttempt, ReportAttempts
 from pointsman.engine.operations.keys import CreateKey, RevokeKey, RotateKey
-from pointsman.engine.operations.runs import AddTasks, ApproveRun, SetBudget, SignalRun, StartRun, SubmitRun
+from pointsman.engine.operations.runs import AddTasks, ApproveRun, SetBudget, SignalRun, SignalRuns, StartRun, SubmitRun
 from pointsman.engine.operations.tasks import DeleteTask, SignalTask
 from pointsman.engine.operations.templates import StoreTemplate
 from pointsman.engine.operations.tenants import AddTenant, SetTenantBudget
@@ -20,6 +20,7 @@ _ALL: tuple[type[Operation[Any]], ...] = (
     SubmitRun,
     AddTasks,
     SignalRun,
+    SignalRuns,
     ApproveRun,
     StartRun,
     SetBudget,

@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from decimal import Decimal
-from typing import Annotated, ClassVar
+from itertools import accumulate
+from typing import Annotated, ClassVar, Literal
+
+import msgspec
+from msgspec import Struct
 
 from pointsman.engine import budgets, checks, gates, runs, submit, tasks
-from pointsman.engine.fields import INLINE, Amount, Json, RunId, Text
+from pointsman.engine.fields import INLINE, Amount, Json, Name, RunId, Text, whole
+from pointsman.engine.filters import EVERY_RUN, RunFilter
 from pointsman.engine.operation import Needs, Recorded
 from pointsman.engine.operations.tasks import approve_gate
 from pointsman.engine.people import check_person, list_signals
 from pointsman.engine.submit import NewRun, NewTask
 from pointsman.engine.work import Work
-from pointsman.errors import Problem, RequestInvalid
-from pointsman.kernel.machine import Kind, Phase
+from pointsman.errors import Problem, RequestInvalid, TransitionRefused
+from pointsman.kernel.machine import Kind, Phase, Refusal
 from pointsman.store.contract import Wakeup
 from pointsman.store.rows import Run, Task
+
+MOST_TASKS = 10_000
+"""Of all runs that one action moves at once, since it is one transaction."""
 
 
 class SubmitRun(Recorded[Run], frozen=True):
@@ -88,6 +97,93 @@ class SignalRun(Recorded[Run], frozen=True):
         error = tasks.as_error(self.reason or f"{self.signal} by {self.caller.actor}")
         runs.send(work, run, self.signal, self.cause, error=error, output=checks.encode(self.output))
         return lambda: run
+
+
+class SignaledRun(Struct, frozen=True, kw_only=True):
+    """What an action on many runs did to one of them, or would do."""
+
+    run_id: str
+    name: str
+    from_state: str
+    to_state: str
+    """The same as before if the action was refused."""
+    success: bool
+    error: str | None = None
+    """Why it was refused."""
+
+
+class SignaledRuns(Struct, frozen=True, kw_only=True):
+    """What an action did to each run that fulfills a filter, newest first; of a dry run, what it would do."""
+
+    dry_run: bool
+    items: tuple[SignaledRun, ...]
+    next: str | None
+    """There are more runs: give it as `after` to go on; null if these were the last."""
+
+
+class SignalRuns(Recorded[SignaledRuns], frozen=True, kw_only=True):
+    """Send all runs that fulfill a filter what a person decides. One that does not take it is left as it is."""
+
+    shares_transaction: ClassVar[bool] = False
+
+    action: Annotated[Literal["cancel", "pause", "resume", "retry"], "What to do with each run."]
+    filter: Annotated[RunFilter, "Which runs: at least one condition."]
+    dry_run: Annotated[bool, "Say what would happen to each run, and change nothing."] = False
+    limit: Annotated[int, whole(1, 1000), f"At most so many runs, with at most {MOST_TASKS:,} unfinished tasks together."] = 100
+    after: Annotated[Name | None, "`next` of the answer before."] = None
+
+    def check(self, found: Sequence[Problem]) -> Iterable[Problem]:
+        if not found and self.filter == EVERY_RUN:
+            yield Problem("filter", "It has no condition. Name at least one, so that not all runs are meant by mistake.")
+
+    def decide(self, work: Work) -> Callable[[], SignaledRuns]:
+        found = self._find(work)
+        chosen = self._choose(work, found)
+        last = chosen[-1].id if len(chosen) < len(found) else None
+        if self.dry_run:
+            expected = tuple(self._foresee(work, run) for run in chosen)
+            return lambda: SignaledRuns(dry_run=True, items=expected, next=last)
+        work.lock_runs([run.id for run in chosen])
+        work.load_workers(work.transaction.find_run_workers([run.id for run in chosen if run.allocates]))
+        present = {run.id for run in self._find(work)}  # another transaction may have moved some before they were locked
+        locked = [work.runs.rows[run.id] for run in chosen if run.id in present]
+        before = {run.id: run.state for run in locked}
+        errors = {run.id: self._signal(work, run) for run in locked}
+        return lambda: SignaledRuns(
+            dry_run=False, items=tuple(_tell(run, before[run.id], run.state, errors[run.id]) for run in locked), next=last
+        )
+
+    def _find(self, work: Work) -> list[Run]:
+        conditions = msgspec.structs.asdict(self.filter)
+        return work.transaction.list_runs(self.tenant, after=self.after, limit=self.limit + 1, **conditions)
+
+    def _choose(self, work: Work, found: Sequence[Run]) -> list[Run]:
+        """As many as one transaction may move; at least one."""
+        chosen = list(found[: self.limit])
+        unfinished: Counter[str] = Counter()
+        for run_id, phase, _, count, _ in work.transaction.count_tasks(self.tenant, [run.id for run in chosen]):
+            unfinished[run_id] += count if phase != Phase.DONE else 0
+        sums = accumulate(unfinished[run.id] for run in chosen)
+        return [run for index, (run, total) in enumerate(zip(chosen, sums, strict=True)) if index == 0 or total <= MOST_TASKS]
+
+    def _signal(self, work: Work, run: Run) -> str | None:
+        try:
+            SignalRun(run.id, self.action, reason=self.reason, caller=self.caller).decide(work)
+        except TransitionRefused as refused:
+            return str(refused)
+        return None
+
+    def _foresee(self, work: Work, run: Run) -> SignaledRun:
+        if self.action == "cancel" and run.phase == Phase.DONE and runs.find_running(work, run):
+            return _tell(run, run.state, run.state, None)
+        decided = work.decide(run, self.action, runs.facts_of(run, runs.assess(work, run)))
+        if isinstance(decided, Refusal):
+            return _tell(run, run.state, run.state, decided.message)
+        return _tell(run, run.state, decided[-1].to_state, None)
+
+
+def _tell(run: Run, before: str, after: str, error: str | None) -> SignaledRun:
+    return SignaledRun(run_id=run.id, name=run.name, from_state=before, to_state=after, success=error is None, error=error)
 
 
 class StartRun(Recorded[Run], frozen=True):

@@ -11,7 +11,16 @@ from msgspec import Struct
 from pointsman.engine.engine import TenantEngine
 from pointsman.engine.fields import Text
 from pointsman.engine.filters import RunFilter, TaskFilter
-from pointsman.engine.operations.runs import AddTasks, ApproveRun, SetBudget, SignalRun, StartRun, SubmitRun
+from pointsman.engine.operations.runs import (
+    AddTasks,
+    ApproveRun,
+    SetBudget,
+    SignaledRuns,
+    SignalRun,
+    SignalRuns,
+    StartRun,
+    SubmitRun,
+)
 from pointsman.engine.operations.tasks import SignalTask
 from pointsman.engine.operations.templates import StoreTemplate
 from pointsman.engine.operations.transition import RequestTransition, TransitionResult
@@ -236,6 +245,10 @@ async def make_added(engine: TenantEngine, tasks: list[Task]) -> TaskList:
     return TaskList(items=await make_tasks(engine, tasks))
 
 
+async def make_signaled(_: TenantEngine, signaled: SignaledRuns) -> SignaledRuns:
+    return signaled
+
+
 def _of_run(method: str, path: str, summary: str, operation: Any, scope: Any, problems: tuple[str, ...] = OF_RUN) -> Route:
     where = f"/api/v1/runs/{{run_id}}/{path}"
     return performs(method, where, summary, operation, make_run, RunAnswer, scope=scope, problems=problems)
@@ -288,6 +301,15 @@ ROUTES = (
         problems=("flow-invalid", "unknown-name"),
     ),
     Route("GET", "/api/v1/runs", "List runs, newest first.", list_runs, RunPage, query=RunQuery),
+    performs(
+        "POST",
+        "/api/v1/runs/bulk",
+        "Cancel, pause, resume or retry all runs that fulfill a filter, or say what that would do.",
+        SignalRuns,
+        make_signaled,
+        SignaledRuns,
+        scope="operate",
+    ),
     Route("GET", "/api/v1/runs/{run_id}", "Show a run.", show_run, RunAnswer, problems=("not-found",)),
     Route(
         "GET",
