@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 import msgspec
@@ -27,9 +29,43 @@ PORT = 8642
 Result = TypeVar("Result")
 
 
+@dataclass(frozen=True, slots=True)
+class Front:
+    """Where clients reach the server, and how."""
+
+    host: str
+    port: int
+    tls_cert: Path | None
+    tls_key: Path | None
+    proxies: tuple[str, ...]
+
+
 def server_options(command: Callable[..., Result]) -> Callable[..., Result]:
-    """--host and --port."""
-    command = click.option(
+    """--host, --port, --tls-cert, --tls-key and --proxy, as `front`."""
+
+    @wraps(command)
+    def with_front(
+        *args: Any, host: str, port: int, tls_cert: Path | None, tls_key: Path | None, proxies: tuple[str, ...], **options: Any
+    ) -> Result:
+        if tls_key is not None and tls_cert is None:
+            raise click.UsageError("--tls-key needs --tls-cert, the certificate of that key.")
+        return command(*args, front=Front(host, port, tls_cert, tls_key, proxies), **options)
+
+    decorated = click.option(
+        "--proxy",
+        "proxies",
+        metavar="ADDRESS",
+        multiple=True,
+        help="Trust what a reverse proxy at this address, or in this network, says of its clients. Repeatable; needs API keys.",
+    )(with_front)
+    file = click.Path(path_type=Path)
+    decorated = click.option(
+        "--tls-key", metavar="FILE", type=file, help="The key of the certificate, if it is not in that file."
+    )(decorated)
+    decorated = click.option("--tls-cert", metavar="FILE", type=file, help="Serve HTTPS with this certificate (PEM).")(
+        decorated
+    )
+    decorated = click.option(
         "--port",
         "-p",
         metavar="N",
@@ -37,14 +73,16 @@ def server_options(command: Callable[..., Result]) -> Callable[..., Result]:
         default=PORT,
         show_default=True,
         help="The port to listen on; 0 for any free one.",
-    )(command)
-    return click.option("--host", metavar="ADDRESS", default=HOST, show_default=True, help="The address to listen on.")(command)
+    )(decorated)
+    return click.option("--host", metavar="ADDRESS", default=HOST, show_default=True, help="The address to listen on.")(
+        decorated
+    )
 
 
 @click.command()
 @server_options
 @project_options
-def command(host: str, port: int, *, asked: Asked) -> int:
+def command(*, front: Front, asked: Asked) -> int:
     """Serve the HTTP API of a project, until stopped.
 
     Workers run the tasks: start `pointsman worker` as well, or use `pointsman up`, which does both. Any number of servers and
@@ -61,16 +99,17 @@ def command(host: str, port: int, *, asked: Asked) -> int:
       pointsman serve
       pointsman serve --port 0 --json
       pointsman serve --store postgresql://user@db/pointsman
+      pointsman serve --host 0.0.0.0 --tls-cert server.pem --tls-key server.key
     """
     with background_output(reserves_stdout=asked.as_json):
-        return asyncio.run(_serve(host, port, asked))
+        return asyncio.run(_serve(front, asked))
 
 
-async def _serve(host: str, port: int, asked: Asked) -> int:
+async def _serve(front: Front, asked: Asked) -> int:
     from pointsman.cli.run_to_end import drain_then_kill
 
     async with open_project(asked, creates=True, keeps=True) as project:
-        listener = await open_listener(project, host, port)
+        listener = await open_listener(project, front)
         assert project.notifier is not None
         project.notifier.start(commands_of="")
         drain_then_kill(listener.stop, listener.kill, lambda _: tell("Stopping: no more requests are taken."))
@@ -79,27 +118,30 @@ async def _serve(host: str, port: int, asked: Asked) -> int:
     return 0
 
 
-async def make_door(project: Project, host: str) -> Door:
-    """Without keys, whoever reaches the server may do everything: so only this machine may reach it."""
+async def make_door(project: Project, front: Front) -> Door:
+    """Without keys, whoever reaches the server may do everything: so only this machine may reach it, and no proxy."""
     from pointsman.server.auth import Door
     from pointsman.server.listener import is_loopback
     from pointsman.views.keys import KeyState, make_key_view
 
-    if is_loopback(host):
+    if is_loopback(front.host) and not front.proxies:
         return Door(project.engine, project.world.clock, project.actor)
     now = await project.engine.now()
     if not any(make_key_view(key, now).state == KeyState.VALID for key in await project.engine.list_all_keys()):
         create = project.hint("key", "create", "--name", "me", "--scope", "read", "--scope", "submit")
-        message = f"{host} can be reached from elsewhere, and there is no API key. Leave out --host, or create one: {create}"
-        raise RequestInvalid([Problem("--host", message)])
+        option, reached = (
+            ("--proxy", "Clients of a proxy come") if front.proxies else ("--host", f"{front.host} can be reached")
+        )
+        message = f"{reached} from elsewhere, and there is no API key. Leave out {option}, or create one: {create}"
+        raise RequestInvalid([Problem(option, message)])
     return Door(project.engine, project.world.clock, project.actor, needs_keys=True)
 
 
-async def open_listener(project: Project, host: str, port: int) -> Listener:
+async def open_listener(project: Project, front: Front) -> Listener:
     """Open the socket before anything else is done, because that may fail."""
     from pointsman.cli.run import declare_tools
     from pointsman.server.application import build_application
-    from pointsman.server.listener import Listener, open_socket
+    from pointsman.server.listener import Listener, check_proxy, load_certificate, open_socket
     from pointsman.server.live import Live
     from pointsman.server.metrics import Metrics
     from pointsman.server.site import Site
@@ -108,8 +150,10 @@ async def open_listener(project: Project, host: str, port: int) -> Listener:
     async def declare(engine: TenantEngine, used: Iterable[str]) -> None:
         await declare_missing(engine, used, project.settings.all_tools)
 
-    door = await make_door(project, host)
-    listening = open_socket(host, port)
+    proxies = tuple(check_proxy(address) for address in front.proxies)
+    tls = load_certificate(front.tls_cert, front.tls_key) if front.tls_cert else None
+    door = await make_door(project, front)
+    listening = open_socket(front.host, front.port)
     await declare_tools(project)
     site = Site(
         project.engine,
@@ -123,7 +167,7 @@ async def open_listener(project: Project, host: str, port: int) -> Listener:
         project.find_dead,
         project.find_bound,
     )
-    return Listener(build_application(site), listening, site.end_streams)
+    return Listener(build_application(site), listening, site.end_streams, tls, proxies)
 
 
 def make_logs(project: Project) -> Logs:
@@ -140,10 +184,7 @@ def make_logs(project: Project) -> Logs:
 
 def announce(listener: Listener, *, as_json: bool) -> None:
     """Say where it is; the socket takes connections already."""
-    from pointsman.server.listener import show_url
-
-    url = show_url(listener.listening)
     if as_json:
-        write_line(msgspec.json.encode({"url": url}) + b"\n")
+        write_line(msgspec.json.encode({"url": listener.url}) + b"\n")
     else:
-        echo(url)
+        echo(listener.url)

@@ -9,7 +9,7 @@ import click
 
 from pointsman.cli.output import tell
 from pointsman.cli.project import Asked, Project, open_project, project_options, worker_options
-from pointsman.cli.serve import announce, open_listener, server_options
+from pointsman.cli.serve import Front, announce, open_listener, server_options
 from pointsman.cli.streams import background_output
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 @server_options
 @worker_options
 @project_options
-def command(host: str, port: int, *, flags: dict[str, Any], asked: Asked) -> int:
+def command(*, front: Front, flags: dict[str, Any], asked: Asked) -> int:
     """Start the HTTP server and a worker on the database of the project, in one process.
 
     It prints its URL on stdout when it is ready; with --json, that and each start and end of a task are objects. SIGTERM or
@@ -34,15 +34,15 @@ def command(host: str, port: int, *, flags: dict[str, Any], asked: Asked) -> int
       curl http://127.0.0.1:8642/runs
     """
     with background_output(reserves_stdout=asked.as_json):
-        return asyncio.run(_up(host, port, flags, asked))
+        return asyncio.run(_up(front, flags, asked))
 
 
-async def _up(host: str, port: int, flags: dict[str, Any], asked: Asked) -> int:
+async def _up(front: Front, flags: dict[str, Any], asked: Asked) -> int:
     from pointsman.cli.notifier import flush_notifications
     from pointsman.notify.notifier import ALL_RUNS
 
     async with open_project(asked, creates=True, keeps=True, **flags) as project:
-        listener = await open_listener(project, host, port)
+        listener = await open_listener(project, front)
         assert project.notifier is not None
         project.notifier.start(commands_of=ALL_RUNS)
         announce(listener, as_json=asked.as_json)

@@ -5,15 +5,20 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import logging
+import os
 import socket
+import ssl
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+import h11
 import uvicorn
 from fastapi import FastAPI
 from starlette.types import ASGIApp, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from pointsman.errors import Problem, RequestInvalid
 from pointsman.server.streams import ABORT
@@ -23,6 +28,9 @@ BACKLOG = 1024
 GRACE_SECONDS = 10
 """How long requests that are being answered may take when the server stops."""
 KEEP_ALIVE_SECONDS = 75
+"""How long a connection may be idle between two requests."""
+HEADER_SECONDS = 30.0
+"""How long the headers of a request may take."""
 PING_SECONDS = 20.0
 """A WebSocket is pinged so often, and closed if no answer comes for so long."""
 LARGEST_MESSAGE = 4096
@@ -52,9 +60,36 @@ def open_socket(host: str, port: int) -> socket.socket:
     return opened
 
 
-def show_url(listening: socket.socket) -> str:
-    host, port = listening.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+def load_certificate(certificate: Path, key: Path | None) -> ssl.SSLContext:
+    """The certificate that clients get to see, and its key, from PEM files; without a key, the first file has both."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        # A key with a password would make OpenSSL ask for it on the terminal.
+        context.load_cert_chain(certificate, key, password=lambda: "")
+    except ssl.SSLError as error:
+        named = f"{certificate} and {key}" if key else f"{certificate}"
+        reason = (error.reason or "no PEM").replace("_", " ").lower()
+        message = f"{named} cannot be used for TLS ({reason}). Give a PEM certificate and its own key, without a password."
+        raise RequestInvalid([Problem("--tls-cert", message)]) from None
+    except OSError as error:
+        unreadable = key if key and not _is_readable(key) else certificate
+        option = "--tls-key" if unreadable == key else "--tls-cert"
+        raise RequestInvalid([Problem(option, f"{unreadable} cannot be read: {error.strerror}.")]) from None
+    return context
+
+
+def _is_readable(path: Path) -> bool:
+    return path.is_file() and os.access(path, os.R_OK)
+
+
+def check_proxy(address: str) -> str:
+    """The address of a proxy, or a network of such addresses."""
+    try:
+        return str(ipaddress.ip_network(address))
+    except ValueError:
+        message = f"{address!a} is not an IP address or a network. Name each proxy, for example 127.0.0.1 or 10.0.0.0/24."
+        raise RequestInvalid([Problem("--proxy", message)]) from None
 
 
 def _keep(record: logging.LogRecord) -> bool:
@@ -81,6 +116,37 @@ class _Uvicorn(uvicorn.Server):
         yield
 
 
+class _Connection(H11Protocol):
+    """Closes the connection of a client that is too slow to send the headers of a request; uvicorn would wait for ever."""
+
+    header_seconds = HEADER_SECONDS
+    _deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._watch()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._watch()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_watching()
+        super().connection_lost(exc)
+
+    def _watch(self) -> None:
+        """From the first byte of a request, or from the beginning of the connection, until its headers are complete."""
+        if self.conn.their_state is not h11.IDLE or self.transport.is_closing():
+            self._stop_watching()
+        elif self._deadline is None:
+            self._deadline = self.loop.call_later(self.header_seconds, self.transport.abort)
+
+    def _stop_watching(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+
 @dataclass(slots=True)
 class Listener:
     """Serves an application until it is stopped."""
@@ -89,11 +155,27 @@ class Listener:
     listening: socket.socket
     end_streams: Callable[[], None]
     """Called when it stops: answers that never end have to end."""
+    tls: ssl.SSLContext | None = None
+    proxies: tuple[str, ...] = ()
+    """Addresses whose X-Forwarded-Proto and X-Forwarded-For are true."""
+    header_seconds: float = HEADER_SECONDS
     _server: uvicorn.Server | None = None
 
+    @property
+    def url(self) -> str:
+        host, port = self.listening.getsockname()[:2]
+        scheme = "https" if self.tls else "http"
+        return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
+
     async def serve(self) -> None:
+        class Connection(_Connection):
+            header_seconds = self.header_seconds
+
         config = uvicorn.Config(
             _let_abort(self.application),
+            http=Connection,
+            proxy_headers=bool(self.proxies),
+            forwarded_allow_ips=list(self.proxies),
             log_config=None,
             access_log=False,
             lifespan="off",
@@ -106,6 +188,8 @@ class Listener:
             ws_ping_interval=PING_SECONDS,
             ws_ping_timeout=PING_SECONDS,
         )
+        config.load()
+        config.ssl = self.tls
         self._server = _Uvicorn(config)
         logging.getLogger("uvicorn.error").addFilter(_keep)
         try:

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import signal
+import ssl
 import subprocess
 import sys
 import threading
@@ -50,6 +51,8 @@ class Client:
 
     url: str
     headers: dict[str, str] = field(default_factory=dict)
+    tls: ssl.SSLContext | None = None
+    """What it trusts, for https."""
     _openapi: dict[str, Any] = field(default_factory=dict)
 
     def get(self, path: str, **headers: str) -> Reply:
@@ -70,7 +73,10 @@ class Client:
     def send(self, method: str, path: str, content: bytes | None = None, headers: Mapping[str, str] | None = None) -> Reply:
         """A request as it is."""
         parts = urlsplit(self.url)
-        connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=PATIENCE_SECONDS)
+        host, port = parts.hostname or "", parts.port
+        connection = http.client.HTTPConnection(host, port, timeout=PATIENCE_SECONDS)
+        if parts.scheme == "https":
+            connection = http.client.HTTPSConnection(host, port, timeout=PATIENCE_SECONDS, context=self.tls)
         try:
             connection.request(method, path, content, {**self.headers, **(headers or {})})
             answer = connection.getresponse()
