@@ -118,7 +118,7 @@ def check_host(request: HTTPConnection) -> None:
     except ValueError:
         name = ""
     if name not in LOOPBACK:
-        scheme, port = request.url.scheme, (request.scope.get("server") or ("", 0))[1]
+        scheme, port = "https" if request.url.is_secure else "http", (request.scope.get("server") or ("", 0))[1]
         message = f"The Host header names {given!a}. Use {scheme}://127.0.0.1:{port} or {scheme}://localhost:{port}."
         raise CallRefused("host-refused", message)
 
