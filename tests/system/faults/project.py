@@ -12,7 +12,7 @@ import sys
 import termios
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -63,8 +63,10 @@ class Command:
                     yield event
 
     def send(self, number: signal.Signals) -> None:
+        """Without Popen, which would take the exit code of a process that has just ended, and asyncio would report 255."""
         if self.process.returncode is None:
-            self.process.send_signal(number)
+            with suppress(ProcessLookupError):
+                os.kill(self.process.pid, number)
 
     async def stop(self) -> None:
         """Until every thread has stopped: one that waits for a processor may end a system call, and lock a file."""
