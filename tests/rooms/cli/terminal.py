@@ -146,6 +146,14 @@ class OnTerminal:
             assert time.monotonic() < deadline, self.terminal.shown
             assert self._read(), self.terminal.shown
 
+    def until_it_reads(self) -> None:
+        """Until it sleeps, ten times in a row: a signal just before a blocking read would not interrupt that."""
+        sleeping = 0
+        while sleeping < 10:
+            state = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()[0]
+            sleeping = sleeping + 1 if state == "S" else 0
+            time.sleep(0.02)
+
     def wait(self) -> int:
         while self._read():
             pass

@@ -457,7 +457,7 @@ def test_a_run_goes_on_in_the_background_and_the_hints_follow_and_stop_it(projec
     follow(re.findall(r"To follow it: (.*)", err)[0])
     wait_for(project, lambda said: said.json == [], "workers --json")
     log = Path(re.findall(r"Its log: (.*)", err)[0])
-    assert "SUCCEEDED  held: 1 of 1 task done" in log.read_text()
+    wait_for(project, lambda _: "SUCCEEDED  held: 1 of 1 task done" in log.read_text())
 
 
 def test_a_detached_worker_is_stopped_at_once_and_the_run_is_kept(scene: Scene) -> None:

@@ -266,6 +266,7 @@ def test_the_first_interrupt_at_a_prompt_ends_the_command(scene: Scene) -> None:
     run = scene.submit(NewTask(name="gate", gate=True))
     inbox = OnTerminal("inbox", "-C", str(scene.folder), cwd=scene.folder, lines=30, columns=120)
     inbox.until(lambda shown: "[?] help" in shown)
+    inbox.until_it_reads()
     inbox.type("\x03")
     assert inbox.wait() == 130
     inbox.close()

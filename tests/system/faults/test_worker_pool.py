@@ -219,7 +219,7 @@ async def test_a_worker_that_can_start_nothing_is_paused_until_it_can(sqlite_url
     async with project.start("worker", "--count", "1", "--name", "box") as pool:
         await until_registered(project, 1)
         pid = pids_of(pool)["box-1"]
-        limits = leave_no_descriptors(pid)
+        limits = await leave_no_descriptors(pid)
         run_id = await project.submit(project.write_flow("name: f\ntasks:\n  a: {run: 'true'}\n"))
         await project.until(is_given_back)
         resource.prlimit(pid, resource.RLIMIT_NOFILE, limits)
@@ -228,9 +228,17 @@ async def test_a_worker_that_can_start_nothing_is_paused_until_it_can(sqlite_url
     await check_nothing_is_left(project)
 
 
-def leave_no_descriptors(pid: int) -> tuple[int, int]:
+def count_descriptors(pid: int) -> int:
+    return len(list(Path(f"/proc/{pid}/fd").iterdir()))
+
+
+async def leave_no_descriptors(pid: int) -> tuple[int, int]:
     """Lower the limit of a process so that it has nothing but its reserve, a quarter; returns the former limit."""
-    limit = round(len(list(Path(f"/proc/{pid}/fd").iterdir())) * 1.15)
+    counts = [0]
+    while len(set(counts[-10:])) > 1 or len(counts) < 11:  # until it has opened everything that it keeps open
+        counts.append(count_descriptors(pid))
+        await asyncio.sleep(0.05)
+    limit = round(counts[-1] * 1.15)
     return resource.prlimit(pid, resource.RLIMIT_NOFILE, (limit, resource.prlimit(pid, resource.RLIMIT_NOFILE)[1]))
 
 
