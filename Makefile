@@ -44,7 +44,9 @@ tour: $(VENV)/run.stamp
 
 test: lint $(FUZZ)/fuzz.stamp
 	@$(BIN)/python -m compileall -q src tests  # as an installed program is, whatever PYTHONDONTWRITEBYTECODE says
-	$(BIN)/python -m pytest -n auto --dist worksteal
+	@$(BIN)/python -m pytest -n auto --dist worksteal; code=$$?; [ $$code -eq 1 ] || exit $$code; \
+	echo "What failed among other tests runs again alone; what fails again has failed."; \
+	$(BIN)/python -m pytest --last-failed --last-failed-no-failures none
 
 test-agents: $(VENV)/test.stamp $(AGENTS)/npm.stamp $(AGENTS)/aider/aider.stamp
 	$(BIN)/python -m pytest -n 2 --dist worksteal tests/agents
