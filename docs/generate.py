@@ -26,7 +26,7 @@ from pointsman.lifecycles.packed import PACKED, write_pack
 from pointsman.lifecycles.vocabulary import VOCABULARY
 from pointsman.server.families import FAMILIES
 from pointsman.server.openapi import name_schema
-from pointsman.server.problems import PROBLEMS
+from pointsman.server.problems import PROBLEMS, ProblemType
 from pointsman.server.route import Route
 from pointsman.server.routes import ALL, NOT_SERVED
 from pointsman.store.scripts import schema_file
@@ -143,10 +143,14 @@ def documents() -> Iterator[tuple[Path, str]]:
 
 def problems_page() -> str:
     rows = [f"| `{each.uri}` | {each.status} | {each.title} | {each.meaning} |" for each in PROBLEMS]
-    members = [f"- `{each.name}`: {', '.join(f'`{name}`' for name in each.members)}" for each in PROBLEMS if each.members]
+    members = [f"- `{each.name}`: {name_members(each)}" for each in PROBLEMS if each.members or each.extras]
     table = "\n".join(("| Type | Status | Title | Meaning |", "|---|---|---|---|", *rows))
     more = "\n".join(members)
     return f"{PROBLEMS_INTRODUCTION}\n{table}\n\nSome have more members:\n\n{more}\n"
+
+
+def name_members(problem: ProblemType) -> str:
+    return ", ".join([*(f"`{name}`" for name in problem.members), *(f"`{name}` (not always)" for name in problem.extras)])
 
 
 def name_scope(route: Route) -> str:

@@ -37,9 +37,11 @@
     │   ├── StoreGone             the file of the database was deleted or replaced while it was in use
     │   ├── StoreTooNew           a newer version of Pointsman has written this database
     │   ├── StoreUnavailable      the database does not answer
-    │   │   └── OutcomeUnknown    the connection broke during a commit, and the result could not be looked up
+    │   │   ├── OutcomeUnknown    the connection broke during a commit, and the result could not be looked up
+    │   │   └── ServerUnavailable the server does not answer; says whether the request may have been carried out
     │   ├── StoreBusy             another process has locked the database for too long
     │   ├── StoreFull             the disk is full
+    │   ├── ServerFailed          the server has a defect, or answers with something else than it should
     │   ├── Overloaded            too many operations wait for the writer; says when to retry
     │   ├── LawBroken             the database refused a change that no rule allows
     │   └── Conflict              another process changed a row; retried internally
@@ -90,6 +92,8 @@ __all__ = [
     "RequestError",
     "RequestInvalid",
     "RunnerUnusable",
+    "ServerFailed",
+    "ServerUnavailable",
     "SettingsInvalid",
     "StoreBusy",
     "StoreError",
@@ -344,7 +348,13 @@ class CircuitOpen(RequestError):
 
 
 class CallRefused(RequestError):
-    """An HTTP request cannot be read, or may not be made; `problem` is a type of `server/problems.py`."""
+    """An HTTP request cannot be read, or may not be made; `problem` is a type of `server/problems.py`.
+
+    In a client, `status` and `title` are those of the answer.
+    """
+
+    status = 0
+    title = ""
 
     def __init__(
         self, problem: str, message: str, *, headers: Mapping[str, str] | None = None, members: Mapping[str, str] | None = None
@@ -377,6 +387,25 @@ class StoreUnavailable(StoreError):
 
 class OutcomeUnknown(StoreUnavailable):
     """The connection broke during a commit, which may have succeeded."""
+
+
+class ServerUnavailable(StoreUnavailable):
+    """The server cannot be reached, is stopping, or broke the connection.
+
+    A change without an idempotency key that may have been carried out is `OutcomeUnknown` instead.
+    """
+
+    def __init__(self, message: str, *, may_have_happened: bool = False, retry_after_seconds: float | None = None) -> None:
+        """`may_have_happened`: a change was sent; with its idempotency key, it can be sent again."""
+        super().__init__(message)
+        self.may_have_happened = may_have_happened
+        self.retry_after_seconds = retry_after_seconds
+
+
+class ServerFailed(StoreError):
+    """The server has a defect, which its log has under `reference`; or something else answered in its place."""
+
+    reference: str | None = None
 
 
 class StoreBusy(StoreError):

@@ -64,6 +64,8 @@ class ProblemType:
     errors: tuple[type[errors.PointsmanError], ...] = ()
     members: Members = field(default_factory=dict)
     """JSON Schema of what it has beside `type`, `title`, `status` and `detail`."""
+    extras: Members = field(default_factory=dict)
+    """Of what it has only sometimes."""
 
     @property
     def uri(self) -> str:
@@ -79,7 +81,12 @@ class ProblemType:
             "title": f"Problem {self.name}",
             "description": self.meaning,
             "type": "object",
-            "properties": {**{name: {"const": value} for name, value in fixed.items()}, "detail": _TEXT, **self.members},
+            "properties": {
+                **{name: {"const": value} for name, value in fixed.items()},
+                "detail": _TEXT,
+                **self.members,
+                **self.extras,
+            },
             "required": ["type", "title", "status", "detail", *self.members],
         }
 
@@ -151,6 +158,10 @@ PROBLEMS: tuple[ProblemType, ...] = (
         "Nothing has this id, or it belongs to another tenant: the two cannot be told apart.",
         "There is no run 'run_1'. Check the id; an id of another tenant is not found either.",
         (errors.NotFound, errors.NothingYet),
+        extras={
+            "kind": {"type": "string", "description": "What was looked for."},
+            "name": {"type": "string", "description": "Its id or its name."},
+        },
     ),
     ProblemType(
         "log-elsewhere",
@@ -199,6 +210,8 @@ PROBLEMS: tuple[ProblemType, ...] = (
         members={
             "case": {"enum": [case.value for case in Case]},
             "machine": {"type": "string", "description": "The machine that it follows."},
+            "asked": {"type": "string", "description": "The signal, trigger or state that was asked for."},
+            "unmet": {"type": "array", "items": _TEXT, "description": "Guards that did not hold."},
             "current_state": {"type": "string"},
             "allowed": {"type": "array", "description": "The transitions that leave the present state.", "items": _MOVES},
         },
@@ -210,6 +223,7 @@ PROBLEMS: tuple[ProblemType, ...] = (
         "Something else has this name. Choose another one.",
         "There is a key 'ci' already. Rotate or revoke key_3f9ac01b2d4e, or choose another name.",
         (errors.AlreadyExists,),
+        members={"kind": _TEXT, "name": _TEXT},
     ),
     ProblemType(
         "key-ended",
@@ -226,6 +240,7 @@ PROBLEMS: tuple[ProblemType, ...] = (
         "The attempt has lost its lease or has ended. End its process; reports about it are ignored.",
         "Attempt 1 of task_1 no longer counts: its lease has expired. End its process; nothing was changed.",
         (errors.LeaseLost,),
+        members={"task_id": _TEXT, "epoch": {"type": "integer", "description": "The number of the attempt."}},
     ),
     ProblemType(
         "worker-unavailable",
@@ -234,6 +249,7 @@ PROBLEMS: tuple[ProblemType, ...] = (
         "A worker claims only in states in which it is available. Resume it, or register a new one.",
         "Worker worker_1 is PAUSED and may not claim. Resume it, let it recover, or register a new one.",
         (errors.WorkerUnavailable,),
+        members={"worker_id": _TEXT, "state": _TEXT},
     ),
     ProblemType(
         "circuit-open",
@@ -242,6 +258,7 @@ PROBLEMS: tuple[ProblemType, ...] = (
         "The tool has failed too often. The header `Retry-After` says when it is tried again.",
         "curl circuit is open, retry in 42 seconds",
         (errors.CircuitOpen,),
+        members={"tool": _TEXT, "retry_in_seconds": {"type": "integer"}},
     ),
     ProblemType(
         "body-too-large",
@@ -282,6 +299,7 @@ PROBLEMS: tuple[ProblemType, ...] = (
         "The request names a lifecycle, a machine, a state or a flow that does not exist or cannot be used.",
         "There is no lifecycle called 'aproval'. Did you mean approval?",
         (errors.UnknownName, errors.LifecycleError, errors.FlowError),
+        extras={"name": _TEXT, "known": {"type": "array", "items": _TEXT, "description": "The names that exist."}},
     ),
     ProblemType(
         "key-reused",
@@ -290,6 +308,7 @@ PROBLEMS: tuple[ProblemType, ...] = (
         "The key has been used before on this route, with another body. Use a new key for a new request.",
         "The idempotency key 'nightly-1' was used for another request. Use a new key for a new request.",
         (errors.KeyReused,),
+        members={"key": {"type": "string", "description": "The idempotency key."}},
     ),
     ProblemType(
         "too-many-streams",
@@ -389,11 +408,25 @@ def _members(error: errors.PointsmanError) -> dict[str, Any]:
             return {
                 "case": refusal.case.value,
                 "machine": refusal.machine,
+                "asked": refusal.asked,
+                "unmet": list(refusal.unmet),
                 "current_state": refusal.state,
                 "allowed": make_moves(refusal.allowed),
             }
         case errors.RequestInvalid():
             return {"errors": [{"path": each.path, "message": each.message} for each in error.problems]}
+        case errors.NotFound() | errors.AlreadyExists():
+            return {"kind": error.kind, "name": error.name}
+        case errors.UnknownName():
+            return {"name": error.name, "known": list(error.known)}
+        case errors.KeyReused():
+            return {"key": error.key}
+        case errors.LeaseLost():
+            return {"task_id": error.task_id, "epoch": error.epoch}
+        case errors.WorkerUnavailable():
+            return {"worker_id": error.worker_id, "state": error.state}
+        case errors.CircuitOpen():
+            return {"tool": error.tool, "retry_in_seconds": error.retry_in_seconds}
         case errors.FindingsError():
             return {"findings": [_describe_finding(each) for each in error.findings]}
         case errors.CallRefused():

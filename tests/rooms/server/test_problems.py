@@ -29,6 +29,7 @@ INSIDE = {
     "StoreError": "mapped",
     "Conflict": "retried by the engine",
     "LawBroken": "mapped",
+    "ServerFailed": "of a client",
 }
 """Errors that are internal ones when they reach a client, each with the reason."""
 CLASSES = [each for _, each in inspect.getmembers(errors, inspect.isclass) if issubclass(each, PointsmanError)]
