@@ -28,6 +28,7 @@
     │   ├── KeyEnded              an API key is revoked or has expired, and gets no new secret
     │   ├── AuthenticationFailed  a text is not that of a valid API key; never says why
     │   ├── NotAllowed            the flow leaves this decision to other people
+    │   ├── QuotaExceeded         the tenant has too much unfinished work for more; names the quota
     │   ├── LeaseLost             the attempt is over; its process must end, and its reports are ignored
     │   ├── WorkerUnavailable     the worker may not claim in its state
     │   ├── CircuitOpen           the breaker of a tool is open
@@ -89,6 +90,7 @@ __all__ = [
     "Place",
     "PointsmanError",
     "Problem",
+    "QuotaExceeded",
     "RequestError",
     "RequestInvalid",
     "RunnerUnusable",
@@ -314,6 +316,21 @@ class AuthenticationFailed(RequestError):
 
 class NotAllowed(RequestError):
     """A person decides what the flow leaves to others."""
+
+
+class QuotaExceeded(RequestError):
+    """More work than the tenant may have unfinished at once."""
+
+    def __init__(self, tenant: str, quota: str, what: str, *, limit: int, used: int, wanted: int) -> None:
+        self.quota = quota
+        self.limit = limit
+        self.used = used
+        self.wanted = wanted
+        option = quota.replace("_", "-")
+        super().__init__(
+            f"The tenant {tenant} may have {limit:,} {what}, and has {used:,}: {wanted:,} more do not fit. "
+            f"Wait until some have ended, or let an operator raise it: pointsman tenant set {tenant} --{option} N"
+        )
 
 
 class LeaseLost(RequestError):

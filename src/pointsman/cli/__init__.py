@@ -41,7 +41,7 @@ COMMANDS = {
     "notices": "List what happened without moving anything.",
     "notify": "List notifications; try again what was not delivered.",
     "doctor": "Show what is stuck or wrong, and verify the audit trail.",
-    "tenant": "List the tenants of a database, or add one.",
+    "tenant": "List the tenants of a database, add one, or set its quotas.",
     "key": "List API keys; create, rotate or revoke one.",
     "database": "Print the roles of a PostgreSQL database.",
     "config": "Show every setting and where it comes from.",

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 HOST = "127.0.0.1"
 PORT = 8642
+BURST_SECONDS = 2
+"""Requests of so many seconds may come at once, unless a flag says otherwise."""
 Result = TypeVar("Result")
 
 
@@ -38,26 +40,51 @@ class Front:
     tls_cert: Path | None
     tls_key: Path | None
     proxies: tuple[str, ...]
+    rate_limit: float | None
+    rate_burst: int | None
 
 
 def server_options(command: Callable[..., Result]) -> Callable[..., Result]:
-    """--host, --port, --tls-cert, --tls-key and --proxy, as `front`."""
+    """--host, --port, --tls-cert, --tls-key, --proxy, --rate-limit and --rate-burst, as `front`."""
 
     @wraps(command)
     def with_front(
-        *args: Any, host: str, port: int, tls_cert: Path | None, tls_key: Path | None, proxies: tuple[str, ...], **options: Any
+        *args: Any,
+        host: str,
+        port: int,
+        tls_cert: Path | None,
+        tls_key: Path | None,
+        proxies: tuple[str, ...],
+        rate_limit: float | None,
+        rate_burst: int | None,
+        **options: Any,
     ) -> Result:
         if tls_key is not None and tls_cert is None:
             raise click.UsageError("--tls-key needs --tls-cert, the certificate of that key.")
-        return command(*args, front=Front(host, port, tls_cert, tls_key, proxies), **options)
+        if rate_burst is not None and rate_limit is None:
+            raise click.UsageError("--rate-burst needs --rate-limit, the rate that it goes beyond.")
+        front = Front(host, port, tls_cert, tls_key, proxies, rate_limit, rate_burst)
+        return command(*args, front=front, **options)
 
+    decorated = click.option(
+        "--rate-burst",
+        metavar="N",
+        type=click.IntRange(1, 1_000_000),
+        help="How many requests may come at once; by default those of two seconds.",
+    )(with_front)
+    decorated = click.option(
+        "--rate-limit",
+        metavar="N",
+        type=click.FloatRange(0.001, 1_000_000),
+        help="How many requests a second each tenant may send to this server (default: any number).",
+    )(decorated)
     decorated = click.option(
         "--proxy",
         "proxies",
         metavar="ADDRESS",
         multiple=True,
         help="Trust what a reverse proxy at this address, or in this network, says of its clients. Repeatable; needs API keys.",
-    )(with_front)
+    )(decorated)
     file = click.Path(path_type=Path)
     decorated = click.option(
         "--tls-key", metavar="FILE", type=file, help="The key of the certificate, if it is not in that file."
@@ -122,10 +149,15 @@ async def make_door(project: Project, front: Front) -> Door:
     """Without keys, whoever reaches the server may do everything: so only this machine may reach it, and no proxy."""
     from pointsman.server.auth import Door
     from pointsman.server.listener import is_loopback
+    from pointsman.server.rate import RateLimit
     from pointsman.views.keys import KeyState, make_key_view
 
+    clock, rate = project.world.clock, None
+    if front.rate_limit is not None:
+        burst = front.rate_burst or max(1, round(BURST_SECONDS * front.rate_limit))
+        rate = RateLimit(clock, front.rate_limit, burst)
     if is_loopback(front.host) and not front.proxies:
-        return Door(project.engine, project.world.clock, project.actor)
+        return Door(project.engine, clock, project.actor, rate=rate)
     now = await project.engine.now()
     if not any(make_key_view(key, now).state == KeyState.VALID for key in await project.engine.list_all_keys()):
         create = project.hint("key", "create", "--name", "me", "--scope", "read", "--scope", "submit")
@@ -134,7 +166,7 @@ async def make_door(project: Project, front: Front) -> Door:
         )
         message = f"{reached} from elsewhere, and there is no API key. Leave out {option}, or create one: {create}"
         raise RequestInvalid([Problem(option, message)])
-    return Door(project.engine, project.world.clock, project.actor, needs_keys=True)
+    return Door(project.engine, clock, project.actor, needs_keys=True, rate=rate)
 
 
 async def open_listener(project: Project, front: Front) -> Listener:

@@ -80,8 +80,9 @@ class Decider:
 
 
 def _load(work: Work, operations: Sequence[Operation[Any]], allocations: Mapping[str, str]) -> None:
-    """Everything in the order in which it is locked: runs with their tasks, then workers."""
+    """Everything in the order in which it is locked: quotas, runs with their tasks, then workers."""
     needs = [operation.needs for operation in operations]
+    work.quotas.lock({operation.tenant for operation, each in zip(operations, needs, strict=True) if each.adds_work})
     worker_ids = {worker_id for each in needs for worker_id in each.worker_ids}
     task_ids = [task_id for each in needs for task_id in each.task_ids]
     run_ids = {run_id for each in needs for run_id in each.run_ids}

@@ -26,7 +26,15 @@ from pointsman.engine.authentication import Authentication, KeyHolder, Ticket
 from pointsman.engine.claims import Claim
 from pointsman.engine.doctor import Diagnosis, diagnose, is_contradiction
 from pointsman.engine.duties import Duties, Duty, DutyMetrics
-from pointsman.engine.figures import FAILING_FOR, Figures, take_figures, tally_transitions
+from pointsman.engine.figures import (
+    FAILING_FOR,
+    Figures,
+    TenantFigures,
+    measure_tenant,
+    measure_tenants,
+    take_figures,
+    tally_transitions,
+)
 from pointsman.engine.hooks import Hook
 from pointsman.engine.machines import Machines
 from pointsman.engine.operation import ANYBODY, DEFAULT_TENANT, Caller, Operation, Receipt, RemoteCaller, validate
@@ -35,7 +43,7 @@ from pointsman.engine.operations.keys import CreateKey, RevokeKey, RotateKey
 from pointsman.engine.operations.runs import AddTasks, ApproveRun, SetBudget, SignalRun, SignalRuns, StartRun, SubmitRun
 from pointsman.engine.operations.tasks import DeleteTask, SignalTask
 from pointsman.engine.operations.templates import StoreTemplate
-from pointsman.engine.operations.tenants import AddTenant, SetTenantBudget
+from pointsman.engine.operations.tenants import AddTenant, SetQuotas, SetTenantBudget
 from pointsman.engine.operations.tools import DeclareTool, ResetBreaker, TripBreaker
 from pointsman.engine.operations.transition import RequestTransition
 from pointsman.engine.operations.upkeep import (
@@ -108,6 +116,7 @@ class TenantEngine(Queries):
     reset_breaker = _performs(ResetBreaker)
     trip_breaker = _performs(TripBreaker)
     set_tenant_budget = _performs(SetTenantBudget)
+    set_quotas = _performs(SetQuotas)
     add_tenant = _performs(AddTenant)
     create_key = _performs(CreateKey)
     rotate_key = _performs(RotateKey)
@@ -124,6 +133,15 @@ class TenantEngine(Queries):
         if operation.caller is not ANYBODY and operation.caller != self._caller:
             raise TypeError("for_tenant(…) says who calls; leave `caller` out.")
         return operation if self._caller == ANYBODY else replace(operation, caller=self._caller)
+
+    def of_tenant(self, tenant: str) -> TenantEngine:
+        """The same caller, for another tenant."""
+        checks.refuse(checks.name("tenant", tenant))
+        return TenantEngine(self._core, replace(self._caller, tenant=tenant))
+
+    async def measure_tenant(self) -> TenantFigures:
+        """What this tenant may have, and has."""
+        return await self._find("tenant", self.tenant, lambda reader: measure_tenant(reader, self.tenant))
 
     # attempts
 
@@ -298,6 +316,10 @@ class Engine(TenantEngine):
 
     async def list_tenants(self) -> list[Tenant]:
         return await self._ask(lambda reader: reader.list_tenants())
+
+    async def measure_tenants(self) -> list[TenantFigures]:
+        """The tenants, with what each may have and has: the count reads all that is unfinished."""
+        return await self._ask(measure_tenants)
 
     async def list_all_keys(self) -> list[ApiKey]:
         """The API keys of all tenants, with those that are revoked or have expired."""

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from msgspec import Struct
 
 from pointsman.store.contract import Reader, read_position
-from pointsman.store.rows import Account, Breaker, DutyFailure, QueueFigures, Tenant, TransitionTally, WorkerFigures
+from pointsman.store.rows import Account, Breaker, DutyFailure, QueueFigures, Quota, Tenant, TransitionTally, Use, WorkerFigures
 
 FAILING_FOR = timedelta(minutes=3)
 """A duty that fails is tried again at least every minute: what is older comes from a process that has ended."""
@@ -24,6 +24,33 @@ class Figures(Struct, frozen=True, kw_only=True):
     breakers: Sequence[Breaker]
     accounts: Sequence[Account]
     duty_failures: Sequence[DutyFailure]
+
+
+class TenantFigures(Struct, frozen=True, kw_only=True):
+    """What a tenant may have, and has."""
+
+    tenant: Tenant
+    quota: Quota
+    use: Use
+    account: Account
+
+
+def measure_tenant(reader: Reader, name: str) -> TenantFigures | None:
+    found = reader.find_tenant(name)
+    return _measure(reader, found) if found else None
+
+
+def measure_tenants(reader: Reader) -> list[TenantFigures]:
+    return [_measure(reader, tenant) for tenant in reader.list_tenants()]
+
+
+def _measure(reader: Reader, tenant: Tenant) -> TenantFigures:
+    return TenantFigures(
+        tenant=tenant,
+        quota=reader.find_quota(tenant.id) or Quota(tenant=tenant.id),
+        use=reader.measure_use(tenant.id),
+        account=reader.find_account(tenant.id) or Account(tenant=tenant.id),
+    )
 
 
 def take_figures(reader: Reader) -> Figures:

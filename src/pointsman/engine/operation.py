@@ -76,6 +76,8 @@ class Needs:
     worker_ids: tuple[str, ...] = ()
     subtasks_of: tuple[str, ...] = ()
     """Tasks whose subtasks matter."""
+    adds_work: bool = False
+    """It may add runs or tasks, which count towards the quotas of the tenant."""
     held_by: tuple[str, ...] = ()
     """Workers whose tasks may be taken from them."""
     together: tuple[tuple[str, int], ...] = ()

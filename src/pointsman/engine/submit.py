@@ -22,7 +22,7 @@ from pointsman.errors import Problem, RequestInvalid, suggest
 from pointsman.kernel.machine import Kind, Lifecycle, Machine, Phase, TaskDefaults
 from pointsman.lifecycles import DEFAULT
 from pointsman.store.contract import Wakeup
-from pointsman.store.rows import Dependency, Run, Task
+from pointsman.store.rows import Dependency, Run, Task, Use
 
 MAX_DEPTH = 5
 MAX_WORKERS = 10
@@ -242,6 +242,8 @@ def build_run(work: Work, new: NewRun, lifecycle: Lifecycle, tenant: str, cause:
     needed = {word for task in new.tasks for word in task.capabilities}
     if new.workspace is not None:
         needed.add(name_workspace(new.workspace))
+    payload = _encode_payload(new)
+    _admit(work, tenant, new.tasks, runs=1, payload_bytes=len(payload))
     policy = Policy(
         backoff=new.backoff,
         timeout_seconds=new.timeout_seconds,
@@ -271,12 +273,23 @@ def build_run(work: Work, new: NewRun, lifecycle: Lifecycle, tenant: str, cause:
         max_retries=new.max_retries,
         policy=write_policy(policy),
         budget_usd=new.budget_usd,
-        payload=msgspec.json.encode(new.payload).decode(),
+        payload=payload.decode(),
     )
     work.runs.add(run)
     if new.timeout_seconds is not None:
         work.set_timer(run, Kind.RUN, "deadline", work.now + timedelta(seconds=new.timeout_seconds), run.id)
     return run
+
+
+def _encode_payload(new: NewRun | NewTask) -> bytes:
+    return msgspec.json.encode(new.payload)
+
+
+def _admit(work: Work, tenant: str, tasks: Sequence[NewTask], *, runs: int = 0, payload_bytes: int = 0) -> None:
+    """Refuse more than the quotas of the tenant have room for."""
+    if work.quotas.limits(tenant):
+        total = payload_bytes + sum(len(_encode_payload(task)) for task in tasks)
+        work.quotas.admit(tenant, Use(runs=runs, tasks=len(tasks), payload_bytes=total))
 
 
 def _write_final_tasks(new: NewRun) -> str | None:
@@ -377,6 +390,7 @@ def check_addition(work: Work, run: Run, new: Sequence[NewTask]) -> dict[str, st
         raise RequestInvalid(problems)
     check_gates(new, _find_machine(work, run, known.values()), read_policy(run.policy).submitter)
     check_tools(work, run.tenant, new)
+    _admit(work, run.tenant, new)
     return known
 
 
@@ -544,7 +558,7 @@ def _build_task(
         max_reclaims=new.max_reclaims,
         policy=write_policy(policy),
         budget_usd=new.budget_usd,
-        payload=msgspec.json.encode(new.payload).decode(),
+        payload=_encode_payload(new).decode(),
     )
 
 

@@ -19,6 +19,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from pointsman.engine.machines import Machines
+from pointsman.engine.quotas import Quotas
 from pointsman.errors import NotFound
 from pointsman.kernel.machine import Kind, Machine, Outcome, Phase, Refusal, State, Transition
 from pointsman.kernel.step import Snapshot, step
@@ -208,6 +209,7 @@ class Work:
         self.workers = Table(Worker)
         self.breakers = Table(Breaker)
         self.accounts = Accounts(transaction)
+        self.quotas = Quotas(transaction)
         self.lanes = lanes
         self.new_lanes: dict[int, Lane] = {}
         """Lanes that this transaction has read or inserted."""
@@ -247,8 +249,7 @@ class Work:
         self.allocation_wanted = False
         self.passed_over: set[str] = set()
         """Runs that could not get their workers, because another transaction held a lock."""
-        self._held: dict[str, int] = {}
-        self._at_work: dict[str, int] = {}
+        self._held, self._at_work = dict[str, int](), dict[str, int]()
         self.held_change: Counter[str] = Counter()
         """By worker: how many more tasks it holds than when the transaction began."""
 

@@ -20,6 +20,7 @@ from pointsman.engine.engine import Engine
 from pointsman.engine.operation import DEFAULT_TENANT
 from pointsman.engine.operations.keys import SCOPES, Scope
 from pointsman.errors import AuthenticationFailed, CallRefused, Problem, RequestInvalid
+from pointsman.server.rate import RateLimit
 from pointsman.world import Clock
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
@@ -54,10 +55,18 @@ class Door:
     """In whose name requests without a key act, unless they say so themselves."""
     needs_keys: bool = False
     """Every request needs a key: on an address that others can reach, and wherever there is a key."""
+    rate: RateLimit | None = None
+    """How many requests a tenant may send to this process."""
     _looked_at: float | None = field(default=None)
 
     async def admit(self, request: HTTPConnection, scope: Scope) -> Holder:
-        """Who asks; refuses strangers, and those who lack the scope."""
+        """Who asks; refuses strangers, those who lack the scope, and those who ask too often."""
+        holder = await self._identify(request, scope)
+        if self.rate:
+            self.rate.take(holder.tenant)
+        return holder
+
+    async def _identify(self, request: HTTPConnection, scope: Scope) -> Holder:
         if "authorization" in request.headers:
             return await self._check_key(request, scope)
         if await self._has_keys():

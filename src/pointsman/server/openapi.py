@@ -10,6 +10,8 @@ from typing import Any
 import msgspec
 
 from pointsman.engine.fields import shape_of
+from pointsman.engine.operations.attempts import ReportAttempt
+from pointsman.engine.operations.runs import AddTasks, SubmitRun
 from pointsman.server.message import KEY_HEADER, REPLAYED_HEADER
 from pointsman.server.problems import BY_NAME, MEDIA_TYPE, PROBLEMS, ProblemType
 from pointsman.server.route import Route
@@ -18,12 +20,13 @@ from pointsman.views.moves import Move
 REF = "#/components/schemas/{name}"
 OF_EVERY_ROUTE = (
     *("unauthenticated", "forbidden", "host-refused", "origin-refused", "invalid-request"),
-    *("internal-error", "database-unavailable", "stopping"),
+    *("rate-limited", "internal-error", "database-unavailable", "stopping"),
 )
 OF_CHANGES = (
     *("malformed-json", "request-timeout", "body-too-large", "unsupported-media-type"),
     *("key-reused", "overloaded", "outcome-unknown"),
 )
+ADDS_WORK = (SubmitRun, AddTasks, ReportAttempt)
 OF_OPEN_ROUTES = ("host-refused", "internal-error", "database-unavailable", "stopping", "invalid-request")
 EXAMPLES = Path(__file__).with_name("examples.json")
 Json = dict[str, Any]
@@ -56,6 +59,8 @@ def list_problems(route: Route) -> list[ProblemType]:
     """Every problem that a route may answer with."""
     common = OF_OPEN_ROUTES if route.is_open else OF_EVERY_ROUTE
     names = {*common, *route.problems, *(OF_CHANGES if route.changes else ())}
+    if route.operation in ADDS_WORK:
+        names.add("quota-exceeded")
     return [BY_NAME[each.name] for each in PROBLEMS if each.name in names]
 
 

@@ -137,6 +137,13 @@ PROBLEMS: tuple[ProblemType, ...] = (
         (errors.NotAllowed,),
     ),
     ProblemType(
+        "operator-only",
+        403,
+        "Only the operator does this",
+        "Tenants are added, and their quotas set, with a key of the tenant `default`, which belongs to the operator.",
+        "The operator does this, with a key of the tenant default; yours is of acme.",
+    ),
+    ProblemType(
         "host-refused",
         403,
         "The Host header is not of this machine",
@@ -252,6 +259,22 @@ PROBLEMS: tuple[ProblemType, ...] = (
         members={"worker_id": _TEXT, "state": _TEXT},
     ),
     ProblemType(
+        "quota-exceeded",
+        409,
+        "The quota of the tenant is used up",
+        "The tenant has too much unfinished work for more. Nothing was submitted. Wait until some has ended, or ask the "
+        "operator to raise the quota. No `Retry-After` is sent, because nobody knows when work ends.",
+        "The tenant acme may have 100 unfinished runs, and has 100: 1 more do not fit. Wait until some have ended, or let "
+        "an operator raise it: pointsman tenant set acme --max-runs N",
+        (errors.QuotaExceeded,),
+        members={
+            "quota": {"enum": ["max_runs", "max_tasks", "max_bytes"]},
+            "limit": {"type": "integer"},
+            "used": {"type": "integer", "description": "By unfinished work, with what was submitted a moment before."},
+            "wanted": {"type": "integer", "description": "What the request would add."},
+        },
+    ),
+    ProblemType(
         "circuit-open",
         409,
         "The circuit of the tool is open",
@@ -309,6 +332,14 @@ PROBLEMS: tuple[ProblemType, ...] = (
         "The idempotency key 'nightly-1' was used for another request. Use a new key for a new request.",
         (errors.KeyReused,),
         members={"key": {"type": "string", "description": "The idempotency key."}},
+    ),
+    ProblemType(
+        "rate-limited",
+        429,
+        "Too many requests",
+        "The tenant sends more requests to this server process than `--rate-limit` allows. Nothing was changed: try again "
+        "after `Retry-After` seconds.",
+        "The tenant acme sends more than 50 requests a second to this server. Try again in 1 second.",
     ),
     ProblemType(
         "too-many-streams",
@@ -429,6 +460,8 @@ def _members(error: errors.PointsmanError) -> dict[str, Any]:
             return {"tool": error.tool, "retry_in_seconds": error.retry_in_seconds}
         case errors.FindingsError():
             return {"findings": [_describe_finding(each) for each in error.findings]}
+        case errors.QuotaExceeded():
+            return {"quota": error.quota, "limit": error.limit, "used": error.used, "wanted": error.wanted}
         case errors.CallRefused():
             return dict(error.members)
         case _:

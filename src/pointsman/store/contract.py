@@ -10,6 +10,7 @@ the databases differ. Nothing here decides anything.
 A `Transaction` belongs to the one writer of its store; a store may have many readers. A transaction that changes anything in a
 run first locks the row of the run. Runs are locked in the order of their ids, workers after runs, breakers after workers. What
 is read below a locked run stays true. An allocation cannot keep this order, so it passes over what is locked (`try_lock_…`).
+Quotas are locked before all others.
 Where that does not help (a claim that waits for a run), one of two transactions that wait for each other is ended by the
 database, and the engine tries again.
 """
@@ -47,6 +48,7 @@ from pointsman.store.rows import (
     OutboxEntry,
     OutboxScope,
     QueueFigures,
+    Quota,
     Release,
     Result,
     Run,
@@ -63,6 +65,7 @@ from pointsman.store.rows import (
     Tombstone,
     Transition,
     TransitionTally,
+    Use,
     WaitingTask,
     Worker,
     WorkerFigures,
@@ -128,6 +131,15 @@ class Reader(ABC):
     def find_account(self, tenant: str) -> Account | None:
         """What a tenant may spend and has spent; None if neither is known."""
         return self._one(Account, "find_account", tenant=tenant)
+
+    def find_quota(self, tenant: str) -> Quota | None:
+        """What a tenant may have unfinished at once; None for no limit."""
+        return self._one(Quota, "find_quota", tenant=tenant)
+
+    def measure_use(self, tenant: str) -> Use:
+        """What a tenant has unfinished. Reads its unfinished runs and tasks, and no other ones."""
+        ((runs, tasks, payload_bytes),) = self._rows("measure_use", tenant=tenant)
+        return Use(runs=runs, tasks=tasks, payload_bytes=payload_bytes)
 
     def find_tenant(self, tenant: str) -> Tenant | None:
         return self._one(Tenant, "find_tenant", id=tenant)
@@ -492,6 +504,8 @@ class Reader(ABC):
 class Transaction(Reader):
     """Everything that one commit reads and writes. Writing methods take whole batches, and do nothing for empty ones."""
 
+    has_quotas: bool
+    """Whether any tenant had a quota when the transaction began: read with the clock, so it costs no statement."""
     _is_over = False
     _time: DatabaseTime
 
@@ -769,6 +783,16 @@ class Transaction(Reader):
     def insert_breakers(self, breakers: Sequence[Breaker]) -> None:
         if len(self._write("insert_breakers", breakers)) != len(breakers):
             raise Conflict(f"Another process declared one of these tools first: {', '.join(each.tool for each in breakers)}.")
+
+    def lock_quotas(self, tenants: Collection[str]) -> list[Quota]:
+        """The quotas of these tenants. Who holds them may count what these tenants have: nobody else adds to it."""
+        return self._all(Quota, "lock_quotas", tenants=self._list(tenants))
+
+    def save_quota(self, quota: Quota) -> None:
+        self._write("save_quotas", [quota])
+
+    def drop_quota(self, tenant: str) -> None:
+        self._rows("drop_quota", tenant=tenant)
 
     def add_spending(self, spent: Sequence[Account]) -> None:
         """Add to what tenants have spent; their budgets stay. The last statement of a transaction, in the order of tenants."""

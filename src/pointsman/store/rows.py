@@ -346,6 +346,24 @@ class Account(Struct, kw_only=True):
     """Some of `spent_usd` is an estimate."""
 
 
+class Quota(Struct, frozen=True, kw_only=True):
+    """How much unfinished work a tenant may have at once; None for no limit."""
+
+    tenant: str
+    max_runs: int | None = None
+    max_tasks: int | None = None
+    max_bytes: int | None = None
+    """Of the payloads of its runs and tasks."""
+
+
+class Use(Struct, frozen=True, kw_only=True):
+    """The unfinished runs of a tenant, their unfinished tasks, and the payloads of both."""
+
+    runs: int
+    tasks: int
+    payload_bytes: int
+
+
 class AttemptTimes(Struct, frozen=True, kw_only=True):
     """When an attempt that has ended began and ended."""
 

@@ -116,9 +116,33 @@ def test_tenants_are_listed_with_those_of_local_runs(project: Scene) -> None:
     assert project.call("tenant add acme --request-id k --json").json["id"] == "acme"
     assert project.call("tenant add acme --request-id k --json").code == 0
     assert [tenant["id"] for tenant in project.call("tenant list --json").json] == ["acme", "default"]
-    assert re.match(r"tenant +since\nacme ", project.call("tenant").out)
+    assert re.match(r"tenant +since +runs +tasks +payloads +spent\nacme ", project.call("tenant").out)
     refused = project.call("tenant add acme")
     assert (refused.code, "There is a tenant 'acme' already." in refused.err) == (2, True)
+
+
+def test_quotas_are_set_one_by_one_shown_with_their_use_and_lifted(project: Scene) -> None:
+    project.submit()
+    said = project.call("tenant set default --max-runs 1 --max-tasks 5000 --as ada --reason trial")
+    assert said.out == "default: max-runs is 1\ndefault: max-tasks is 5,000\n"
+    assert project.call("tenant set default --max-bytes 2000").out == "default: max-bytes is 2,000\n"
+    shown = " ".join(project.call("tenant").out.splitlines()[1].split())
+    assert re.fullmatch(r"default \S+ \S+ 1 of 1 3 of 5,000 \d+ of 2,000 bytes 0 USD", shown), shown
+    flow = project.folder / "flow.yaml"
+    flow.write_text("name: a\ntasks: {a: {run: 'true'}}")
+    refused = project.call("run", str(flow))
+    assert (refused.code, "may have 1 unfinished runs, and has 1" in refused.err) == (2, True), refused
+    assert project.call("tenant set default --max-runs none --json").json["max_runs"] is None
+    assert project.call("tenant list --json").json[0]["max_tasks"] == 5000
+    assert "The tenant may have 1 unfinished runs" in project.call("notices").out
+
+
+def test_a_quota_needs_a_known_tenant_and_a_number(scene: Scene) -> None:
+    scene.call("tenant add acme")
+    unknown = scene.call("tenant set acne --max-runs 3")
+    assert (unknown.code, "There is no tenant 'acne'. Did you mean acme?" in unknown.err) == (2, True)
+    assert "'many' is not a number" in scene.call("tenant set acme --max-runs many").err
+    assert "Say what to set" in scene.call("tenant set acme").err
 
 
 def test_the_hint_of_a_new_tenant_makes_a_key(scene: Scene) -> None:

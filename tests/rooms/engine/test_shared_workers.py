@@ -241,3 +241,16 @@ def multiply_task(url: str, run: Run, count: int) -> None:
             count=count,
             run_id=run.id,
         )
+
+
+async def test_ten_thousand_tasks_of_one_tenant_do_not_delay_another(database_url: str, clock: ManualClock) -> None:
+    async with open_engine(database_url, clock) as engine:
+        await submit(engine, ACME, 10_000, priority=9)
+        worker = await share(engine, "all", slots=8)
+        await complete(engine, await claim(engine, worker, 8))
+        await submit(engine, GLOBEX, 12)
+        for _ in range(3):
+            got = await claim(engine, worker, 8)
+            assert Counter(each.tenant for each in got) == {ACME: 4, GLOBEX: 4}
+            await complete(engine, got)
+        assert {each.tenant for each in await claim(engine, worker, 8)} == {ACME}

@@ -247,7 +247,11 @@ _TEMPLATE = (
 _TOMBSTONE = (
     "INSERT INTO tombstone (task_id, tenant, deleted_at, deleted_by) SELECT id, tenant, {deleted_at}, 'ada' FROM task LIMIT 1"
 )
+_QUOTA = "INSERT INTO quota (tenant, max_runs, max_tasks, max_bytes) VALUES ('acme', {}, {}, {})"
 UNSPEAKABLE: dict[str, str] = {
+    "a quota of less than no runs": _QUOTA.format(-1, 0, 0),
+    "a quota of less than no tasks": _QUOTA.format(0, -1, 0),
+    "a quota of less than no bytes": _QUOTA.format(0, 0, -1),
     "a template without a name": _TEMPLATE.format(name="", stored_at=":at"),
     "a template of the far future": _TEMPLATE.format(name="a", stored_at=":never"),
     "a tombstone of the far future": _TOMBSTONE.format(deleted_at=":never"),

@@ -32,6 +32,13 @@ def test_claims_of_a_run_sort_nothing_but_the_heads_of_lanes(database_url: str) 
             assert "lane_id = lane.id" in below.split("Filter:")[0]
 
 
+def test_what_counts_towards_a_quota_is_found_without_what_has_ended(database_url: str) -> None:
+    open_store(database_url).close()
+    plan = explain(database_url, "measure_use", {"tenant": "acme"})
+    assert "run_in_progress" in plan, plan
+    assert plan.count("task_unfinished") == 2, plan
+
+
 def test_attempts_of_a_tool_are_counted_among_the_current_ones(database_url: str) -> None:
     open_store(database_url).close()
     plan = explain(database_url, "count_at_work", {"tenant": "acme", "tool": "git"})

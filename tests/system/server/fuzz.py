@@ -46,6 +46,7 @@ def create_things(client: Client) -> dict[str, str]:
         "task_id": client.post("/api/tasks", {"name": "t", "task": {"run": "true"}}).json["id"],
         "worker_id": client.post("/api/workers", {"workspace_id": "w"}).json["id"],
         "tool": client.call("PUT", "/api/v1/breakers/a-tool", {}).json["name"],
+        "tenant": "fuzzed",
         "name": "standard.run",  # of a machine, and of a template
         "key_id": client.post("/api/v1/keys", {"name": "spare", "scopes": ["read"]}).json["key"]["id"],
     }

@@ -61,6 +61,7 @@ def test_a_tenant_sees_and_moves_nothing_of_another_and_cannot_tell_it_from_noth
             "task_id": acme.post("/api/tasks", {"name": "t", "task": {"run": "true"}}).json["id"],
             "worker_id": acme.post("/api/workers", {"workspace_id": "w"}).json["id"],
             "tool": acme.call("PUT", "/api/v1/breakers/acme-tool", {}).json["name"],
+            "tenant": "acme",
             "key_id": acme.get("/api/v1/keys").json["items"][0]["id"],
         }
         ids["entity_id"] = ids["run_id"]

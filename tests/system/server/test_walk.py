@@ -59,6 +59,7 @@ def test_no_scope_shows_or_moves_what_belongs_to_another_tenant(tmp_path: Path, 
     with start("serve", tmp_path, database_url) as (client, _):
         things = {tenant: create_things(with_key(client, key)) for tenant, key in zip(tenants, (root, other), strict=True)}
         for tenant in tenants:
+            things[tenant]["tenant"] = tenant
             things[tenant]["tool"] = f"{tenant}-tool"
             things[tenant]["name"] = f"{tenant}-template"
             things[tenant]["attempt"] = "1"

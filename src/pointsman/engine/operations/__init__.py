@@ -11,7 +11,7 @@ from pointsman.engine.operations.keys import CreateKey, RevokeKey, RotateKey
 from pointsman.engine.operations.runs import AddTasks, ApproveRun, SetBudget, SignalRun, SignalRuns, StartRun, SubmitRun
 from pointsman.engine.operations.tasks import DeleteTask, SignalTask
 from pointsman.engine.operations.templates import StoreTemplate
-from pointsman.engine.operations.tenants import AddTenant, SetTenantBudget
+from pointsman.engine.operations.tenants import AddTenant, SetQuotas, SetTenantBudget
 from pointsman.engine.operations.tools import DeclareTool, ResetBreaker, TripBreaker
 from pointsman.engine.operations.transition import RequestTransition
 from pointsman.engine.operations.workers import ClaimTasks, GiveUpTasks, RegisterWorker, SendHeartbeat, SignalWorker
@@ -39,6 +39,7 @@ _ALL: tuple[type[Operation[Any]], ...] = (
     ResetBreaker,
     TripBreaker,
     SetTenantBudget,
+    SetQuotas,
     AddTenant,
     CreateKey,
     RotateKey,

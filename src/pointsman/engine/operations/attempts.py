@@ -67,7 +67,8 @@ class ReportAttempt(Operation[Task], frozen=True):
 
     @property
     def needs(self) -> Needs:
-        return Needs(task_ids=(self.task_id,), subtasks_of=(self.task_id,) if self.signal else ())
+        subtasks_of = (self.task_id,) if self.signal else ()
+        return Needs(task_ids=(self.task_id,), subtasks_of=subtasks_of, adds_work=bool(self.report.subtasks))
 
     def check(self, found: Sequence[Problem]) -> Iterable[Problem]:
         if not found and self.signal == "ask" and not self.report.question:
@@ -160,7 +161,8 @@ class ReportAttempts(Operation[list[Any]], frozen=True):
         same = same and first.signal not in (None, INTERRUPT, GIVE_BACK)
         same = same and not _usage_of(first.report) and not first.report.subtasks
         together = tuple((report.task_id, report.epoch) for report in self.reports) if same else ()
-        return Needs(task_ids=task_ids, subtasks_of=task_ids, together=together)
+        adds_work = any(report.report.subtasks for report in self.reports)
+        return Needs(task_ids=task_ids, subtasks_of=task_ids, together=together, adds_work=adds_work)
 
     def decide(self, work: Work) -> Callable[[], list[PointsmanError | None]]:
         followers = self._find_followers(work)

@@ -37,7 +37,7 @@ class SubmitRun(Recorded[Run], frozen=True):
 
     @property
     def needs(self) -> Needs:
-        return Needs(run_ids=(self.run.parent_run_id,) if self.run.parent_run_id else ())
+        return Needs(run_ids=(self.run.parent_run_id,) if self.run.parent_run_id else (), adds_work=True)
 
     def check(self, found: Sequence[Problem]) -> Iterable[Problem]:
         return submit.check_run(self.run, [problem.path for problem in found])
@@ -65,7 +65,7 @@ class AddTasks(Recorded[list[Task]], frozen=True):
 
     @property
     def needs(self) -> Needs:
-        return Needs(run_ids=(self.run_id,))
+        return Needs(run_ids=(self.run_id,), adds_work=True)
 
     def check(self, found: Sequence[Problem]) -> Iterable[Problem]:
         # How they hang together is checked when the tasks of the run are at hand.

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from pointsman.engine import budgets
-from pointsman.engine.fields import Amount
+from pointsman.engine.checks import MAX_TOKENS
+from pointsman.engine.fields import Amount, CountFromZero, whole
 from pointsman.engine.operation import Recorded
+from pointsman.engine.quotas import NOUNS
 from pointsman.engine.work import Work
 from pointsman.errors import AlreadyExists
 from pointsman.store.contract import Wakeup
-from pointsman.store.rows import Account, Notice, Tenant
+from pointsman.store.rows import Account, Notice, Quota, Tenant
+
+Bytes = Annotated[int, whole(0, MAX_TOKENS)]
 
 
 class AddTenant(Recorded[Tenant], frozen=True):
@@ -44,6 +48,33 @@ class SetTenantBudget(Recorded[Account], frozen=True):
         change = f"The budget of the tenant is {budgets.show_limit(self.budget_usd)}. It was {before}."
         work.notices.append(_note(work, self.tenant, "budget", self.cause.sign(change)))
         work.wakeups |= Wakeup.TASKS
+
+
+class SetQuotas(Recorded[Quota], frozen=True):
+    """Set how much unfinished work the tenant may have at once. If that changes, a notice keeps who did it, and why."""
+
+    shares_transaction: ClassVar[bool] = False
+
+    max_runs: Annotated[CountFromZero | None, "How many unfinished runs; null for no limit."] = None
+    max_tasks: Annotated[CountFromZero | None, "How many unfinished tasks of these; null for no limit."] = None
+    max_bytes: Annotated[Bytes | None, "How many bytes the payloads of these may have; null for no limit."] = None
+
+    def decide(self, work: Work) -> Callable[[], Quota]:
+        quota = Quota(tenant=self.tenant, max_runs=self.max_runs, max_tasks=self.max_tasks, max_bytes=self.max_bytes)
+        if quota != (work.transaction.find_quota(self.tenant) or Quota(tenant=self.tenant)):
+            work.ensure_tenant(self.tenant)
+            if quota == Quota(tenant=self.tenant):
+                work.transaction.drop_quota(self.tenant)
+            else:
+                work.transaction.save_quota(quota)
+            change = f"The tenant may have {_describe(quota)}."
+            work.notices.append(_note(work, self.tenant, "quotas", self.cause.sign(change)))
+        return lambda: quota
+
+
+def _describe(quota: Quota) -> str:
+    set_ = [f"{limit:,} {noun}" for name, noun in NOUNS.items() if (limit := getattr(quota, name)) is not None]
+    return " and ".join(set_) or "any number of unfinished runs and tasks"
 
 
 def _note(work: Work, tenant: str, subject: str, message: str) -> Notice:

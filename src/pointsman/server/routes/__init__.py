@@ -5,7 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from pointsman.server.route import Route
-from pointsman.server.routes import jobs_000, live, metrics, runs_003, site, tasks_004, v1_logs, v1_operators, v1_runs
+from pointsman.server.routes import (
+    jobs_000,
+    live,
+    metrics,
+    runs_003,
+    site,
+    tasks_004,
+    v1_logs,
+    v1_operators,
+    v1_runs,
+    v1_tenants,
+)
 
 ALL: tuple[Route, ...] = (
     *site.ROUTES,
@@ -16,10 +27,10 @@ ALL: tuple[Route, ...] = (
     *v1_runs.ROUTES,
     *v1_logs.ROUTES,
     *v1_operators.ROUTES,
+    *v1_tenants.ROUTES,
     *live.ROUTES,
 )
 NOT_SERVED: Mapping[str, str] = {
-    "add_tenant": "No key is about another tenant than its own. An operator adds tenants: pointsman tenant add",
     "send_heartbeat": "Only workers with access to the database send heartbeats.",
     "claim_tasks": "Only workers with access to the database claim tasks.",
     "give_up_tasks": "It follows from a heartbeat.",

@@ -10,6 +10,9 @@ SELECT {run} FROM run
 -- name: lock_workers
 SELECT {worker} FROM worker WHERE id IN :ids ORDER BY id FOR NO KEY UPDATE
 
+-- name: lock_quotas
+SELECT {quota} FROM quota WHERE tenant IN :tenants ORDER BY tenant FOR NO KEY UPDATE
+
 -- name: try_lock_run
 SELECT {run} FROM run WHERE id = :id FOR NO KEY UPDATE SKIP LOCKED
 

@@ -2,7 +2,7 @@
 -- every new version: `pointsman database roles | psql URL`. Then let your own users in: GRANT pointsman_app TO worker_one.
 --
 -- pointsman_app   engines, workers and servers. It cannot write the audit trail or the attempts, which the law writes as the owner, and
---                 cannot delete anything but timers, expired answers, notes about duties and notifications.
+--                 cannot delete anything but timers, expired answers, notes about duties, notifications and quotas.
 -- pointsman_read  people and programs that only look.
 
 DO $roles$
@@ -17,20 +17,20 @@ BEGIN
     END LOOP;
 END $roles$;
 
-REVOKE ALL ON tenant, api_key, account, machine, state, rule, run, lane, worker, task, dependency, attempt, breaker, timer, transition, seal, notice,
+REVOKE ALL ON tenant, api_key, account, quota, machine, state, rule, run, lane, worker, task, dependency, attempt, breaker, timer, transition, seal, notice,
     duty_failure, outbox, outbox_cursor, idempotency_key, template, tombstone, clock, migration FROM pointsman_app, pointsman_read;
 
-GRANT SELECT ON tenant, account, machine, state, rule, run, lane, worker, task, dependency, attempt, breaker, timer, transition, seal, notice,
+GRANT SELECT ON tenant, account, quota, machine, state, rule, run, lane, worker, task, dependency, attempt, breaker, timer, transition, seal, notice,
     duty_failure, outbox, outbox_cursor, idempotency_key, template, tombstone, clock, migration TO pointsman_app, pointsman_read;
 GRANT SELECT ON SEQUENCE transition_position_seq TO pointsman_app, pointsman_read;
 
-GRANT INSERT ON tenant, account, machine, state, rule, run, lane, worker, task, dependency, breaker, timer, seal, notice, duty_failure,
+GRANT INSERT ON tenant, account, quota, machine, state, rule, run, lane, worker, task, dependency, breaker, timer, seal, notice, duty_failure,
     outbox, outbox_cursor, idempotency_key, template, tombstone, clock TO pointsman_app;
-GRANT UPDATE ON account, run, worker, task, breaker, timer, duty_failure, outbox, outbox_cursor, idempotency_key, template, clock
+GRANT UPDATE ON account, quota, run, worker, task, breaker, timer, duty_failure, outbox, outbox_cursor, idempotency_key, template, clock
     TO pointsman_app;
 -- A process that loads a machine locks the table. The law refuses every change.
 GRANT UPDATE ON machine TO pointsman_app;
-GRANT DELETE ON timer, duty_failure, outbox, idempotency_key TO pointsman_app;
+GRANT DELETE ON timer, duty_failure, outbox, idempotency_key, quota TO pointsman_app;
 -- Keys: nobody but engines and servers reads the hashes of their secrets. A key keeps its tenant and scopes, and is never deleted.
 GRANT SELECT, INSERT ON api_key TO pointsman_app;
 GRANT UPDATE (secret_hash, previous_hash, previous_expires_at, expires_at, revoked_at, last_used_at) ON api_key TO pointsman_app;

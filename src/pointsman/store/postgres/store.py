@@ -45,8 +45,8 @@ MOST_CHARACTERS = 16 << 20
 """Of one statement: PostgreSQL takes a message of at most a gigabyte, and closes the connection for a larger one."""
 MIGRATION_LOCK = 0x706F696E7473
 BEGIN = (
-    b"BEGIN; SELECT pg_current_xact_id()::text, (SELECT count(*) FROM lane), clock_timestamp(), clock.* "
-    b"FROM (VALUES (0)) AS now LEFT JOIN clock ON true"
+    b"BEGIN; SELECT pg_current_xact_id()::text, (SELECT count(*) FROM lane), EXISTS (SELECT FROM quota), "
+    b"clock_timestamp(), clock.* FROM (VALUES (0)) AS now LEFT JOIN clock ON true"
 )
 READ = b"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 OUTCOME = b"SELECT pg_xact_status(%s::xid8)"
@@ -165,8 +165,9 @@ class PostgresStore:
                     writer.execute(b"ROLLBACK")
                 cursor = writer.execute(BEGIN)
                 cursor.nextset()
-                self._transaction_id, lanes, *clock = cursor.fetchall()[0]
-                return PostgresTransaction(self, writer, _read_time(clock, self._clock), lanes)
+                self._transaction_id, lanes, has_quotas, *clock = cursor.fetchall()[0]
+                time = _read_time(clock, self._clock)
+                return PostgresTransaction(self, writer, time, lanes=lanes, has_quotas=has_quotas)
         except StoreError:
             self._forget()
             raise
@@ -275,9 +276,12 @@ class PostgresReader(Reader):
 
 
 class PostgresTransaction(Transaction, PostgresReader):
-    def __init__(self, store: PostgresStore, connection: psycopg.Connection[Any], time: DatabaseTime, lanes: int) -> None:
+    def __init__(
+        self, store: PostgresStore, connection: psycopg.Connection[Any], time: DatabaseTime, *, lanes: int, has_quotas: bool
+    ) -> None:
         super().__init__(connection, store.url, None)
         self._lanes = lanes
+        self.has_quotas = has_quotas
         self._store = store
         self._time = time
 

@@ -9,6 +9,9 @@ SELECT {run} FROM run
 -- name: lock_workers
 SELECT {worker} FROM worker WHERE id IN :ids ORDER BY id
 
+-- name: lock_quotas
+SELECT {quota} FROM quota WHERE tenant IN :tenants
+
 -- name: try_lock_run
 SELECT {run} FROM run WHERE id = :id
 
@@ -139,7 +142,8 @@ SELECT kind, entity.id, state, entered_at
  ORDER BY entered_at
 
 -- name: read_clock
-SELECT revision, offset_seconds, corrected_at FROM clock
+-- With it, transactions read whether any tenant has a quota.
+SELECT EXISTS (SELECT 1 FROM quota), revision, offset_seconds, corrected_at FROM (VALUES (0)) LEFT JOIN clock
 
 -- name: read_trail
 -- One text for thousands of rows: to read each row in Python would take ten times as long. It is bytes, because text in a SQLite file need not be

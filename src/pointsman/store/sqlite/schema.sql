@@ -1079,3 +1079,14 @@ CREATE TABLE tombstone (
 -- Lists of runs, newest first: those that have not succeeded, which are few, and those of one name.
 CREATE INDEX run_unfinished ON run (tenant, created_at, id) WHERE outcome IS NULL OR outcome <> 'success';
 CREATE INDEX run_of_name ON run (tenant, name, created_at, id);
+
+-- How much unfinished work tenants may have at once; no row and NULL mean no limit.
+CREATE TABLE quota (
+    tenant    TEXT PRIMARY KEY REFERENCES tenant,
+    max_runs  INTEGER CHECK (max_runs >= 0),
+    max_tasks INTEGER CHECK (max_tasks >= 0),
+    max_bytes INTEGER CHECK (max_bytes >= 0)
+) STRICT, WITHOUT ROWID;
+
+-- What counts towards a quota is read without the runs that have ended.
+CREATE INDEX run_in_progress ON run (tenant) WHERE phase <> 'done';

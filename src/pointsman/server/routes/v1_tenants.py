@@ -1,0 +1,102 @@
+"""/api/v1: tenants and their quotas. The tenant `default` is the operator: its keys are about all tenants."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Struct
+
+from pointsman.engine.fields import Name, Text
+from pointsman.engine.operation import DEFAULT_TENANT
+from pointsman.engine.operations.tenants import AddTenant, SetQuotas
+from pointsman.errors import CallRefused, NotFound
+from pointsman.server.route import Call, Route
+from pointsman.store.rows import Quota, Tenant
+from pointsman.views.tenants import TenantView, make_tenant_view
+
+
+class TenantList(Struct, frozen=True, kw_only=True):
+    """Tenants by name, with their quotas and what they use."""
+
+    items: tuple[TenantView, ...]
+
+
+class NewTenant(Struct, frozen=True, kw_only=True):
+    """A tenant to be added."""
+
+    name: Annotated[Name, "Its name."]
+    reason: Annotated[Text | None, "Why; kept in a notice."] = None
+    request_id: Annotated[Name | None, "An idempotency key, like the header Idempotency-Key."] = None
+
+
+async def list_tenants(call: Call) -> TenantList:
+    if is_operator(call):
+        found = await call.site.engine.measure_tenants()
+    else:
+        found = [await call.engine.measure_tenant()]
+    return TenantList(items=tuple(make_tenant_view(each) for each in found))
+
+
+async def add_tenant(call: Call) -> Tenant:
+    asked = call.read_as(NewTenant)
+    check_operator(call)
+    operation = AddTenant(reason=asked.reason, request_id=call.request_id)
+    return await call.engine.of_tenant(asked.name).perform(operation)
+
+
+async def set_quotas(call: Call) -> Quota:
+    requested = call.read(SetQuotas)
+    name = call.path["tenant"]
+    if name == call.engine.tenant:
+        check_operator(call)
+    elif not is_operator(call):
+        raise NotFound("tenant", name)
+    engine = call.engine.of_tenant(name)
+    await engine.measure_tenant()  # or it would be added
+    return await engine.perform(requested)
+
+
+def is_operator(call: Call) -> bool:
+    return call.engine.tenant == DEFAULT_TENANT
+
+
+def check_operator(call: Call) -> None:
+    if not is_operator(call):
+        message = f"The operator does this, with a key of the tenant {DEFAULT_TENANT}; yours is of {call.engine.tenant}."
+        raise CallRefused("operator-only", message)
+
+
+ROUTES = (
+    Route(
+        "GET",
+        "/api/v1/tenants",
+        "List tenants, their quotas, and what they use: all for a key of the tenant `default`, its own for any other key.",
+        list_tenants,
+        TenantList,
+        problems=("not-found",),
+    ),
+    Route(
+        "POST",
+        "/api/v1/tenants",
+        "Add a tenant. Only for keys of the tenant `default`.",
+        add_tenant,
+        Tenant,
+        scope="admin",
+        reads=NewTenant,
+        status=201,
+        operation=AddTenant,
+        problems=("already-exists", "operator-only"),
+    ),
+    Route(
+        "PUT",
+        "/api/v1/tenants/{tenant}/quotas",
+        "Set how much unfinished work a tenant may have at once; what is left out gets no limit. Only for keys of the tenant "
+        "`default`.",
+        set_quotas,
+        Quota,
+        scope="admin",
+        reads=SetQuotas,
+        operation=SetQuotas,
+        problems=("not-found", "operator-only"),
+    ),
+)
