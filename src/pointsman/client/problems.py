@@ -156,6 +156,7 @@ _MAKERS: Mapping[str, Maker] = {
     "key-ended": _plain(errors.KeyEnded),
     "lease-lost": _plain(errors.LeaseLost, "task_id", "epoch"),
     "worker-unavailable": _plain(errors.WorkerUnavailable, "worker_id", "state"),
+    "quota-exceeded": _plain(errors.QuotaExceeded, "quota", "limit", "used", "wanted"),
     "circuit-open": _plain(errors.CircuitOpen, "tool", "retry_in_seconds"),
     "invalid-request": _make_invalid,
     "flow-invalid": _make_flow_invalid,

@@ -31,6 +31,7 @@ RAISED: tuple[PointsmanError, ...] = (
     errors.KeyEnded("The key 'ci' is revoked."),
     errors.LeaseLost("task_1", 3, "its lease has expired"),
     errors.WorkerUnavailable("worker_1", "PAUSED"),
+    errors.QuotaExceeded("acme", "max_runs", "unfinished runs", limit=2, used=2, wanted=1),
     errors.CircuitOpen("curl", 41.5),
     errors.RequestInvalid([Problem("tasks[0].name", "It is missing."), Problem("", "The body must be a JSON object.")]),
     errors.FlowInvalid([Finding("structure", Place("<text>", 3, 7), "Wrong.", "Mend it.")]),
