@@ -88,12 +88,12 @@ async def _run(
 
 async def submit(project: Project, flow: Flow, new: NewRun, decision: Decision) -> Run:
     """Submit the run of a flow; a repeated request is about the run that the first one has submitted."""
-    from pointsman.flows.plan import write_plan
+    from pointsman.flows.plan import describe_files, write_files
 
     await declare_tools(project, [tool for name in flow.tasks if (tool := flow.task(name).tool_name)])
     engine = project.engine.for_tenant(actor=decision.actor)
     run = await engine.submit_run(new, reason=decision.reason, request_id=decision.request_id)
-    write_plan(flow, project.settings.directory / FOLDER / "runs" / run.id)
+    write_files(describe_files(flow), project.settings.directory / FOLDER / "runs" / run.id)
     return await engine.get_run(run.id)
 
 

@@ -173,9 +173,12 @@ async def open_listener(project: Project, front: Front) -> Listener:
     """Open the socket before anything else is done, because that may fail."""
     from pointsman.cli.run import declare_tools
     from pointsman.server.application import build_application
+    from pointsman.server.dispatch import Dispatcher
     from pointsman.server.listener import Listener, check_proxy, load_certificate, open_socket
     from pointsman.server.live import Live
     from pointsman.server.metrics import Metrics
+    from pointsman.server.routes import ALL
+    from pointsman.server.sent_flows import SentFlows
     from pointsman.server.site import Site
     from pointsman.worker.tools import declare_missing
 
@@ -194,12 +197,13 @@ async def open_listener(project: Project, front: Front) -> Listener:
         door,
         Live(project.engine, project.world),
         make_logs(project),
+        SentFlows(project.settings),
         declare,
         Metrics(project.engine, project.world.process),
         project.find_dead,
         project.find_bound,
     )
-    return Listener(build_application(site), listening, site.end_streams, tls, proxies)
+    return Listener(Dispatcher(site, ALL, build_application(site)), listening, site.end_streams, tls, proxies)
 
 
 def make_logs(project: Project) -> Logs:

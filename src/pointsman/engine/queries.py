@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import aclosing
 from datetime import datetime
 from decimal import Decimal
@@ -19,6 +19,7 @@ from pointsman.engine.hooks import Hooks
 from pointsman.engine.machines import Machines
 from pointsman.engine.operation import Caller
 from pointsman.engine.timekeeper import Timekeeper
+from pointsman.engine.together import Together
 from pointsman.engine.wakeups import Wakeups
 from pointsman.engine.writer import CLOSED, Writer
 from pointsman.errors import EngineClosed, NotFound, Problem
@@ -62,6 +63,7 @@ class Core:
         self.world = world
         self.hooks = Hooks()
         self.wakeups = Wakeups(store, world.sleep)
+        self._lookups = Together(self._read)
         decider = Decider(machines, world, self.hooks)
         self.timekeeper = Timekeeper(world.clock)
         self.writer = Writer(store, decider.decide, world.clock, world.chance, self.timekeeper, self.hooks, decider.follow_up)
@@ -74,9 +76,26 @@ class Core:
             with self.store.read() as reader:
                 return query(reader)
 
+        self._check_open()
+        return await asyncio.to_thread(look)
+
+    async def look_up(self, query: Callable[[Reader], Answer]) -> Answer:
+        """Read one row, from the same snapshot as others who do that now."""
+        self._check_open()
+        answer: Answer = await self._lookups.ask(query)
+        return answer
+
+    def _read(self, queries: Sequence[Callable[[Reader], Any]]) -> list[Any]:
+        """The answers, or the errors that they met. What fails in company is read again alone, so that no error spreads."""
+        try:
+            with self.store.read() as reader:
+                return [query(reader) for query in queries]
+        except Exception as error:  # noqa: BLE001 - whatever it is, it must reach who asked
+            return [error] if len(queries) == 1 else [self._read([query])[0] for query in queries]
+
+    def _check_open(self) -> None:
         if self.is_closed:
             raise EngineClosed(CLOSED)
-        return await asyncio.to_thread(look)
 
     async def pause(self, expected: asyncio.Future[None], seconds: float) -> None:
         """Until the wake-up that is expected, but no longer than that."""
@@ -308,7 +327,7 @@ class Queries:
 
     async def _find(self, kind: str, name: str, query: Callable[[Reader], Answer | None]) -> Answer:
         checks.identity(kind, name)
-        found = await self._core.ask(query)
+        found = await self._core.look_up(query)
         if found is None:
             raise NotFound(kind, name)
         return found

@@ -65,13 +65,18 @@ def describe_dag(flow: Flow) -> dict[str, Any]:
     }
 
 
-def write_plan(flow: Flow, directory: Path) -> tuple[Path, Path]:
+def describe_files(flow: Flow) -> dict[str, str]:
+    """Both files, by name."""
+    contents = {PLAN_FILE: describe_plan(flow), DAG_FILE: describe_dag(flow)}
+    return {name: json.dumps(content, indent=2, ensure_ascii=False) + "\n" for name, content in contents.items()}
+
+
+def write_files(files: Mapping[str, str], directory: Path) -> tuple[Path, ...]:
     """Write both files into a directory; it is created if it does not exist."""
     directory.mkdir(parents=True, exist_ok=True)
-    paths = directory / PLAN_FILE, directory / DAG_FILE
-    for path, content in zip(paths, (describe_plan(flow), describe_dag(flow)), strict=True):
-        path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", "utf-8")
-    return paths
+    for name, text in files.items():
+        directory.joinpath(name).write_text(text, "utf-8")
+    return tuple(directory / name for name in files)
 
 
 def describe_action(task: FlowTask) -> str:

@@ -12,11 +12,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import h11
 import uvicorn
-from fastapi import FastAPI
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
@@ -116,6 +115,31 @@ class _Uvicorn(uvicorn.Server):
         yield
 
 
+class _Joined:
+    """A transport that sends at once what is written in one turn of the event loop: head and body of an answer together."""
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport, self._loop = transport, loop
+        self._written: list[bytes] = []
+
+    def write(self, data: bytes) -> None:
+        if not self._written:
+            self._loop.call_soon(self._send)
+        self._written.append(data)
+
+    def close(self) -> None:
+        self._send()
+        self._transport.close()
+
+    def _send(self) -> None:
+        if self._written:
+            written, self._written = self._written, []
+            self._transport.write(b"".join(written))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+
 class _Connection(H11Protocol):
     """Closes the connection of a client that is too slow to send the headers of a request; uvicorn would wait for ever."""
 
@@ -123,7 +147,7 @@ class _Connection(H11Protocol):
     _deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
+        super().connection_made(cast("asyncio.Transport", _Joined(transport, self.loop)))
         self._watch()
 
     def data_received(self, data: bytes) -> None:
@@ -151,7 +175,7 @@ class _Connection(H11Protocol):
 class Listener:
     """Serves an application until it is stopped."""
 
-    application: FastAPI
+    application: ASGIApp
     listening: socket.socket
     end_streams: Callable[[], None]
     """Called when it stops: answers that never end have to end."""

@@ -11,6 +11,7 @@ from pointsman.server.auth import Door
 from pointsman.server.live import Live
 from pointsman.server.logs import Logs
 from pointsman.server.metrics import Metrics
+from pointsman.server.sent_flows import SentFlows
 from pointsman.settings import Settings
 from pointsman.views import runs
 from pointsman.views.values import RunView
@@ -29,6 +30,7 @@ class Site:
     door: Door
     live: Live
     logs: Logs
+    flows: SentFlows
     declare_tools: DeclareTools
     """Declares tools of the settings that a tenant uses."""
     metrics: Metrics

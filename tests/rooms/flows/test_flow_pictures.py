@@ -15,7 +15,7 @@ from ruamel.yaml import YAML
 from pointsman.errors import UnknownName
 from pointsman.flows import Flow, FlowTask, load_flow
 from pointsman.flows.draw import FORMATS, draw_flow
-from pointsman.flows.plan import describe_dag, describe_plan, find_stages, shorten_links, write_plan
+from pointsman.flows.plan import describe_dag, describe_files, describe_plan, find_stages, shorten_links, write_files
 from pointsman.flows.schema import build_schema
 from pointsman.kernel.machine import State
 from pointsman.lifecycles import load_machine
@@ -61,7 +61,7 @@ def test_stages_hold_what_can_run_at_once() -> None:
 
 def test_both_files_are_written_for_a_run(tmp_path: Path) -> None:
     flow = load_flow(RELEASE)
-    plan, dag = (json.loads(path.read_text("utf-8")) for path in write_plan(flow, tmp_path / "runs" / "r1"))
+    plan, dag = (json.loads(path.read_text("utf-8")) for path in write_files(describe_files(flow), tmp_path / "runs" / "r1"))
     assert plan == describe_plan(flow)
     assert dag == describe_dag(flow)
     assert plan["stages"][2] == {"stage": 3, "tasks": ["test", "build"]}

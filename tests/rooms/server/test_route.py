@@ -19,6 +19,7 @@ from pointsman.server.live import Live
 from pointsman.server.logs import Logs
 from pointsman.server.metrics import Metrics
 from pointsman.server.route import Call, Route
+from pointsman.server.sent_flows import SentFlows
 from pointsman.server.site import Site
 from pointsman.settings import load_settings
 from pointsman.world import World
@@ -32,7 +33,8 @@ def make_site(engine: Engine, folder: Path) -> Site:
 
     world = World()
     door, live, metrics = Door(engine, world.clock, "ada"), Live(engine, world), Metrics(engine, world.process)
-    return Site(engine, load_settings(folder, {}, {}), world, door, live, NO_LOGS, declare, metrics)
+    settings = load_settings(folder, {}, {})
+    return Site(engine, settings, world, door, live, NO_LOGS, SentFlows(settings), declare, metrics)
 
 
 def make_request(path: str) -> Request:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from datetime import datetime
 from typing import Annotated, Any
 
@@ -37,7 +36,7 @@ from pointsman.server.answers import (
     make_transition,
 )
 from pointsman.server.route import Answer, Call, PageAfter, PageLimit, Route, performs
-from pointsman.server.submission import NewFlowRun, load_text, submit_flow
+from pointsman.server.submission import NewFlowRun, submit_flow
 from pointsman.store.rows import Task, Template
 from pointsman.views.budgets import view_budget
 from pointsman.views.values import BudgetView, RunView
@@ -147,7 +146,7 @@ async def run_flow(call: Call) -> Answer:
 async def check_flow(call: Call) -> FlowCheckAnswer:
     text = call.read_as(FlowText).flow
     try:
-        flow, lifecycle = await asyncio.to_thread(load_text, text, call.site.settings)
+        sent = await call.site.flows.load(text)
     except FlowInvalid as invalid:
         findings = tuple(
             FindingAnswer(
@@ -156,13 +155,14 @@ async def check_flow(call: Call) -> FlowCheckAnswer:
             for each in invalid.findings
         )
         return FlowCheckAnswer(valid=False, name=None, lifecycle=None, tasks=(), findings=findings)
-    return FlowCheckAnswer(valid=True, name=flow.name, lifecycle=lifecycle.name, tasks=tuple(flow.tasks), findings=())
+    flow = sent.flow
+    return FlowCheckAnswer(valid=True, name=flow.name, lifecycle=sent.lifecycle.name, tasks=tuple(flow.tasks), findings=())
 
 
 async def store_template(call: Call) -> TemplateAnswer:
     """Only a valid flow is stored."""
     operation = call.read(StoreTemplate)
-    await asyncio.to_thread(load_text, operation.text, call.site.settings)
+    await call.site.flows.load(operation.text)
     return make_template(await call.engine.perform(operation))
 
 

@@ -1,0 +1,118 @@
+"""Flows that clients send, or name as templates: each text is read and checked once, and its plan is described once.
+
+text ──▶ known? ── no ──▶ a thread reads and checks it ──▶ SentFlow ──▶ NewRun ──▶ the engine
+                                                                 └─────────────────▶ plan.json, dag.json
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pointsman.engine.submit import NewRun
+from pointsman.engine.together import Together
+from pointsman.errors import Problem, RequestInvalid
+from pointsman.flows.build import build_run
+from pointsman.flows.document import read_document
+from pointsman.flows.load import TEXT, load_with_lifecycle
+from pointsman.flows.model import Flow
+from pointsman.flows.plan import describe_files, write_files
+from pointsman.kernel.machine import Lifecycle
+from pointsman.lifecycles import DEFAULT, SHIPPED
+from pointsman.settings import FOLDER, Settings
+
+MOST_REMEMBERED = 64
+LONGEST_REMEMBERED = 16_384
+"""Characters. A flow takes about twenty times as much memory as its text."""
+
+log = logging.getLogger(__name__)
+Plan = tuple[Path, Mapping[str, str]]
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True, slots=True)
+class SentFlow:
+    """A valid flow."""
+
+    text: str
+    flow: Flow
+    lifecycle: Lifecycle
+    files: Mapping[str, str]
+    """What describes each of its runs to people, by the names of the files."""
+
+    @property
+    def tools(self) -> list[str]:
+        return [tool for name in self.flow.tasks if (tool := self.flow.task(name).tool_name)]
+
+
+@dataclass(slots=True)
+class SentFlows:
+    """Reads flows for one project."""
+
+    settings: Settings
+    _known: dict[str, SentFlow] = field(default_factory=dict)
+    _runs: dict[str, NewRun] = field(default_factory=dict)
+    """By text: the run without inputs, which is always the same."""
+    _plans: Together[Plan] = field(default_factory=lambda: Together(_write_plans))
+
+    async def load(self, text: str) -> SentFlow:
+        """Read and check a flow, or raise with every finding. Only valid ones are remembered."""
+        if known := self._known.get(text):
+            return known
+        loaded = await asyncio.to_thread(self._load, text)
+        _remember(self._known, text, loaded)
+        return loaded
+
+    async def build(self, sent: SentFlow, inputs: Mapping[str, Any]) -> NewRun:
+        if not inputs and (known := self._runs.get(sent.text)):
+            return known
+        new = await asyncio.to_thread(self._build, sent, inputs)
+        if not inputs:
+            _remember(self._runs, sent.text, new)
+        return new
+
+    async def write_plan(self, sent: SentFlow, run_id: str) -> None:
+        """Without these files, the run goes on as well."""
+        try:
+            await self._plans.ask((self.settings.directory / FOLDER / "runs" / run_id, sent.files))
+        except OSError as error:
+            log.warning("the plan of run %s cannot be written: %s", run_id, error)
+
+    def _load(self, text: str) -> SentFlow:
+        """It may follow a shipped lifecycle, but not name a file of this machine."""
+        document = read_document(f"{text}\n", TEXT)
+        named = document.value.get("lifecycle", DEFAULT) if isinstance(document.value, dict) else DEFAULT
+        if named not in SHIPPED:
+            message = f"A flow that is sent follows a shipped lifecycle: {', '.join(SHIPPED)}."
+            raise RequestInvalid([Problem("flow.lifecycle", message)])
+        flow, lifecycle = load_with_lifecycle(f"{text}\n", tools=self.settings.all_tools)
+        return SentFlow(text, flow, lifecycle, describe_files(flow))
+
+    def _build(self, sent: SentFlow, inputs: Mapping[str, Any]) -> NewRun:
+        settings = self.settings
+        directory = str(settings.directory)
+        return build_run(sent.flow, inputs, directory=directory, tools=settings.all_tools, lifecycle=sent.lifecycle)
+
+
+def _remember(known: dict[str, Value], text: str, value: Value) -> None:
+    if len(text) > LONGEST_REMEMBERED:
+        return
+    while len(known) >= MOST_REMEMBERED:
+        del known[next(iter(known))]
+    known[text] = value
+
+
+def _write_plans(plans: Sequence[Plan]) -> list[OSError | None]:
+    errors: list[OSError | None] = []
+    for folder, files in plans:
+        try:
+            write_files(files, folder)
+        except OSError as error:
+            errors.append(error)
+        else:
+            errors.append(None)
+    return errors
