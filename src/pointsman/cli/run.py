@@ -28,11 +28,21 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("flow", metavar="FLOW.YAML")
 @click.option("--input", "-i", "given", metavar="KEY=VALUE", multiple=True, help="An input of the flow; repeat for more.")
+@click.option("--tag", "tags", metavar="WORD", multiple=True, help="A tag of the run, besides those of the flow. Repeatable.")
 @click.option("--detach", is_flag=True, help="Only submit the run, for workers elsewhere, and print its id.")
 @decision_options
 @worker_options
 @project_options
-def command(flow: str, given: tuple[str, ...], *, detach: bool, decision: Decision, flags: dict[str, Any], asked: Asked) -> int:
+def command(
+    flow: str,
+    given: tuple[str, ...],
+    tags: tuple[str, ...],
+    *,
+    detach: bool,
+    decision: Decision,
+    flags: dict[str, Any],
+    asked: Asked,
+) -> int:
     """Run a flow, and show its progress.
 
     The state of the run is stored in .pointsman/state.db of the project. If this process is killed or the machine goes down,
@@ -54,12 +64,22 @@ def command(flow: str, given: tuple[str, ...], *, detach: bool, decision: Decisi
       pointsman run nightly.yaml --request-id nightly-2026-11-18
     """
     with background_output(reserves_stdout=asked.as_json):
-        return asyncio.run(_run(Path(flow), _read_inputs(given), decision, asked, asked.settings(**flags), detach=detach))
+        inputs, settings = _read_inputs(given), asked.settings(**flags)
+        return asyncio.run(_run(Path(flow), inputs, tags, decision, asked, settings, detach=detach))
 
 
 async def _run(
-    file: Path, inputs: dict[str, str], decision: Decision, asked: Asked, settings: Settings, *, detach: bool
+    file: Path,
+    inputs: dict[str, str],
+    tags: tuple[str, ...],
+    decision: Decision,
+    asked: Asked,
+    settings: Settings,
+    *,
+    detach: bool,
 ) -> int:
+    from msgspec.structs import replace
+
     from pointsman.cli.detach import is_served
     from pointsman.cli.notifier import deliver_unattended
     from pointsman.cli.run_to_end import conclude, run_to_end
@@ -68,6 +88,7 @@ async def _run(
 
     flow, lifecycle = load_with_lifecycle(file, tools=settings.all_tools)
     new = build_run(flow, inputs, directory=str(settings.directory), tools=settings.all_tools, lifecycle=lifecycle)
+    new = replace(new, tags=(*new.tags, *tags))
     async with open_project(asked, settings=settings, creates=True, keeps=True, lifecycles=[lifecycle]) as project:
         after = await project.engine.last_position()  # a repeated request continues its run
         run = await submit(project, flow, new, decision)

@@ -130,6 +130,8 @@ async def show_run(project: Project, name: str, *, show_all: bool, as_json: bool
     head = f"{click.style(run.name, bold=True)}  {show_run_state(run)}"
     echo(f"{head}  {show_counts(run.counts)}{elapsed}{show_money(run)}")
     echo(click.style(run.id, dim=True))
+    if run.tags:
+        echo(f"tags: {', '.join(run.tags)}")
     if run.task_description:
         echo(run.task_description)
     if run.phase == Phase.HELD and run.reason:

@@ -17,6 +17,7 @@ class RunFilter(Struct, frozen=True, kw_only=True):
     outcome: Annotated[Literal["success", "failure", "canceled"] | None, "Only runs that ended like this."] = None
     lifecycle: Annotated[Name | None, "Only runs that follow this lifecycle."] = None
     name: Annotated[Name | None, "Only runs of this name, which is that of their flow."] = None
+    tag: Annotated[Name | None, "Only runs with this tag."] = None
     text: Annotated[Name | None, "Only runs with this text in their id, name, reason or error. Case matters."] = None
     created_after: Annotated[Instant | None, "Only runs that were created at this time or later."] = None
     created_before: Annotated[Instant | None, "Only runs that were created before this time."] = None
@@ -30,6 +31,7 @@ class TaskFilter(Struct, frozen=True, kw_only=True):
     outcome: Annotated[Literal["success", "failure", "canceled"] | None, "Only tasks that ended like this."] = None
     lifecycle: Annotated[Name | None, "Only tasks that follow this lifecycle."] = None
     name: Annotated[Name | None, "Only tasks of this name."] = None
+    tag: Annotated[Name | None, "Only tasks of runs with this tag."] = None
     text: Annotated[Name | None, "Only tasks with this text in their id, name, reason or error. Case matters."] = None
     created_after: Annotated[Instant | None, "Only tasks of runs that were created at this time or later."] = None
     created_before: Annotated[Instant | None, "Only tasks of runs that were created before this time."] = None

@@ -22,7 +22,7 @@ from pointsman.errors import Problem, RequestInvalid, suggest
 from pointsman.kernel.machine import Kind, Lifecycle, Machine, Phase, TaskDefaults
 from pointsman.lifecycles import DEFAULT
 from pointsman.store.contract import Wakeup
-from pointsman.store.rows import Dependency, Run, Task, Use
+from pointsman.store.rows import Dependency, Run, RunTag, Task, Use
 
 MAX_DEPTH = 5
 MAX_WORKERS = 10
@@ -91,6 +91,7 @@ class NewRun(Struct, frozen=True, kw_only=True):
     backoff: Annotated[Backoff, "How long it waits between retries."] = Backoff()
     timeout_seconds: Annotated[Seconds | None, "How long all of it may take."] = None
     budget_usd: Annotated[Amount | None, "What all its tasks together may spend."] = None
+    tags: Annotated[Words, "Words by which lists of runs can be filtered."] = ()
 
 
 def check_run(new: NewRun, found: Collection[str] = ()) -> Iterator[Problem]:
@@ -273,9 +274,11 @@ def build_run(work: Work, new: NewRun, lifecycle: Lifecycle, tenant: str, cause:
         max_retries=new.max_retries,
         policy=write_policy(policy),
         budget_usd=new.budget_usd,
+        tags=msgspec.json.encode(sorted(set(new.tags))).decode(),
         payload=payload.decode(),
     )
     work.runs.add(run)
+    work.tags += [RunTag(tenant=tenant, tag=tag, created_at=run.created_at, run_id=run.id) for tag in sorted(set(new.tags))]
     if new.timeout_seconds is not None:
         work.set_timer(run, Kind.RUN, "deadline", work.now + timedelta(seconds=new.timeout_seconds), run.id)
     return run

@@ -24,7 +24,21 @@ from pointsman.errors import NotFound
 from pointsman.kernel.machine import Kind, Machine, Outcome, Phase, Refusal, State, Transition
 from pointsman.kernel.step import Snapshot, step
 from pointsman.store.contract import Transaction, Wakeup
-from pointsman.store.rows import Account, Breaker, Dependency, Entity, Lane, Notice, Run, Subtasks, Task, TaskKey, Timer, Worker
+from pointsman.store.rows import (
+    Account,
+    Breaker,
+    Dependency,
+    Entity,
+    Lane,
+    Notice,
+    Run,
+    RunTag,
+    Subtasks,
+    Task,
+    TaskKey,
+    Timer,
+    Worker,
+)
 from pointsman.world import World
 
 _TEXT = {each: each.value for each in (*Phase, *Outcome)}
@@ -221,6 +235,7 @@ class Work:
         """Tasks that are alike and got the same report; the first of each group is loaded."""
         self.wakeups = Wakeup.NOTHING
         # To be written besides the rows that move.
+        self.tags: list[RunTag] = []
         self.dependencies: list[Dependency] = []
         self.timers: dict[tuple[str, str], Timer] = {}
         self.dropped_timers: set[str] = set()
@@ -232,8 +247,7 @@ class Work:
         """Tasks whose last dependency has succeeded in this transaction."""
         self.added: set[str] = set()
         """Tasks that a running task, or the run itself, has added in this transaction."""
-        self.succeeded: list[str] = []
-        self.failed: list[str] = []
+        self.succeeded, self.failed = list[str](), list[str]()
         self.behind: list[str] = []
         """Queued tasks that wait for a dependency, which may have failed already."""
         self.parents: set[str] = set()
@@ -462,6 +476,9 @@ class Work:
         """Write everything that was decided, tasks before runs, because a run succeeds only with its tasks."""
         write = self.transaction
         self._insert(self.runs, write.insert_runs)
+        if self.tags:
+            tags, self.tags = self.tags, []
+            write.insert_run_tags(tags)
         self._insert(self.workers, write.insert_workers)
         self._insert(self.breakers, write.insert_breakers)
         self._insert(self.tasks, write.insert_tasks)

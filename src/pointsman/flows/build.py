@@ -83,6 +83,7 @@ def build_run(
         backoff=_make_backoff(flow.backoff),
         timeout_seconds=flow.timeout,
         budget_usd=flow.budget_usd,
+        tags=flow.tags,
     )
 
 

@@ -421,6 +421,8 @@ class Flow(_Model):
     """The name of its runs."""
     description: Text = ""
     """A one-line description."""
+    tags: tuple[Word, ...] = ()
+    """Words by which its runs are found: `pointsman status --tag WORD`."""
     lifecycle: Word = DEFAULT
     """The lifecycle of its runs: the name of a shipped one, or the path of a file, relative to this one."""
     start: Literal["automatic", "manual"] = "automatic"

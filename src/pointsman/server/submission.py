@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Annotated, Any
 
 import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from pointsman.engine.fields import JsonObject, Name, Text
+from pointsman.engine.fields import JsonObject, Name, Text, Words
 from pointsman.engine.operations.runs import SubmitRun
 from pointsman.errors import NotFound, Problem, RequestInvalid, suggest
 from pointsman.server.route import Call
@@ -22,6 +22,7 @@ class NewFlowRun(Struct, frozen=True, kw_only=True):
     template: Annotated[Name | None, "The name of a stored template; or send a `flow`."] = None
     flow: Annotated[Text | None, "The flow, as the text of a flow file (YAML or JSON); or name a `template`."] = None
     inputs: Annotated[JsonObject | None, "The inputs of the flow, by name."] = None
+    tags: Annotated[Words, "Words by which lists of runs can be filtered, besides those of the flow."] = ()
     reason: Annotated[Text | None, "Why; kept in the audit trail."] = None
     request_id: Annotated[Name | None, "An idempotency key, like the header Idempotency-Key."] = None
 
@@ -31,7 +32,7 @@ async def submit_flow(call: Call, new: NewFlowRun) -> Run:
     if (new.template is None) == (new.flow is None):
         raise RequestInvalid([Problem("template", "Name a `template`, or send a `flow`: one of them.")])
     text = (await _find_template(call, new.template)).text if new.template is not None else str(new.flow)
-    return await submit_text(call, text, new.inputs or {}, new.reason)
+    return await submit_text(call, text, new.inputs or {}, new.reason, tags=new.tags)
 
 
 async def _find_template(call: Call, name: str) -> Template:
@@ -43,14 +44,20 @@ async def _find_template(call: Call, name: str) -> Template:
 
 
 async def submit_text(
-    call: Call, text: str, inputs: Mapping[str, Any], reason: str | None, parent_run_id: str | None = None
+    call: Call,
+    text: str,
+    inputs: Mapping[str, Any],
+    reason: str | None,
+    parent_run_id: str | None = None,
+    tags: Collection[str] = (),
 ) -> Run:
     flows = call.site.flows
     sent = await flows.load(text)
     new = await flows.build(sent, inputs)
     if tools := sent.tools:
         await call.site.declare_tools(call.engine, tools)
-    operation = SubmitRun(replace(new, parent_run_id=parent_run_id), reason=reason, request_id=call.request_id)
+    new = replace(new, parent_run_id=parent_run_id, tags=(*new.tags, *tags))
+    operation = SubmitRun(new, reason=reason, request_id=call.request_id)
     run = await call.engine.perform(operation)
     await flows.write_plan(sent, run.id)
     return run

@@ -24,6 +24,7 @@ from pointsman.store.rows import (
     OutboxEntry,
     Quota,
     Run,
+    RunTag,
     Seal,
     StoredKey,
     StoredResponse,
@@ -91,6 +92,7 @@ ROW_TYPES = {
     table_of(row_type): row_type
     for row_type in (
         Run,
+        RunTag,
         Task,
         Worker,
         Breaker,
@@ -121,10 +123,15 @@ TASK_CONDITIONS = {name: f"task.{name}" for name in ("state", "phase", "outcome"
 
 
 def _write_conditions(columns: Mapping[str, str], searched: str) -> str:
-    """Conditions that hold where their parameters are null; `text` is searched in some columns of a table."""
+    """Conditions that hold where their parameters are null; `tag` is one of the run, `text` is searched in some columns."""
     equal = [f"(CAST(:{name} AS TEXT) IS NULL OR {column} = CAST(:{name} AS TEXT))" for name, column in columns.items()]
     texts = [f"coalesce({searched}.{name}, '')" for name in ("id", "name", "reason", "error")]
     found = [f"replace({text}, CAST(:text AS TEXT), '') <> {text}" for text in texts]
+    tagged = (
+        "EXISTS (SELECT 1 FROM run_tag WHERE run_tag.tenant = run.tenant AND run_tag.tag = CAST(:tag AS TEXT) "
+        "AND run_tag.created_at = run.created_at AND run_tag.run_id = run.id)"
+    )
+    equal.append(f"(CAST(:tag AS TEXT) IS NULL OR {tagged})")
     return " AND ".join([*equal, f"(CAST(:text AS TEXT) IS NULL OR {' OR '.join(found)})"])
 
 

@@ -52,6 +52,7 @@ from pointsman.store.rows import (
     Release,
     Result,
     Run,
+    RunTag,
     Seal,
     Situation,
     StoredKey,
@@ -185,13 +186,15 @@ class Reader(ABC):
         created_before: datetime | None = None,
         **conditions: str | None,
     ) -> list[Run]:
-        """Newest first, behind the run `after`: those that fulfill RUN_CONDITIONS and contain `text`."""
-        wanted = {**dict.fromkeys(RUN_CONDITIONS), "text": None, **conditions}
+        """Newest first, behind the run `after`: those that fulfill RUN_CONDITIONS, have the `tag` and contain `text`."""
+        wanted = {**dict.fromkeys(RUN_CONDITIONS), "tag": None, "text": None, **conditions}
         last = None if after is None else self.find_run(tenant, after)
         if after is not None and last is None:
             return []
         query = "list_runs"
-        if wanted["name"] is not None:
+        if wanted["tag"] is not None:
+            query = "list_runs_of_tag"
+        elif wanted["name"] is not None:
             query = "list_runs_of_name"
         elif self._excludes_success(Kind.RUN, wanted):
             query = "list_unfinished_runs"
@@ -210,9 +213,9 @@ class Reader(ABC):
     ) -> list[Task]:
         """Tasks of all runs without payloads and without those that were deleted: of the newest run first, and newest first.
 
-        Both times are those of the run; `conditions` are TASK_CONDITIONS and `text`.
+        Both times and the `tag` are those of the run; `conditions` are TASK_CONDITIONS, `tag` and `text`.
         """
-        wanted = {**dict.fromkeys(TASK_CONDITIONS), "text": None, **conditions}
+        wanted = {**dict.fromkeys(TASK_CONDITIONS), "tag": None, "text": None, **conditions}
         last = None if after is None else self.find_task(tenant, after)
         if after is not None and last is None:
             return []
@@ -638,6 +641,9 @@ class Transaction(Reader):
 
     def insert_runs(self, runs: Sequence[Run]) -> None:
         self._write("insert_runs", runs)
+
+    def insert_run_tags(self, tags: Sequence[RunTag]) -> None:
+        self._write("insert_run_tags", tags)
 
     def try_lock_run(self, run_id: str) -> Run | None:
         """Lock a run, unless another transaction has locked it."""

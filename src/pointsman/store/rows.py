@@ -75,6 +75,7 @@ class Run(Entity, kw_only=True):
         "max_retries",
         "policy",
         "payload",
+        "tags",
     )
     name: str
     lifecycle: str
@@ -102,8 +103,22 @@ class Run(Entity, kw_only=True):
     cost_is_estimated: bool = False
     """Some of `spent_usd` is an estimate."""
     error: str | None = None
+    tags: str = "[]"
+    """A sorted JSON list of words."""
     payload: str = "null"
     output: str | None = None
+
+
+class RunTag(Struct, frozen=True, kw_only=True):
+    """A tag of a run, for lists of the runs that have it."""
+
+    TABLE: ClassVar = "run_tag"
+
+    tenant: str
+    tag: str
+    created_at: datetime
+    """When the run was created."""
+    run_id: str
 
 
 class Task(Entity, kw_only=True):

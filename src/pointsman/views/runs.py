@@ -244,10 +244,15 @@ def _group(explained: Iterable[tuple[WaitingTask, Waiting | None]]) -> Iterator[
     yield from groups.values()
 
 
+def read_tags(run: Run) -> tuple[str, ...]:
+    return msgspec.json.decode(run.tags, type=tuple[str, ...])
+
+
 def _run_fields(run: Run) -> dict[str, Any]:
     return {
         **entity_fields(run, run.name),
         "lifecycle": run.lifecycle,
+        "tags": read_tags(run),
         "error": read_error(run.error),
         "output": None if run.output is None else msgspec.json.decode(run.output),
         "retry_count": run.retry_count,

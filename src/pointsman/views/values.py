@@ -129,6 +129,7 @@ class RunSummary(EntityView, frozen=True, kw_only=True):
     """A run without its tasks."""
 
     lifecycle: str
+    tags: tuple[str, ...]
     error: str | None
     output: Any
     """The result of a run whose lifecycle stores one: the outputs of its tasks, by name."""

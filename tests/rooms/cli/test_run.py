@@ -136,6 +136,16 @@ async def test_a_run_that_was_paused_is_waited_for_and_that_is_said(project: Pro
             assert {task.epoch for task in (await tasks_of(engine, only.id)).values()} == {1}
 
 
+def test_a_run_has_the_tags_of_its_flow_and_of_the_command(scene: Scene) -> None:
+    (scene.folder / "flow.yaml").write_text("{name: f, tags: [nightly, 'team a'], tasks: {a: {run: 'true'}}}")
+    run_id = scene.call("run --detach --tag release --tag nightly", str(scene.folder / "flow.yaml")).out.strip()
+    assert scene.call("status latest --json").json["tags"] == ["nightly", "release", "team a"]
+    assert "\ntags: nightly, release, team a\n" in scene.call("status latest").out
+    assert [run["id"] for run in scene.call("status --json --tag release").json] == [run_id]
+    refused = scene.call("run --detach --tag", "", str(scene.folder / "flow.yaml"))
+    assert (refused.code, "tags[2]: It is empty" in refused.err) == (2, True), refused
+
+
 def test_each_run_has_its_plan_and_its_graph(scene: Scene) -> None:
     (scene.folder / "flow.yaml").write_text("{name: f, tasks: {a: {run: 'true'}, b: {run: 'true', needs: a}}}")
     run_id = scene.call("run --detach", str(scene.folder / "flow.yaml")).out.strip()

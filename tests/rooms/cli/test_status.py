@@ -409,7 +409,8 @@ def test_a_hint_leaves_out_a_store_that_the_settings_name(scene: Scene) -> None:
 
 def test_the_list_of_runs_is_filtered_by_flags(scene: Scene) -> None:
     def submit(name: str) -> Run:
-        run: Run = scene.do(lambda engine: engine.submit_run(NewRun(name=name, tasks=(NewTask(name="a"),))))
+        new = NewRun(name=name, tasks=(NewTask(name="a"),), tags=(name, "dull"))
+        run: Run = scene.do(lambda engine: engine.submit_run(new))
         return run
 
     nightly, weekly = submit("nightly"), submit("weekly")
@@ -421,6 +422,8 @@ def test_the_list_of_runs_is_filtered_by_flags(scene: Scene) -> None:
         "--created-after 1999-12-31": [weekly.id, nightly.id],
         "--created-before 1999-12-31": [],
         "--outcome failure": [],
+        "--tag dull": [weekly.id, nightly.id],
+        "--tag weekly --state PAUSED": [weekly.id],
     }
     for flags, expected in cases.items():
         assert [run["id"] for run in scene.call(f"status --json {flags}").json] == expected, flags

@@ -10,6 +10,7 @@ from tests.rows import each_row
 
 from pointsman.engine.filters import RunFilter, TaskFilter
 from pointsman.store.columns import RUN_CONDITIONS, TASK_CONDITIONS
+from pointsman.store.rows import Run, RunTag
 
 TIMES = {"created_after", "created_before"}
 BY_RUN: dict[str, tuple[dict[str, Any], set[int]]] = {
@@ -22,6 +23,11 @@ BY_RUN: dict[str, tuple[dict[str, Any], set[int]]] = {
     "lifecycle": ({"lifecycle": "approval"}, {2}),
     "name": ({"name": "weekly"}, {3}),
     "name and state": ({"name": "weekly", "state": "RUNNING"}, set()),
+    "tag": ({"tag": "Ω"}, {1, 2}),
+    "tag and state": ({"tag": "Ω", "state": "RUNNING"}, {1}),
+    "tag and name": ({"tag": "slow", "name": "nightly"}, {2}),
+    "tag and time": ({"tag": "Ω", "created_after": AT + 2 * SECOND}, {2}),
+    "an unknown tag": ({"tag": "["}, set()),
     "text of a name": ({"text": "eek"}, {3}),
     "text of a reason": ({"text": "broken %_ track"}, {1}),
     "no wildcard": ({"text": "%"}, {1}),
@@ -34,8 +40,8 @@ BY_RUN: dict[str, tuple[dict[str, Any], set[int]]] = {
 
 
 def test_the_store_has_a_condition_for_each_that_is_declared() -> None:
-    assert {*RUN_CONDITIONS, "text", *TIMES} == set(RunFilter.__struct_fields__)
-    assert {*TASK_CONDITIONS, "text", *TIMES} == set(TaskFilter.__struct_fields__)
+    assert {*RUN_CONDITIONS, "tag", "text", *TIMES} == set(RunFilter.__struct_fields__)
+    assert {*TASK_CONDITIONS, "tag", "text", *TIMES} == set(TaskFilter.__struct_fields__)
 
 
 def test_runs_are_filtered_by_every_condition(db: StoreFixture) -> None:
@@ -46,6 +52,8 @@ def test_runs_are_filtered_by_every_condition(db: StoreFixture) -> None:
         for index, machine in enumerate(machines)
     ]
     runs[1] = db.bring(runs[1], "RUNNING", reason="broken %_ track")
+    tag(db, runs[1], "Ω")
+    tag(db, runs[2], "slow", "Ω")
     with db.store.read() as reader:
         for case, (conditions, wanted) in BY_RUN.items():
             expected = [run.id for index, run in reversed(list(enumerate(runs))) if index in wanted]
@@ -54,10 +62,17 @@ def test_runs_are_filtered_by_every_condition(db: StoreFixture) -> None:
         assert ids(reader.list_runs(ACME, limit=9, text=runs[0].id)) == [runs[0].id]
 
 
-@each_row("conditions", [{}, {"name": "nightly"}, {"phase": "queued"}])
+def tag(db: StoreFixture, run: Run, *tags: str) -> None:
+    with db.transaction() as begun:
+        begun.insert_run_tags([RunTag(tenant=run.tenant, tag=each, created_at=run.created_at, run_id=run.id) for each in tags])
+
+
+@each_row("conditions", [{}, {"name": "nightly"}, {"phase": "queued"}, {"tag": "t"}])
 def test_pages_of_runs_are_stable_while_runs_are_added_and_moved(db: StoreFixture, conditions: dict[str, str]) -> None:
     tenant = db.tenant(f"tenant {conditions}")
     runs = [db.put(db.run(tenant=tenant, created_at=AT + index // 3 * SECOND)) for index in range(8)]
+    for run in runs:
+        tag(db, run, "s", "t")
     expected = sorted(runs, key=lambda run: (run.created_at, run.id), reverse=True)
     seen: list[str] = []
     while True:
@@ -67,7 +82,7 @@ def test_pages_of_runs_are_stable_while_runs_are_added_and_moved(db: StoreFixtur
             break
         seen += ids(page)
         db.bring(page[-1], "RUNNING")
-        db.put(db.run(tenant=tenant, created_at=AT + 9 * SECOND))
+        tag(db, db.put(db.run(tenant=tenant, created_at=AT + 9 * SECOND)), "t")
     assert seen == ids(expected)
 
 
@@ -85,6 +100,7 @@ def test_tasks_of_all_runs_are_filtered_and_read_in_pages(db: StoreFixture) -> N
     old, new = db.put(db.run()), db.put(db.run(created_at=AT + SECOND, entered_at=AT + SECOND, name="weekly"))
     tasks = [db.put_task(run, name=f"step {index}") for run in (old, new) for index in range(3)]
     active = db.bring(tasks[4], "RUNNING")
+    tag(db, new, "t")
     newest = [tasks[index].id for index in (5, 4, 3, 2, 1, 0)]
     with db.store.read() as reader:
 
@@ -98,6 +114,9 @@ def test_tasks_of_all_runs_are_filtered_and_read_in_pages(db: StoreFixture) -> N
         assert search(state=active.state) == search(phase="active") == [tasks[4].id]
         assert search(phase="active", lifecycle="approval") == search(outcome="failure") == search(state="SUCCEEDED") == []
         assert search(phase=tasks[0].phase) == [newest[0], *newest[2:]]
+        assert search(tag="t") == newest[:3]
+        assert search(tag="t", name="step 1") == [tasks[4].id]
+        assert search(tag="t", phase="active", limit=1) == [tasks[4].id]
         assert search(text="p 2", created_after=AT + SECOND) == [tasks[5].id]
         assert search(created_before=AT + SECOND) == newest[3:]
         assert reader.search_tasks(GLOBEX, limit=9) == []

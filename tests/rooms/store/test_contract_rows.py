@@ -66,6 +66,7 @@ def test_a_run_comes_back_as_it_was_stored(db: StoreFixture) -> None:
         tokens_out=1,
         cost_is_estimated=True,
         error=WORDS,
+        tags='["t"]',
         payload=JSON,
         output=JSON,
     )

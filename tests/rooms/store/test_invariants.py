@@ -77,6 +77,7 @@ UNTHINKABLE: dict[str, tuple[str, str, dict[str, Any], dict[str, Any]]] = {
         {"max_retries": 1},
     ),
     "a run whose final task is not JSON": ("standard.run", "PENDING", {}, {"final_task": "check it"}),
+    "a run whose tags are not a list": ("standard.run", "PENDING", {}, {"tags": '{"a": 1}'}),
     "a run whose policy is not JSON": ("standard.run", "PENDING", {}, {"policy": "be nice"}),
     "a run with a negative budget": ("standard.run", "PENDING", {}, {"budget_usd": -ONE}),
     "a run with a negative cost": ("standard.run", "PENDING", {}, {"spent_usd": -ONE}),
@@ -247,8 +248,11 @@ _TEMPLATE = (
 _TOMBSTONE = (
     "INSERT INTO tombstone (task_id, tenant, deleted_at, deleted_by) SELECT id, tenant, {deleted_at}, 'ada' FROM task LIMIT 1"
 )
+_TAG = "INSERT INTO run_tag (tenant, tag, created_at, run_id) SELECT tenant, '{tag}', {created_at}, id FROM run LIMIT 1"
 _QUOTA = "INSERT INTO quota (tenant, max_runs, max_tasks, max_bytes) VALUES ('acme', {}, {}, {})"
 UNSPEAKABLE: dict[str, str] = {
+    "a tag without a word": _TAG.format(tag="", created_at=":at"),
+    "a tag of the far future": _TAG.format(tag="t", created_at=":never"),
     "a quota of less than no runs": _QUOTA.format(-1, 0, 0),
     "a quota of less than no tasks": _QUOTA.format(0, -1, 0),
     "a quota of less than no bytes": _QUOTA.format(0, 0, -1),

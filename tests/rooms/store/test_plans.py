@@ -73,6 +73,17 @@ def test_the_newest_runs_are_read_from_an_index(database_url: str) -> None:
         assert "created_at" in plan.split("Index Cond:")[-1].split(index)[-1], plan
 
 
+def test_the_newest_runs_with_a_tag_are_read_from_its_key(database_url: str) -> None:
+    open_store(database_url).close()
+    values = {**dict.fromkeys(RUN_CONDITIONS), **between(database_url), "tag": "nightly"}
+    plan = explain(database_url, "list_runs_of_tag", values)
+    assert "SEARCH run_tag USING PRIMARY KEY" in plan or "run_tag_pkey on run_tag" in plan, plan
+    assert "TEMP B-TREE" not in plan
+    assert "Sort" not in plan
+    assert "SCAN run" not in plan
+    assert "Seq Scan" not in plan
+
+
 def test_tasks_of_all_runs_are_searched_run_by_run(database_url: str) -> None:
     open_store(database_url).close()
     for query, index in {"search_tasks": "", "search_unfinished_tasks": "task_unfinished"}.items():
@@ -87,7 +98,7 @@ def test_tasks_of_all_runs_are_searched_run_by_run(database_url: str) -> None:
 def between(url: str) -> dict[str, Any]:
     is_sqlite = url.startswith("sqlite")
     since, before = (0, 2**53) if is_sqlite else (NEVER, FOREVER)
-    return {"tenant": "acme", "since": since, "before": before, "before_id": "", "text": None, "limit": 10}
+    return {"tenant": "acme", "since": since, "before": before, "before_id": "", "tag": None, "text": None, "limit": 10}
 
 
 def explain(url: str, query: str, values: Mapping[str, Any]) -> str:

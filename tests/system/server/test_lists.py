@@ -67,13 +67,42 @@ def test_tasks_of_all_runs_are_filtered(client: Client) -> None:
 
 
 def test_every_wrong_condition_is_named(client: Client) -> None:
-    wrong = {"phase": "runing", "outcome": "", "created_after": "yesterday", "tag": "x", "limit": "0", "text": "a\0"}
+    wrong = {
+        "phase": "runing",
+        "outcome": "",
+        "created_after": "yesterday",
+        "label": "x",
+        "tag": "",
+        "limit": "0",
+        "text": "a\0",
+    }
     for path in ("/api/v1/runs", "/api/v1/tasks"):
         refused = client.get(f"{path}?{urlencode(wrong)}")
         assert refused.problem == "invalid-request"
         assert {error["path"] for error in refused.json["errors"]} == set(wrong)
     assert client.get("/api/v1/runs?created_after=0001-01-01T00:00:00%2B14:00&limit=1").status == 200
     assert client.get("/api/v1/runs?created_before=9999-12-31T23:59:59-14:00&limit=1").status == 200
+
+
+def test_runs_are_found_by_their_tags(client: Client) -> None:
+    flow = "name: tagged\ntags: [nightly]\ntasks: {a: {run: 'true', needs_capabilities: [elsewhere]}}"
+    first = client.post("/runs", {"flow": flow, "tags": ["team a", "nightly"]}).json
+    assert first["tags"] == ["nightly", "team a"]
+    second = client.post("/api/v1/flows/run", {"flow": flow}).json
+    body = {"name": "plain", "tasks": [{"name": "a", "capabilities": ["elsewhere"]}], "tags": ["team a"]}
+    third = client.post("/api/v1/runs", body).json
+    assert third["tags"] == ["team a"]
+    assert find_ids(client, tag="team a") == [third["id"], first["id"]]
+    assert find_ids(client, tag="nightly", limit=1) == [second["id"], first["id"]]
+    assert [run["id"] for run in client.get("/runs?tag=nightly&name=plain").json["runs"]] == []
+    assert (
+        find_ids(client, "/api/v1/tasks", tag="team a", name="a")[0]
+        == client.get(f"/api/v1/runs/{third['id']}/tasks").json["items"][0]["id"]
+    )
+    bulk = client.post("/api/v1/runs/bulk", {"action": "cancel", "filter": {"tag": "team a"}}).json
+    assert [item["run_id"] for item in bulk["items"]] == [third["id"], first["id"]]
+    assert client.get(f"/api/v1/runs/{second['id']}").json["outcome"] is None
+    assert client.post("/api/v1/runs", {**body, "tags": [""]}).problem == "invalid-request"
 
 
 def test_an_action_on_a_filter_is_foreseen_performed_once_and_answered_for_each_run(client: Client) -> None:

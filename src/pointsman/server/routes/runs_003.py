@@ -17,6 +17,7 @@ from pointsman.server.routes.v1_runs import RunQuery
 from pointsman.server.submission import NewFlowRun, submit_flow
 from pointsman.store.rows import Run, Task
 from pointsman.views.moves import Move
+from pointsman.views.runs import read_tags
 from pointsman.views.values import read_error
 
 TAG = "document 003"
@@ -28,6 +29,7 @@ class Run003(Struct, frozen=True, kw_only=True):
     id: str
     name: str
     lifecycle: str
+    tags: tuple[str, ...]
     status: str
     reason: str | None
     error: str | None
@@ -100,6 +102,7 @@ async def make_run(engine: TenantEngine, run: Run) -> Run003:
         id=run.id,
         name=run.name,
         lifecycle=run.lifecycle,
+        tags=read_tags(run),
         status=run.state,
         reason=run.reason,
         error=read_error(run.error),

@@ -14,6 +14,13 @@ SELECT {run} FROM run
    AND created_at >= :since AND (created_at, id) < (:before, :before_id) AND {run_conditions}
  ORDER BY created_at DESC, id DESC LIMIT :limit
 
+-- name: list_runs_of_tag
+-- The same for runs with a tag. Reads the key of run_tag backwards.
+SELECT {run} FROM run_tag JOIN run ON run.id = run_tag.run_id
+ WHERE run_tag.tenant = :tenant AND run_tag.tag = :tag
+   AND run_tag.created_at >= :since AND (run_tag.created_at, run_tag.run_id) < (:before, :before_id) AND {run_conditions}
+ ORDER BY run_tag.created_at DESC, run_tag.run_id DESC LIMIT :limit
+
 -- name: may_have_succeeded
 -- Whether a machine of this kind has a state of that name in which an entity has succeeded.
 SELECT EXISTS (SELECT 1 FROM state WHERE kind = :kind AND name = :state AND outcome = 'success')
@@ -32,6 +39,9 @@ SELECT {run} FROM run
 
 -- name: insert_runs
 INSERT INTO {new run}
+
+-- name: insert_run_tags
+INSERT INTO {new run_tag}
 
 -- name: list_allocatable_runs
 SELECT id, tenant FROM run
