@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from time import monotonic
 from typing import Any, TypeVar
@@ -134,14 +135,43 @@ def until(look: Callable[[], Found], show: Callable[[], object] = lambda: None) 
     return found
 
 
+@dataclass
+class Alternating(Client):
+    """Sends each request to the next of several servers."""
+
+    others: tuple[str, ...] = ()
+    _turns: Iterator[int] = field(default_factory=count)
+
+    def send(self, method: str, path: str, content: bytes | None = None, headers: Mapping[str, str] | None = None) -> Reply:
+        urls = (self.url, *self.others)
+        server = Client(urls[next(self._turns) % len(urls)], self.headers)
+        return server.send(method, path, content, headers)
+
+
 @contextmanager
 def start(command: str, folder: Path, database_url: str, *arguments: str) -> Iterator[tuple[Client, subprocess.Popen[str]]]:
     """`pointsman serve` or `pointsman up` in a folder, gone when the block is left."""
+    with start_process(command, folder, database_url, "--port", "0", *arguments) as (line, process):
+        yield Client(json.loads(line)["url"]), process
+
+
+@contextmanager
+def start_worker(folder: Path, database_url: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """`pointsman worker` in a folder, with two slots, gone when the block is left."""
+    with start_process("worker", folder, database_url, "--slots", "2", *arguments, is_silent=True) as (_, process):
+        yield process
+
+
+@contextmanager
+def start_process(
+    command: str, folder: Path, database_url: str, *arguments: str, is_silent: bool = False
+) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """A command at work, with the first line that it prints, unless it is silent at first."""
     env = {name: value for name, value in os.environ.items() if not name.startswith("POINTSMAN_")}
     (folder / ".pointsman").mkdir(exist_ok=True)
-    with (folder / f"{command}.txt").open("w") as said:
+    with (folder / f"{command}.txt").open("a") as said:
         process = subprocess.Popen(
-            [sys.executable, "-m", "pointsman", command, "--port", "0", "--json", "--store", database_url, *arguments],
+            [sys.executable, "-m", "pointsman", command, "--json", "--store", database_url, *arguments],
             cwd=folder,
             env=env,
             stdout=subprocess.PIPE,
@@ -151,10 +181,10 @@ def start(command: str, folder: Path, database_url: str, *arguments: str) -> Ite
     assert process.stdout is not None
     drain = threading.Thread(target=process.stdout.read, daemon=True)
     try:
-        line = process.stdout.readline()
-        assert line, (folder / f"{command}.txt").read_text()
+        line = "" if is_silent else process.stdout.readline()
+        assert line or is_silent, (folder / f"{command}.txt").read_text()
         drain.start()
-        yield Client(json.loads(line)["url"]), process
+        yield line, process
     finally:
         if process.poll() is None:
             process.send_signal(signal.SIGTERM)

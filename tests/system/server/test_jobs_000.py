@@ -10,6 +10,12 @@ from tests.system.server.harness import Client
 UNKNOWN = "worker_00000000000000000000000000000000"
 
 
+@pytest.fixture
+def client(fleet: Client) -> Client:
+    """Of several servers and workers, where the database takes them."""
+    return fleet
+
+
 def register(client: Client, **more: object) -> str:
     reply = client.post("/api/workers", {"workspace_id": "ws_test", **more})
     assert (reply.status, reply.json["status"]) == (201, "IDLE"), reply

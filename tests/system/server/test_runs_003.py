@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from tests.system.server.harness import Client
 
 NEWSLETTER = """
@@ -22,6 +23,12 @@ tasks:
     run: "true"
 """
 UNKNOWN = "run_00000000000000000000000000000000"
+
+
+@pytest.fixture
+def client(fleet: Client) -> Client:
+    """Of several servers and workers, where the database takes them."""
+    return fleet
 
 
 def submit(client: Client, **headers: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from tests.system.server.harness import Client
 
 ASKS = """
@@ -13,6 +14,12 @@ if [ -z "$POINTSMAN_ANSWER" ]; then
 fi
 echo "{\\"chosen\\": \\"$POINTSMAN_ANSWER\\", \\"comment\\": \\"$POINTSMAN_COMMENT\\"}" > "$POINTSMAN_OUTPUT"
 """
+
+
+@pytest.fixture
+def client(fleet: Client) -> Client:
+    """Of several servers and workers, where the database takes them."""
+    return fleet
 
 
 def create(client: Client, **task: object) -> str:
