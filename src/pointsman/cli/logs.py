@@ -129,7 +129,7 @@ class Log:
         """Find out whether it is the stream of an agent, once its file exists."""
         if self.path is None or self.is_stream or not self.path.with_suffix(".agent").exists():
             return
-        from pointsman.worker.runners.agent import read_transcript
+        from pointsman.worker.agent_log import read_transcript
 
         self.is_stream = True
         self.transcript = None if is_raw else read_transcript(self.path, agents)

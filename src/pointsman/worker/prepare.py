@@ -22,6 +22,8 @@ from pointsman.flows.model import FlowTask, read_task
 from pointsman.flows.results import describe_run
 from pointsman.flows.templates import refers_to, render_task, render_text
 from pointsman.settings import Settings, ToolProfile
+from pointsman.store.rows import Attempt
+from pointsman.worker.agent_log import find_reader, has_heard
 from pointsman.worker.cost_file import CostFile
 from pointsman.worker.inside_tools import InsideTools
 from pointsman.worker.lease import Lease
@@ -87,7 +89,7 @@ class Preparation:
         if job.claim.answer is not None:
             job = structs.replace(job, answers=await self.scopes.find_answers(task_id))
         if job.task.reports_progress and job.claim.epoch > 1:
-            occasion = await self.scopes.find_occasion(task_id, lambda epoch: self._has_log(job.claim, epoch))
+            occasion = await self.scopes.find_occasion(job.claim, partial(self._has_heard, job.claim))
             usage = await self.scopes.sum_session(task_id, job.claim.session_id) if job.claim.session_id else NO_USAGE
             job = structs.replace(job, occasion=occasion, session_usage=usage)
         return job
@@ -114,9 +116,13 @@ class Preparation:
         needs = (*job.task.needs, *self.scopes.list_needs_of_parent(run, job.claim.payload))
         return await self.scopes.look_up(run, needs)
 
-    def _has_log(self, claim: Claim, epoch: int) -> bool:
-        """The log of an attempt is there before its worker can report anything."""
-        return Path(log_path(self.settings.directory, claim.run_id, claim.name, epoch)).exists()
+    def _has_heard(self, claim: Claim, attempt: Attempt) -> bool | None:
+        """Whether the agent of a former attempt has heard what it was told; None if its program has written nothing."""
+        log = Path(log_path(self.settings.directory, claim.run_id, claim.name, attempt.epoch))
+        reader = find_reader(log, self.settings.agents)
+        if reader is None:  # its log is on another machine, if there is one
+            return True if attempt.log_path else None
+        return has_heard(log, reader)
 
     def take_subtasks(self, job: Job, completed: Completed) -> Completed | Failed:
         """The verdict with the subtasks that the attempt has added."""

@@ -59,8 +59,13 @@ INHERITED = (
 """The variables of the worker that every task inherits; the flow and the settings can add others."""
 
 
-Occasion = Literal["answer", "comment", "timeout"]
-"""Why a task is tried again, where its next attempt has to know."""
+class Occasion(Struct, frozen=True):
+    """Why the session of an agent continues, as far as the agent has to know."""
+
+    unheard: Literal["prompt", "answer", "comment"] | None = None
+    """What it may not have heard: it has said nothing since."""
+    broken_off: Literal["timeout", "interrupted"] | None = None
+    """How the last attempt ended. With `unheard`: that attempt may have told it."""
 
 
 class Progress:
@@ -96,8 +101,8 @@ class Job(Struct, frozen=True, kw_only=True):
     """The same, when it is there."""
     answers: Mapping[str, str] = {}
     """By question: what people have answered to earlier attempts."""
-    occasion: Occasion | None = None
-    """Of an agent: what its last attempt, or a person after it, has left to say."""
+    occasion: Occasion = Occasion()
+    """Of an agent: what former attempts, or a person after them, have left to say."""
     progress: Progress | None = None
     """Of an agent: what it says about itself."""
     agent: AgentProfile | None = None

@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -18,7 +18,7 @@ from pointsman.engine.policy import read_policy
 from pointsman.flows import build
 from pointsman.flows.results import describe_result
 from pointsman.kernel.machine import Machine, Phase
-from pointsman.store.rows import ZERO_USD
+from pointsman.store.rows import ZERO_USD, Attempt, Transition
 from pointsman.worker.runner import Occasion
 from pointsman.world import Clock
 
@@ -106,25 +106,38 @@ class Scopes:
         moves = (move.details for move in await self._engine.list_history(task_id))
         return {str(each["question"]): str(each["answer"]) for each in moves if {"question", "answer"} <= each.keys()}
 
-    async def find_occasion(self, task_id: str, has_heard: Callable[[int], bool]) -> Occasion | None:
-        """What happened since the agent was last told something, as far as the next attempt has to know.
+    async def find_occasion(self, claim: Claim, has_heard: Callable[[Attempt], bool | None]) -> Occasion:
+        """What happened since the agent last said something, as far as the next attempt in its session has to know.
 
-        An attempt whose worker died before its agent said anything has told it nothing: what it should have said still counts.
+        An attempt that died before its agent said anything may have told it nothing: what it should have said still counts.
+        `has_heard` is None for an attempt whose program has not even started to write.
         """
-        told = {attempt.epoch for attempt in await self._engine.list_attempts(task_id) if attempt.log_path}
-        for move in reversed((await self._engine.list_history(task_id))[:-1]):  # the last move is the claim
+        attempts = {attempt.epoch: attempt for attempt in await self._engine.list_attempts(claim.task_id)}
+        broken_off: Literal["timeout", "interrupted"] | None = None
+        for move in reversed((await self._engine.list_history(claim.task_id))[:-1]):  # the last move is the claim
             if "answer" in move.details:
-                return "answer"
-            if (epoch := move.details.get("epoch")) is not None and (epoch in told or has_heard(int(epoch))):
-                return None
-            machine = await self._engine.get_machine(move)
-            ways = [each for each in machine.transitions if each.trigger == move.trigger]
-            signals = {each.signal for each in ways if (each.from_state, each.to_state) == (move.from_state, move.to_state)}
+                return Occasion("answer", broken_off)
+            attempt = attempts.get(move.details.get("epoch", 0))
+            if attempt is not None:
+                heard = has_heard(attempt)
+                if heard or heard is False:
+                    broken_off = broken_off or "interrupted"
+                if heard:
+                    return Occasion(None, broken_off)
+                if attempt.session_id not in (None, claim.session_id):
+                    break
+            signals = await self._find_signals(move)
             if "reject" in signals:
-                return "comment"
+                return Occasion("comment", broken_off)
             if "expire" in signals:
-                return "timeout"
-        return None
+                broken_off = "timeout"
+        return Occasion("prompt", broken_off)
+
+    async def _find_signals(self, move: Transition) -> set[str | None]:
+        """The signals that a move may have come from."""
+        machine = await self._engine.get_machine(move)
+        ways = [each for each in machine.transitions if each.trigger == move.trigger]
+        return {each.signal for each in ways if (each.from_state, each.to_state) == (move.from_state, move.to_state)}
 
     async def sum_session(self, task_id: str, session_id: str) -> Usage:
         """What the attempts of a task have used in a session."""

@@ -66,9 +66,9 @@ def _next(found: re.Match[str], now: datetime) -> datetime | None:
                 at = at.replace(year=at.year + 1)
         elif at <= local - JUST_NOW:
             at = (at.replace(tzinfo=None) + timedelta(days=1)).replace(tzinfo=at.tzinfo)
-    except ValueError:
+        return at.astimezone(UTC)
+    except (ValueError, OverflowError):  # a year may be 0001 or 9999
         return None
-    return at.astimezone(UTC)
 
 
 def _find_zone(name: str | None) -> tzinfo | None:

@@ -185,6 +185,7 @@ class Claude:
         info = {"status": "rejected", "resetsAt": resets_at, "rateLimitType": "five_hour"}
         return [
             {"type": "rate_limit_event", "rate_limit_info": info},
+            self.say(message),
             *self.succeed(message, is_error=True, api_error_status=429),
         ]
 

@@ -96,3 +96,8 @@ def test_a_reset_without_seconds_that_has_just_passed_is_not_that_of_tomorrow() 
     assert until("5:31pm") == NOW.replace(second=0)
     assert until("5:20pm") == NOW.replace(minute=20, second=0) + timedelta(days=1)
     assert until("6pm") == NOW.replace(hour=18, minute=0, second=0)
+
+
+def test_a_reset_at_the_end_of_all_time_is_none() -> None:
+    assert find_reset("resets Dec 31 9999, 11pm (America/New_York)", NOW) is None
+    assert find_reset("resets Jan 1 0001, 1am (Asia/Tokyo)", NOW) is None

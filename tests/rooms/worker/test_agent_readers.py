@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,9 +16,9 @@ from tests.rooms.worker.stand_in import STREAMS
 from pointsman.settings import AgentProfile
 from pointsman.store.rows import ZERO_USD
 from pointsman.worker.agent import Agent, AgentEvent, Finished, SessionSeen, Used
+from pointsman.worker.agent_log import AGENT_SUFFIX, BUILT_IN, read_transcript
 from pointsman.worker.agents.custom import Custom
 from pointsman.worker.meter import UsageMeter
-from pointsman.worker.runners.agent import BUILT_IN
 from pointsman.worker.transcript import Transcript
 
 NOW = datetime(2026, 11, 18, 12, 0, tzinfo=UTC)
@@ -87,6 +88,22 @@ def test_only_a_terminal_event_is_a_usage_limit(name: str) -> None:
     assert limited.limit is not None
     assert limited.limit.until == NOW + timedelta(hours=2)
     assert last(read(agent, *prose, *stream.fail("boom"))).limit is None
+
+
+@pytest.mark.parametrize("name", STREAMS)
+@pytest.mark.parametrize(
+    "reset", ["resets 8pm (America/New_York)", "try again at 5:31 PM", "try again in 2 hours", "resets Nov 20, 1am"]
+)
+def test_the_log_of_a_usage_limit_can_be_read(tmp_path: Path, name: str, reset: str) -> None:
+    log = tmp_path / "1.log"
+    log.with_suffix(AGENT_SUFFIX).write_text(name)
+    transcript = read_transcript(log, {})
+    assert transcript
+    lines = STREAMS[name].limit(f"You've hit your usage limit · {reset}", 0)
+    stream = "".join(f"{json.dumps(line)}\n" for line in lines).encode()
+    shown = b"\n".join(transcript.read([stream], to_the_end=True)).decode()
+    assert shown.splitlines()[-1].startswith("✗ ")
+    assert reset in shown.splitlines()[-1]
 
 
 @given(st.lists(LINES, max_size=8), st.sampled_from([0, 1, 41, None]))

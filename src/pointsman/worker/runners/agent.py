@@ -12,7 +12,6 @@ import re
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Set
 from dataclasses import replace
-from datetime import UTC, datetime
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
@@ -26,7 +25,6 @@ from pointsman.engine.sessions import is_invented
 from pointsman.errors import LeaseUncertain
 from pointsman.flows.model import FlowTask
 from pointsman.flows.values import Argv, Content, Count, Text, Word, wrong
-from pointsman.settings import AgentProfile
 from pointsman.worker.agent import (
     Agent,
     AgentCall,
@@ -40,31 +38,27 @@ from pointsman.worker.agent import (
     ToolCalled,
     Used,
 )
-from pointsman.worker.agents.aider import Aider
-from pointsman.worker.agents.claude import Claude
-from pointsman.worker.agents.codex import Codex
+from pointsman.worker.agent_log import AGENT_SUFFIX, find_agent, find_built_in
 from pointsman.worker.agents.custom import Custom
-from pointsman.worker.agents.gemini import Gemini
-from pointsman.worker.agents.opencode import OpenCode
 from pointsman.worker.ending import Ending
 from pointsman.worker.lines import Line, LineSplitter
 from pointsman.worker.log import AttemptLog
 from pointsman.worker.meter import UsageMeter
-from pointsman.worker.runner import Job, Running, read_file, wait_for
+from pointsman.worker.runner import Job, Running, wait_for
 from pointsman.worker.runners.command import SHELLS, NotStarted, RunningCommand, start_command
-from pointsman.worker.transcript import Transcript, TranscriptReader, printable, show_line
+from pointsman.worker.transcript import Transcript, printable, show_line
 from pointsman.worker.usage_limit import UNKNOWN_WAIT
 from pointsman.world import World
 
 TIMED_OUT = "Your previous execution timed out. Please continue where you left off."
 INTERRUPTED = "Your previous execution was interrupted. Please continue where you left off."
+REPEATED = "If you have not read this yet:"
+"""Before what the agent was told by an attempt that broke off so early that it may have missed it."""
 REJECTED = "A reviewer has rejected the result without a comment. Please check it and improve it."
 MAX_PROMPT = 10_000_000
 """Bytes of a prompt file."""
 LONGEST_RESULT = 100_000
 """Characters of the last message that are kept as the output of the task."""
-AGENT_SUFFIX = ".agent"
-"""The file that says whose stream a log is."""
 DROPPED = ("CLAUDECODE", "CLAUDE_CODE_ENTRYPOINT")
 """Variables by which an agent believes that it runs inside another one."""
 SESSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@+-]{0,199}")
@@ -75,13 +69,6 @@ LOST_SESSION = re.compile(
 )
 """What programs say when they are to continue a session that they do not have."""
 HEAD_SECONDS = 10.0
-BUILT_IN: Mapping[str, Callable[[], Agent]] = {
-    "claude": Claude,
-    "codex": Codex,
-    "gemini": Gemini,
-    "opencode": OpenCode,
-    "aider": Aider,
-}
 
 
 def _servers(value: object) -> object:
@@ -256,26 +243,6 @@ class Continuing:
         self._running.resume()
 
 
-def find_built_in(name: str) -> Agent | None:
-    """An agent that Pointsman knows by itself."""
-    made = BUILT_IN.get(name)
-    return made() if made else None
-
-
-def find_agent(name: str, profile: AgentProfile | None) -> Agent | None:
-    """The agent of a task; one of the settings has a name of its own."""
-    return Custom(profile) if profile else find_built_in(name)
-
-
-def read_transcript(log: Path, profiles: Mapping[str, AgentProfile]) -> TranscriptReader | None:
-    """What makes the log of an attempt readable; None unless it is the stream of a known agent."""
-    content, _ = read_file(log.with_suffix(AGENT_SUFFIX))
-    name = (content or b"").decode("utf-8", "replace")
-    agent = find_agent(name, profiles.get(name))
-    # No event of a transcript depends on the time.
-    return TranscriptReader(agent.reader(lambda: datetime.min.replace(tzinfo=UTC))) if agent else None
-
-
 # The call
 
 
@@ -288,7 +255,7 @@ def build_call(job: Job, task: AgentTask, agent: Agent, *, is_new: bool = False)
     instruction = explain_asking(job.env.get("POINTSMAN_QUESTION", ""), has_tool="pointsman" in servers)
     added = [text for text in (task.append_system_prompt, instruction) if text]
     if session_id is not None:
-        message = compose_next(job)
+        message = compose_next(job, task)
     else:
         message = compose_first(job, read_prompt(job, task))
         if "append_system_prompt" in agent.lacks:
@@ -331,17 +298,21 @@ def compose_first(job: Job, prompt: str) -> str:
     return "\n\n".join(parts)
 
 
-def compose_next(job: Job) -> str:
+def compose_next(job: Job, task: AgentTask) -> str:
     """What the agent hears when its session continues."""
-    match job.occasion:
+    match job.occasion.unheard:
+        case "prompt" if job.occasion.broken_off != "timeout":  # it has worked on that until its timeout
+            text: str | None = read_prompt(job, task)
         case "answer":
-            return job.claim.answer or INTERRUPTED
+            text = job.claim.answer
         case "comment":
-            return job.claim.comment or REJECTED
-        case "timeout":
-            return TIMED_OUT
-        case None:
-            return INTERRUPTED
+            text = job.claim.comment or REJECTED
+        case _:
+            text = None
+    if job.occasion.broken_off is None:
+        return text or INTERRUPTED
+    broken_off = TIMED_OUT if job.occasion.broken_off == "timeout" else INTERRUPTED
+    return f"{broken_off}\n\n{REPEATED}\n\n{text}" if text else broken_off
 
 
 def explain_asking(path: str, *, has_tool: bool) -> str:
