@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -294,7 +294,7 @@ class Printer:
         self._colored = self._is_terminal and wants_color() is not False
         self.is_silent = True
         """Nothing has been shown yet."""
-        self._shown: defaultdict[tuple[str, int], TerminalOutput] = defaultdict(TerminalOutput)
+        self._shown: dict[tuple[str, int], TerminalOutput] = {}
 
     def _is_harmless(self, log: Log) -> bool:
         """Nobody needs the control characters of an agent."""
@@ -309,7 +309,8 @@ class Printer:
             lines = log.readable_lines(to_the_end=to_the_end)
             await self.show_lines(log, deque(lines, maxlen=tail) if tail is not None and log.transcript else lines)
             return
-        shown, is_harmless = self._shown[log.task.id, log.epoch], self._is_harmless(log)
+        shown = self._shown.setdefault((log.task.id, log.epoch), TerminalOutput(keeps_colors=not log.is_stream))
+        is_harmless = self._is_harmless(log)
         for block in log.read_on():
             await self._write(shown.feed(block).encode() if is_harmless else block)
         if to_the_end and is_harmless:
@@ -331,7 +332,7 @@ class Printer:
         is_harmless = self._is_harmless(log)
         prefix = self._prefix(log.task, is_harmless=is_harmless) if self._several else b""
         if is_harmless:
-            line = TerminalOutput().feed(line.removesuffix(b"\r"), to_the_end=True).encode()
+            line = TerminalOutput(keeps_colors=not log.is_stream).feed(line.removesuffix(b"\r"), to_the_end=True).encode()
         return prefix + line
 
     async def _write(self, data: bytes) -> None:

@@ -37,6 +37,8 @@ _IN_MESSAGES = re.compile(rf"(?P<kept>\x1b\[(?:0|1|2|3[1-6]|9[0-7])m)|{_CONTROL}
 """The colors that Pointsman itself uses are kept."""
 _IN_OUTPUT = re.compile(rf"(?P<kept>\r?\n|\x1b\[[0-9;:]{{0,32}}m)|{_CONTROL}")
 """Programs may use any color, as with `less -R`."""
+_IN_STREAM = re.compile(rf"(?P<kept>\r?\n)|{_CONTROL}")
+"""Nobody needs the colors of an agent."""
 _UNFINISHED = re.compile(r"(?:\r|\x1b(?:\[[0-9;:]{0,32})?)\Z")
 
 
@@ -50,9 +52,10 @@ def _show_control(found: re.Match[str]) -> str:
 
 
 class TerminalOutput:
-    """Output of a program for a terminal, which comes in pieces: colors are kept, other control characters are shown."""
+    """Output of a program for a terminal, which comes in pieces: colors may be kept, other control characters are shown."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, keeps_colors: bool = True) -> None:
+        self._pattern = _IN_OUTPUT if keeps_colors else _IN_STREAM
         self._decoder = codecs.getincrementaldecoder("utf-8")("backslashreplace")
         self._unfinished = ""
         self._is_colored = False
@@ -62,15 +65,14 @@ class TerminalOutput:
         text = self._unfinished + self._decoder.decode(data, to_the_end)
         unfinished = None if to_the_end else _UNFINISHED.search(text)
         self._unfinished = unfinished[0] if unfinished else ""
-        self._is_colored |= "\x1b" in text
-        shown = _IN_OUTPUT.sub(_show_control, text.removesuffix(self._unfinished))
+        self._is_colored |= self._pattern is _IN_OUTPUT and "\x1b" in text
+        shown = self._pattern.sub(_show_control, text.removesuffix(self._unfinished))
         return f"{shown}\x1b[0m" if to_the_end and self._is_colored else shown
 
 
 def echo(message: str = "", *, err: bool = False, nl: bool = True) -> None:
-    """Print a line: harmless on a terminal, as it is into a file or a pipe."""
-    stream = sys.stderr if err else sys.stdout
-    click.echo(harmless(message) if stream is not None and stream.isatty() else message, err=err, nl=nl)
+    """Print a line, harmless also into a pipe, which often ends at a terminal: `pointsman status latest | head`."""
+    click.echo(harmless(message), err=err, nl=nl)
 
 
 def erase_line() -> None:

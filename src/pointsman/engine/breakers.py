@@ -99,9 +99,11 @@ def _free(work: Work, breaker: Breaker) -> None:
 
 
 def reset(work: Work, breaker: Breaker, cause: Cause) -> None:
-    """A person says that the tool is well again."""
+    """A person says that the tool is well again, so that a usage limit of it has ended, too."""
     if refused := try_send(work, breaker, "reset", cause):
         raise TransitionRefused(refused)
+    work.ended_limits.add((breaker.tenant, breaker.tool))
+    work.wakeups |= Wakeup.TIMERS
 
 
 def trip(work: Work, breaker: Breaker, cause: Cause, seconds: float | None) -> None:

@@ -213,7 +213,9 @@ class Accounts:
 class Work:
     """The state of one transaction."""
 
-    def __init__(self, transaction: Transaction, machines: Machines, world: World, lanes: Lanes, tenants: Set[str]) -> None:
+    def __init__(  # noqa: PLR0915 - one line for each kind of thing
+        self, transaction: Transaction, machines: Machines, world: World, lanes: Lanes, tenants: Set[str]
+    ) -> None:
         self.transaction = transaction
         self.now: datetime = transaction.now()
         self.world = world
@@ -239,6 +241,8 @@ class Work:
         self.dependencies: list[Dependency] = []
         self.timers: dict[tuple[str, str], Timer] = {}
         self.dropped_timers: set[str] = set()
+        self.ended_limits: set[tuple[str, str]] = set()
+        """Tenants and tools whose usage limit a person has declared ended."""
         self.notices: list[Notice] = []
         # What is still to follow.
         self.waiting: list[str] = []
@@ -494,6 +498,8 @@ class Work:
         if self.timers:
             timers, self.timers = self.timers, {}
             write.set_timers(list(timers.values()))
+        while self.ended_limits:
+            write.end_usage_limit(*self.ended_limits.pop(), self.now)
         if self.notices:
             notices, self.notices = self.notices, []
             write.insert_notices(notices)

@@ -823,6 +823,11 @@ class Transaction(Reader):
         taken = set(self._write("take_timers", timers))
         return [timer for timer in timers if (timer.entity_id, timer.purpose) in taken]
 
+    def end_usage_limit(self, tenant: str, tool: str, now: datetime) -> None:
+        """The tasks of a tool that wait for the end of its usage limit, as their metadata says, are due now."""
+        pattern = '{"usage_limit":true%'
+        self._rows("end_usage_limit", tenant=tenant, tool=tool, pattern=pattern, now=self._from_instant(now))
+
     def insert_notices(self, notices: Sequence[Notice]) -> None:
         self._write("insert_notices", notices)
 

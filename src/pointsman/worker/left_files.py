@@ -21,6 +21,7 @@ from pointsman.flows.explain import INTERNAL
 from pointsman.flows.model import Expects, read_task
 from pointsman.flows.shape import explain_task
 from pointsman.worker.runner import read_file
+from pointsman.worker.transcript import printable
 from pointsman.worker.worktrees import Place
 
 MAX_SUBTASKS = 10_000
@@ -46,6 +47,7 @@ def check_question(question: Question, expects: Expects | None) -> tuple[Questio
     """A question with what its task expects of the answer; or what is wrong with it."""
     if not question.text.strip():
         return None, "its question has no text"
+    question = replace(question, text=printable(question.text))
     if expects is not None:
         question = replace(
             question,

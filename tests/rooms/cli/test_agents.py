@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from contextlib import closing
 from pathlib import Path
@@ -68,8 +69,8 @@ tasks:
   free: {agent: codex, prompt: x, model: new, budget_usd: 1}
 """
 BAD = "{name: bad, tasks: {bad: {agent: scribe, prompt: 'a bad letter'}, none: {agent: claude, prompt: x}}}"
-HOSTILE = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202eevil"
-MARKS = ("\x1b]0;", "\x07", "\x1b[2J", "\x9b", "\u202e")
+HOSTILE = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202eevil\x1b[35m!"
+MARKS = ("\x1b]0;", "\x07", "\x1b[2J", "\x9b", "\u202e", "\x1b[35m!")
 """What must never reach a terminal."""
 
 
@@ -144,7 +145,10 @@ def test_text_of_an_agent_never_commands_the_terminal_of_those_who_read_it(
         assert main(["answer", "-C", str(tmp_path), "latest", "a", "red"]) == 0
         assert run.wait() == 1
         received.append(run.received)
+    piped, *received = [project_output(tmp_path, "status", "latest"), *received]
     status, inbox, logs, raw, live = received
+    assert "boom \\u001b]0;owned" in piped, "what is piped often ends at a terminal, too"
+    assert [mark for mark in MARKS if mark in piped] == []
     assert "Which? \\u001b]0;owned" in status
     assert "Which? \\u001b]0;owned" in inbox
     assert "text \\u001b]0;owned" in logs
@@ -153,6 +157,12 @@ def test_text_of_an_agent_never_commands_the_terminal_of_those_who_read_it(
     assert '"type": "assistant"' in raw
     assert "boom \\u001b]0;owned" in live
     assert [mark for mark in MARKS for text in received if mark in text] == []
+
+
+def project_output(folder: Path, *words: str) -> str:
+    """What a command prints into a pipe."""
+    command = [sys.executable, "-m", "pointsman", *words]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=60).stdout
 
 
 async def test_a_line_of_100_mb_takes_no_memory_and_the_agent_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -85,6 +85,27 @@ async def test_of_two_usage_limits_the_later_one_holds(database_url: str, clock:
         assert len(await engine.claim_tasks(worker.id, 3)) == 1
 
 
+@pytest.mark.parametrize("lifecycle", SHIPPED)
+async def test_who_resets_a_circuit_ends_the_usage_limit_of_its_tool_and_of_no_other(
+    database_url: str, clock: ManualClock, lifecycle: str
+) -> None:
+    async with proved_engine(database_url, clock) as engine:
+        tools = ("claude", "codex")
+        for tool in tools:
+            await engine.declare_tool(tool)
+        run = await submit(engine, *(NewTask(name=tool, tool=tool) for tool in tools), lifecycle=lifecycle)
+        worker = await register(engine, slots=2, lease_seconds=86_400)
+        for claim in await engine.claim_tasks(worker.id, 2):
+            report = AttemptReport(error="limit", usage_limit_until=clock.now() + timedelta(hours=5))
+            await engine.report_attempt(claim.task_id, claim.epoch, "interrupt", report)
+        assert await engine.claim_tasks(worker.id, 2) == []
+        await engine.reset_breaker("claude")
+        await pass_time(engine, clock, 0)
+        (again,) = await engine.claim_tasks(worker.id, 2)
+        assert again.name == "claude"
+        assert (await task_of(engine, run, "codex")).available_at == clock.now() + timedelta(hours=5)
+
+
 async def test_a_usage_limit_that_is_over_does_not_start_its_tool_at_once(database_url: str, clock: ManualClock) -> None:
     async with proved_engine(database_url, clock) as engine:
         await submit(engine, NewTask(name="a"))

@@ -266,6 +266,25 @@ def test_each_timer_is_taken_once(db: StoreFixture) -> None:
         assert begun.next_due() == AT + SECOND
 
 
+def test_the_end_of_a_usage_limit_makes_the_tasks_due_that_wait_for_it_and_no_others(db: StoreFixture) -> None:
+    db.tenant(GLOBEX)
+    run = db.put(db.run())
+    with db.transaction() as begun:
+        claude, codex = (begun.insert_lane(ACME, tool, "[]", fails_fast=False).id for tool in ("claude", "codex"))
+    limited = '{"usage_limit":true,"retry_count":2}'
+    a, b, c = (
+        db.put(db.task(run, lane_id=lane, metadata=metadata))
+        for lane, metadata in ((claude, limited), (claude, '{"interrupted":true}'), (codex, limited))
+    )
+    timers = [timer(each.id, "retry", 5, kind="task") for each in (a, b, c)]
+    with db.transaction() as begun:
+        begun.set_timers([*timers, timer(a.id, "expire", 5, kind="task")])
+        begun.end_usage_limit(GLOBEX, "claude", AT)
+        assert begun.find_due_timers(AT, 99) == []
+        begun.end_usage_limit(ACME, "claude", AT)
+        assert begun.find_due_timers(AT, 99) == [replace(timers[0], due_at=AT)]
+
+
 def test_the_timers_of_an_entity_are_dropped_together(db: StoreFixture) -> None:
     with db.transaction() as begun:
         begun.set_timers([timer("a"), timer("a", "delay"), timer("b"), timer("c")])

@@ -13,3 +13,11 @@ SELECT min(due_at) FROM timer
 
 -- name: list_timers
 SELECT {timer} FROM timer WHERE tenant = :tenant ORDER BY due_at, entity_id, purpose
+
+-- name: end_usage_limit
+-- Of the timers that are not due, of which there are few: each finds its task by the primary key.
+UPDATE timer SET due_at = :now
+ WHERE due_at > :now AND purpose = 'retry' AND tenant = :tenant
+   AND EXISTS (SELECT 1 FROM task JOIN lane ON lane.id = task.lane_id
+                WHERE task.id = timer.entity_id AND lane.tool = :tool AND task.metadata LIKE :pattern)
+RETURNING entity_id

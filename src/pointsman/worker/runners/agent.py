@@ -450,11 +450,12 @@ def conclude(finished: Finished | None, ending: Ending) -> Ending:
         return replace(ending, message=why) if ending.as_expected else ending
     if finished.error is not None:
         code = "" if ending.exit_code is None else f" (exit code {ending.exit_code})"
+        limit = finished.limit and replace(finished.limit, message=printable(finished.limit.message))
         return replace(
             ending,
-            message=f"reported an error: {finished.error}{code}",
+            message=f"reported an error: {printable(finished.error)}{code}",
             retryable=finished.retryable,
-            limit=finished.limit,
+            limit=limit,
             is_overspent=finished.is_overspent,
         )
     if not ending.as_expected:
