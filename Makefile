@@ -66,7 +66,7 @@ simulate: $(VENV)/test.stamp
 campaign: $(VENV)/test.stamp
 	$(BIN)/python -m tests.system.campaign --kills $(KILLS) --zombies $(ZOMBIES) --cuts $(CUTS) --restarts $(RESTARTS)
 
-docs: $(VENV)/run.stamp
+docs: $(VENV)/test.stamp
 	$(BIN)/python docs/generate.py
 
 bench: $(VENV)/bench.stamp $(PEERS)/peers.stamp $(PREFECT)/prefect.stamp

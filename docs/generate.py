@@ -7,6 +7,7 @@ python docs/generate.py --check   only say which are out of date, and end with 1
 from __future__ import annotations
 
 import re
+import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -24,6 +25,7 @@ from pointsman.kernel.draw import draw
 from pointsman.lifecycles import SHIPPED, load_lifecycle, load_machine, machine_names, read_shipped
 from pointsman.lifecycles.packed import PACKED, write_pack
 from pointsman.lifecycles.vocabulary import VOCABULARY
+from pointsman.server import client_code
 from pointsman.server.families import FAMILIES
 from pointsman.server.openapi import name_schema
 from pointsman.server.problems import PROBLEMS, ProblemType
@@ -115,6 +117,11 @@ def documents() -> Iterator[tuple[Path, str]]:
     yield DOCS / "reference" / "machines.md", machines_page()
     yield DOCS / "reference" / "problems.md", problems_page()
     yield DOCS / "reference" / "http.md", http_page()
+    client = DOCS.parent / "src" / "pointsman" / "client"
+    yield client / "requests.py", tidy(client_code.write_requests())
+    yield client / "answers.py", tidy(client_code.write_answers())
+    yield client / "calls.py", tidy(client_code.write_calls(is_async=False))
+    yield client / "async_calls.py", tidy(client_code.write_calls(is_async=True))
     yield PACKED, write_pack(map(read_shipped, SHIPPED), VOCABULARY)
     for store in ("pointsman.store.sqlite", "pointsman.store.postgres"):
         yield schema_file(store), write_sql_schema(store)
@@ -139,6 +146,16 @@ def documents() -> Iterator[tuple[Path, str]]:
     for page in ("lifecycle-files.md", "events.md", "flow-files.md", "metrics.md"):
         path = DOCS / "reference" / page
         yield path, fill(path.read_text("utf-8"), sections)
+
+
+def tidy(source: str) -> str:
+    """Source without unused imports, laid out as all other source is."""
+    ruff, name = Path(sys.executable).with_name("ruff"), "src/pointsman/client/written.py"
+    for command in (["check", "--fix-only", "--select", "F401,I"], ["format"]):
+        arguments = [str(ruff), *command, "--quiet", "--stdin-filename", name, "-"]
+        done = subprocess.run(arguments, input=source, capture_output=True, text=True, check=True, cwd=DOCS.parent)
+        source = done.stdout
+    return source
 
 
 def problems_page() -> str:

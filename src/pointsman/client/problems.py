@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Struct
 
 from pointsman import errors
+from pointsman.client.answers import Move
 from pointsman.client.transport import Reply
 from pointsman.errors import Finding, Place, PointsmanError, Problem
 
@@ -24,15 +25,6 @@ TEXT = "<text>"
 """The place of findings in a flow that was sent as a text, as the server has it."""
 UNAVAILABLE = (HTTPStatus.BAD_GATEWAY, HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.GATEWAY_TIMEOUT)
 Error = TypeVar("Error", bound=PointsmanError)
-
-
-class AllowedMove(Struct, frozen=True):
-    """A transition that leaves the present state."""
-
-    trigger: str
-    signal: str | None
-    to_state: str
-    guards: tuple[str, ...] = ()
 
 
 class Refusal(Struct, frozen=True, kw_only=True):
@@ -45,7 +37,7 @@ class Refusal(Struct, frozen=True, kw_only=True):
     state: str
     asked: str
     """The signal, trigger or state that was asked for."""
-    allowed: tuple[AllowedMove, ...]
+    allowed: tuple[Move, ...]
     unmet: tuple[str, ...]
     """Guards that did not hold."""
 

@@ -20,6 +20,7 @@ from pointsman.engine.engine import Engine
 from pointsman.engine.operation import DEFAULT_TENANT
 from pointsman.engine.operations.keys import SCOPES, Scope
 from pointsman.errors import AuthenticationFailed, CallRefused, Problem, RequestInvalid
+from pointsman.server.message import read_headers
 from pointsman.server.rate import RateLimit
 from pointsman.world import Clock
 
@@ -142,7 +143,7 @@ def check_origin(request: HTTPConnection) -> None:
 
 
 def _read_actor(request: HTTPConnection) -> str | None:
-    given = request.headers.getlist(ACTOR)
+    given = read_headers(request, ACTOR)
     if len(given) > 1 or (given and not given[0].strip()):
         raise RequestInvalid([Problem("Pointsman-Actor", "Must name one person.")])
     return given[0] if given else None

@@ -125,9 +125,21 @@ def _convert(value: str, kinds: frozenset[str]) -> Any:
     return value
 
 
+def read_headers(request: HTTPConnection, name: str) -> list[str]:
+    """The values of a header, as the text that was meant: HTTP itself knows bytes only, and clients send UTF-8."""
+    return [_read_text(value) for value in request.headers.getlist(name)]
+
+
+def _read_text(value: str) -> str:
+    try:
+        return value.encode("latin-1").decode()
+    except UnicodeDecodeError:
+        return value
+
+
 def take_key(request: Request, body: dict[str, Any]) -> str | None:
     """The idempotency key, from the header or the body; both may be given if they agree."""
-    headers = dict.fromkeys(request.headers.getlist(KEY_HEADER))
+    headers = dict.fromkeys(read_headers(request, KEY_HEADER))
     if len(headers) > 1:
         raise RequestInvalid([Problem(KEY_HEADER, "It is given twice. Give it once.")])
     sent = body.pop("request_id", None)

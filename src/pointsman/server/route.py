@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Protocol, TypeVar
 
 from msgspec import Struct
 from starlette.requests import Request
@@ -19,7 +19,7 @@ from starlette.responses import Response
 
 from pointsman.engine.engine import TenantEngine
 from pointsman.engine.fields import Name, Schema, shape_of, whole
-from pointsman.engine.operation import Operation, read_operation
+from pointsman.engine.operation import Operation, name_of, read_operation
 from pointsman.engine.operations.keys import Scope
 from pointsman.errors import PointsmanError, Problem, RequestInvalid
 from pointsman.server import problems
@@ -83,9 +83,10 @@ class Call:
         return found
 
     def read_as(self, declared: type[Declared]) -> Declared:
-        """The body as another struct."""
+        """The body as another struct. One without a key is of a request that changes nothing, and may have one all the same."""
         found: list[Problem] = []
-        key = {} if self.request_id is None else {"request_id": self.request_id}
+        takes_key = self.request_id is not None and "request_id" in declared.__struct_fields__
+        key = {"request_id": self.request_id} if takes_key else {}
         read = shape_of(declared).read("", {**self.body, **key}, found)
         if found:
             raise RequestInvalid(found)
@@ -101,7 +102,12 @@ class Answer:
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
-Act = Callable[[Call], Awaitable[object]]
+class Act(Protocol):
+    """What a route does."""
+
+    __name__: str
+
+    def __call__(self, call: Call, /) -> Awaitable[object]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +139,12 @@ class Route:
     """It answers anybody: it tells nothing of any tenant."""
     streams: bool = False
     """Its answer does not end by itself. Tickets are taken for keys."""
+    named: str = ""
+    """What the Python client calls it, if that is not the name of its function."""
+
+    @property
+    def name(self) -> str:
+        return self.named or self.act.__name__
 
     @property
     def changes(self) -> bool:
@@ -210,6 +222,7 @@ def performs(
             await check(call)
         return await make(call.engine, await call.engine.perform(requested))
 
+    act.__name__ = name_of(operation)
     return Route(
         method,
         path,

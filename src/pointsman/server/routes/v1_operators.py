@@ -135,7 +135,7 @@ async def list_workers(call: Call) -> WorkerList:
     return WorkerList(items=tuple(await _describe_workers(call, await call.engine.list_workers())))
 
 
-async def show_worker(call: Call) -> WorkerDetail:
+async def get_worker(call: Call) -> WorkerDetail:
     (found,) = await _describe_workers(call, [await call.engine.get_worker(call.path["worker_id"])])
     return found
 
@@ -156,7 +156,7 @@ async def list_breakers(call: Call) -> BreakerList:
     return BreakerList(items=tuple([await make_breaker(call.engine, each) for each in await call.engine.list_breakers()]))
 
 
-async def show_breaker(call: Call) -> BreakerAnswer:
+async def get_breaker(call: Call) -> BreakerAnswer:
     return await make_breaker(call.engine, await call.engine.get_breaker(call.path["tool"]))
 
 
@@ -169,7 +169,7 @@ async def list_machines(call: Call) -> MachineList:
     )
 
 
-async def show_machine(call: Call) -> MachineView:
+async def get_machine(call: Call) -> MachineView:
     return make_machine_view(await _find_machine(call.engine, call.path["name"]))
 
 
@@ -201,11 +201,11 @@ async def show_notices(call: Call) -> NoticeList:
     return NoticeList(items=tuple(await list_notices(call.engine, about=asked.about, limit=asked.limit)))
 
 
-async def show_account(call: Call) -> Account:
+async def get_account(call: Call) -> Account:
     return await call.engine.get_account()
 
 
-async def show_diagnoses(call: Call) -> DoctorReport:
+async def diagnose(call: Call) -> DoctorReport:
     """The doctor looks at the whole database; a tenant sees what is its own."""
     found = [each for each in await call.site.engine.diagnose() if await _is_own(call.engine, each)]
     failing = await call.site.engine.list_duty_failures() if call.engine.tenant == DEFAULT_TENANT else []
@@ -254,7 +254,7 @@ ROUTES = (
         "GET",
         "/api/v1/workers/{worker_id}",
         "Show a worker, and what it holds.",
-        show_worker,
+        get_worker,
         WorkerDetail,
         problems=("not-found",),
     ),
@@ -269,7 +269,7 @@ ROUTES = (
         problems=("not-found", "transition-refused"),
     ),
     Route("GET", "/api/v1/breakers", "List tools, their circuits and their limits.", list_breakers, BreakerList),
-    Route("GET", "/api/v1/breakers/{tool}", "Show a tool.", show_breaker, BreakerAnswer, problems=("not-found",)),
+    Route("GET", "/api/v1/breakers/{tool}", "Show a tool.", get_breaker, BreakerAnswer, problems=("not-found",)),
     performs(
         "PUT",
         "/api/v1/breakers/{tool}",
@@ -304,7 +304,7 @@ ROUTES = (
         "GET",
         "/api/v1/machines/{name}",
         "Show the states and transitions of a machine.",
-        show_machine,
+        get_machine,
         MachineView,
         problems=("not-found",),
     ),
@@ -318,7 +318,7 @@ ROUTES = (
         problems=("not-found", "unknown-name"),
         media_type=SVG,
     ),
-    Route("GET", "/api/v1/inbox", "List everything that waits for a person.", show_inbox, Inbox),
+    Route("GET", "/api/v1/inbox", "List everything that waits for a person.", show_inbox, Inbox, named="list_inbox"),
     Route(
         "GET",
         "/api/v1/events",
@@ -335,9 +335,10 @@ ROUTES = (
         show_notices,
         NoticeList,
         query=NoticeFilter,
+        named="list_notices",
         problems=("not-found",),
     ),
-    Route("GET", "/api/v1/account", "Show what the tenant may spend, and has spent.", show_account, Account),
+    Route("GET", "/api/v1/account", "Show what the tenant may spend, and has spent.", get_account, Account),
     performs(
         "PUT",
         "/api/v1/account/budget",
@@ -351,7 +352,7 @@ ROUTES = (
         "GET",
         "/api/v1/doctor",
         "Show what is stuck or wrong, and what would help.",
-        show_diagnoses,
+        diagnose,
         DoctorReport,
         scope="admin",
     ),

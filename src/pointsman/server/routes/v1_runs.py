@@ -133,7 +133,7 @@ class FlowCheckAnswer(Struct, frozen=True, kw_only=True):
     findings: tuple[FindingAnswer, ...]
 
 
-async def create_run(call: Call) -> Answer:
+async def submit_run(call: Call) -> Answer:
     run = await call.engine.perform(call.read(SubmitRun))
     return Answer(await make_run(call.engine, run), {"Location": f"/api/v1/runs/{run.id}"})
 
@@ -166,7 +166,7 @@ async def store_template(call: Call) -> TemplateAnswer:
     return make_template(await call.engine.perform(operation))
 
 
-async def show_template(call: Call) -> TemplateAnswer:
+async def get_template(call: Call) -> TemplateAnswer:
     return make_template(await call.engine.get_template(call.path["name"]))
 
 
@@ -194,11 +194,11 @@ async def search_tasks(call: Call) -> TaskPage:
     return TaskPage(items=items, next=shown[-1].id if len(found) > len(shown) else None)
 
 
-async def show_run(call: Call) -> RunAnswer:
+async def get_run(call: Call) -> RunAnswer:
     return await make_run(call.engine, await call.engine.get_run(call.path["run_id"]))
 
 
-async def show_status(call: Call) -> RunView:
+async def view_run(call: Call) -> RunView:
     return await call.site.view_run(call.engine, call.path["run_id"])
 
 
@@ -207,11 +207,11 @@ async def list_tasks(call: Call) -> TaskList:
     return TaskList(items=await make_tasks(call.engine, tasks))
 
 
-async def show_budget(call: Call) -> BudgetView:
+async def get_budget(call: Call) -> BudgetView:
     return await view_budget(call.engine, call.path["run_id"])
 
 
-async def show_task(call: Call) -> TaskAnswer:
+async def get_task(call: Call) -> TaskAnswer:
     return await make_task(call.engine, await call.engine.get_task(call.path["task_id"]))
 
 
@@ -259,7 +259,7 @@ ROUTES = (
         "POST",
         "/api/v1/runs",
         "Submit a run with its tasks, whose payloads are for workers of your own; for flows, see /api/v1/flows/run.",
-        create_run,
+        submit_run,
         RunAnswer,
         scope="submit",
         reads=SubmitRun,
@@ -288,7 +288,7 @@ ROUTES = (
         reads=FlowText,
     ),
     Route("GET", "/api/v1/templates", "List the stored flows.", list_templates, TemplateList),
-    Route("GET", "/api/v1/templates/{name}", "Show a stored flow.", show_template, TemplateAnswer, problems=("not-found",)),
+    Route("GET", "/api/v1/templates/{name}", "Show a stored flow.", get_template, TemplateAnswer, problems=("not-found",)),
     Route(
         "PUT",
         "/api/v1/templates/{name}",
@@ -310,12 +310,12 @@ ROUTES = (
         SignaledRuns,
         scope="operate",
     ),
-    Route("GET", "/api/v1/runs/{run_id}", "Show a run.", show_run, RunAnswer, problems=("not-found",)),
+    Route("GET", "/api/v1/runs/{run_id}", "Show a run.", get_run, RunAnswer, problems=("not-found",)),
     Route(
         "GET",
         "/api/v1/runs/{run_id}/status",
         "Show a run with its tasks, why they wait, and what a person can do next, with its effect.",
-        show_status,
+        view_run,
         RunView,
         problems=("not-found",),
     ),
@@ -345,12 +345,20 @@ ROUTES = (
         "GET",
         "/api/v1/runs/{run_id}/budget",
         "Show what a run may spend, and what it has spent.",
-        show_budget,
+        get_budget,
         BudgetView,
         problems=("not-found",),
     ),
     _of_run("PUT", "budget", "Set what a run may spend.", SetBudget, "operate", ("not-found",)),
-    Route("GET", "/api/v1/runs/{run_id}/history", "Every transition of a run.", list_history, History, problems=("not-found",)),
+    Route(
+        "GET",
+        "/api/v1/runs/{run_id}/history",
+        "Every transition of a run.",
+        list_history,
+        History,
+        problems=("not-found",),
+        named="list_run_history",
+    ),
     Route(
         "GET",
         "/api/v1/tasks",
@@ -359,7 +367,7 @@ ROUTES = (
         TaskPage,
         query=TaskQuery,
     ),
-    Route("GET", "/api/v1/tasks/{task_id}", "Show a task.", show_task, TaskAnswer, problems=("not-found",)),
+    Route("GET", "/api/v1/tasks/{task_id}", "Show a task.", get_task, TaskAnswer, problems=("not-found",)),
     Route(
         "GET",
         "/api/v1/tasks/{task_id}/attempts",
@@ -369,7 +377,13 @@ ROUTES = (
         problems=("not-found",),
     ),
     Route(
-        "GET", "/api/v1/tasks/{task_id}/history", "Every transition of a task.", list_history, History, problems=("not-found",)
+        "GET",
+        "/api/v1/tasks/{task_id}/history",
+        "Every transition of a task.",
+        list_history,
+        History,
+        problems=("not-found",),
+        named="list_task_history",
     ),
     performs(
         "POST",

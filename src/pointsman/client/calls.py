@@ -1,0 +1,917 @@
+"""The routes of the server as methods. Written from the declarations of the routes by `make docs`."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from datetime import datetime
+from decimal import Decimal
+from functools import partial
+from typing import Any, Literal
+
+from pointsman.client.answers import (
+    Account,
+    AttemptList,
+    BreakerAnswer,
+    BreakerList,
+    BudgetView,
+    DoctorReport,
+    EventPage,
+    FlowCheckAnswer,
+    History,
+    Inbox,
+    IssuedKeyAnswer,
+    KeyList,
+    KeyView,
+    MachineList,
+    MachineView,
+    NoticeList,
+    Quota,
+    RunAnswer,
+    RunPage,
+    RunView,
+    SignaledRuns,
+    TaskAnswer,
+    TaskList,
+    TaskPage,
+    TemplateAnswer,
+    TemplateList,
+    Tenant,
+    TenantList,
+    TicketAnswer,
+    TransitionAnswer,
+    TransitionResult,
+    WorkerAnswer,
+    WorkerDetail,
+    WorkerList,
+)
+from pointsman.client.requests import Backoff, NewTask, RunFilter
+from pointsman.client.session import Calls, given, iterate, segment
+
+
+class Routes(Calls):
+    """A method for each route of /api/v1."""
+
+    def submit_run(
+        self,
+        *,
+        name: str,
+        tasks: Sequence[NewTask] = (),
+        lifecycle: str = "standard",
+        ordered: bool = False,
+        task_count: int | None = None,
+        autostart: bool = True,
+        payload: Any = None,
+        parent_run_id: str | None = None,
+        worker_count: int = 1,
+        workspace: str | None = None,
+        checks: bool = False,
+        final_task: NewTask | None = None,
+        last_tasks: Sequence[NewTask] = (),
+        max_retries: int = 0,
+        backoff: Backoff | None = None,
+        timeout_seconds: float | None = None,
+        budget_usd: Decimal | None = None,
+        tags: Collection[str] = (),
+        reason: str | None = None,
+        request_id: str | None = None,
+    ) -> RunAnswer:
+        """Submit a run with its tasks, whose payloads are for workers of your own; for flows, see `run_flow`. Needs the
+        scope `submit`.
+
+        name: What people call it.
+        tasks: Its tasks, in their order.
+        lifecycle: The lifecycle that it and its tasks follow.
+        ordered: Each task waits for the one before it.
+        task_count: How many tasks there will be; it begins when all of them are added.
+        autostart: Its tasks begin without being asked.
+        payload: Kept with the run; any JSON up to a megabyte.
+        parent_run_id: The run that this one belongs to.
+        worker_count: How many workers it gets for itself, if its lifecycle allocates.
+        workspace: The workspace of these workers; any, if there is none.
+        checks: It waits for somebody to report its final checks when its tasks are done.
+        final_task: Checks it when all other tasks have succeeded: it is added then.
+        last_tasks: Added one after the other when all other tasks have succeeded, before the run completes.
+        max_retries: How often it is retried after a failure.
+        backoff: How long it waits between retries.
+        timeout_seconds: How long all of it may take.
+        budget_usd: What all its tasks together may spend.
+        tags: Words by which lists of runs can be filtered.
+        reason: Why; kept in the audit trail.
+        request_id: An idempotency key of your own, instead of a new one.
+        """
+        return self._send(
+            "POST",
+            "/api/v1/runs",
+            RunAnswer,
+            body={
+                "name": name,
+                **given(
+                    tasks=tasks,
+                    lifecycle=lifecycle,
+                    ordered=ordered,
+                    task_count=task_count,
+                    autostart=autostart,
+                    payload=payload,
+                    parent_run_id=parent_run_id,
+                    worker_count=worker_count,
+                    workspace=workspace,
+                    checks=checks,
+                    final_task=final_task,
+                    last_tasks=last_tasks,
+                    max_retries=max_retries,
+                    backoff=backoff,
+                    timeout_seconds=timeout_seconds,
+                    budget_usd=budget_usd,
+                    tags=tags,
+                    reason=reason,
+                ),
+            },
+            request_id=request_id,
+        )
+
+    def run_flow(
+        self,
+        *,
+        template: str | None = None,
+        flow: str | None = None,
+        inputs: dict[str, Any] | None = None,
+        tags: Collection[str] = (),
+        reason: str | None = None,
+        request_id: str | None = None,
+    ) -> RunAnswer:
+        """Submit a run of a flow. Needs the scope `submit`.
+
+        template: The name of a stored template; or send a `flow`.
+        flow: The flow, as the text of a flow file (YAML or JSON); or name a `template`.
+        inputs: The inputs of the flow, by name.
+        tags: Words by which lists of runs can be filtered, besides those of the flow.
+        reason: Why; kept in the audit trail.
+        request_id: An idempotency key of your own, instead of a new one.
+        """
+        return self._send(
+            "POST",
+            "/api/v1/flows/run",
+            RunAnswer,
+            body={**given(template=template, flow=flow, inputs=inputs, tags=tags, reason=reason)},
+            request_id=request_id,
+        )
+
+    def check_flow(self, *, flow: str) -> FlowCheckAnswer:
+        """Check a flow: every finding with its line and column. It changes nothing. Needs the scope `read`.
+
+        flow: The flow, as the text of a flow file (YAML or JSON).
+        """
+        return self._send("POST", "/api/v1/flows/check", FlowCheckAnswer, body={"flow": flow})
+
+    def list_templates(self) -> TemplateList:
+        """List the stored flows. Needs the scope `read`."""
+        return self._send("GET", "/api/v1/templates", TemplateList)
+
+    def get_template(self, name: str) -> TemplateAnswer:
+        """Show a stored flow. Needs the scope `read`."""
+        return self._send("GET", f"/api/v1/templates/{segment(name)}", TemplateAnswer)
+
+    def store_template(self, name: str, *, text: str, request_id: str | None = None) -> TemplateAnswer:
+        """Store a flow by a name, which requests can give instead of the flow. Runs that were submitted keep theirs.
+        Needs the scope `submit`.
+
+        name: The name of the template.
+        text: The flow, as the text of a flow file (YAML or JSON).
+        request_id: An idempotency key of your own, instead of a new one.
+        """
+        return self._send(
+            "PUT", f"/api/v1/templates/{segment(name)}", TemplateAnswer, body={"text": text}, request_id=request_id
+        )
+
+    def list_runs(
+        self,
+        *,
+        state: str | None = None,
+        phase: Literal["held", "queued", "active", "done"] | None = None,
+        outcome: Literal["success", "failure", "canceled"] | None = None,
+        lifecycle: str | None = None,
+        name: str | None = None,
+        tag: str | None = None,
+        text: str | None = None,
+        created_after: datetime | None = None,
+        created_before: datetime | None = None,
+        limit: int = 100,
+        after: str | None = None,
+    ) -> RunPage:
+        """List runs, newest first. Needs the scope `read`.
+
+        state: Only runs in this state.
+        phase: Only runs in this phase.
+        outcome: Only runs that ended like this.
+        lifecycle: Only runs that follow this lifecycle.
+        name: Only runs of this name, which is that of their flow.
+        tag: Only runs with this tag.
+        text: Only runs with this text in their id, name, reason or error. Case matters.
+        created_after: Only runs that were created at this time or later.
+        created_before: Only runs that were created before this time.
+        limit: How many at most.
+        after: `next` of the page before.
+        """
+        return self._send(
+            "GET",
+            "/api/v1/runs",
+            RunPage,
+            query={
+                **given(
+                    state=state,
+                    phase=phase,
+                    outcome=outcome,
+                    lifecycle=lifecycle,
+                    name=name,
+                    tag=tag,
+                    text=text,
+                    created_after=created_after,
+                    created_before=created_before,
+                    limit=limit,
+                    after=after,
+                )
+            },
+        )
+
+    def iterate_runs(
+        self,
+        *,
+        state: str | None = None,
+        phase: Literal["held", "queued", "active", "done"] | None = None,
+        outcome: Literal["success", "failure", "canceled"] | None = None,
+        lifecycle: str | None = None,
+        name: str | None = None,
+        tag: str | None = None,
+        text: str | None = None,
+        created_after: datetime | None = None,
+        created_before: datetime | None = None,
+        after: str | None = None,
+    ) -> Iterator[RunAnswer]:
+        """List runs, newest first. Needs the scope `read`.
+
+        state: Only runs in this state.
+        phase: Only runs in this phase.
+        outcome: Only runs that ended like this.
+        lifecycle: Only runs that follow this lifecycle.
+        name: Only runs of this name, which is that of their flow.
+        tag: Only runs with this tag.
+        text: Only runs with this text in their id, name, reason or error. Case matters.
+        created_after: Only runs that were created at this time or later.
+        created_before: Only runs that were created before this time.
+        after: `next` of the page before.
+        """
+        return iterate(
+            partial(
+                self.list_runs,
+                state=state,
+                phase=phase,
+                outcome=outcome,
+                lifecycle=lifecycle,
+                name=name,
+                tag=tag,
+                text=text,
+                created_after=created_after,
+                created_before=created_before,
+            ),
+            after,
+        )
+
+    def signal_runs(
+        self,
+        *,
+        action: Literal["cancel", "pause", "resume", "retry"],
+        filter: RunFilter,
+        reason: str | None = None,
+        dry_run: bool = False,
+        limit: int = 100,
+        after: str | None = None,
+        request_id: str | None = None,
+    ) -> SignaledRuns:
+        """Cancel, pause, resume or retry all runs that fulfill a filter, or say what that would do. Needs the scope
+        `operate`.
+
+        action: What to do with each run.
+        filter: Which runs: at least one condition.
+        reason: Why; kept in the audit trail.
+        dry_run: Say what would happen to each run, and change nothing.
+        limit: At most so many runs, with at most 10,000 unfinished tasks together.
+        after: `next` of the answer before.
+        request_id: An idempotency key of your own, instead of a new one.
+        """
+        return self._send(
+            "POST",
+            "/api/v1/runs/bulk",
+            SignaledRuns,
+            body={"action": action, "filter": filter, **given(reason=reason, dry_run=dry_run, limit=limit, after=after)},
+            request_id=request_id,
+        )
+
+    def get_run(self, run_id: str) -> RunAnswer:
+        """Show a run. Needs the scope `read`."""
+        return self._send("GET", f"/api/v1/runs/{segment(run_id)}", RunAnswer)
+
+    def view_run(self, run_id: str) -> RunView:
+        """Show a run with its tasks, why they wait, and what a person can do next, with its effect. Needs the scope
+        `read`.
+        """
+        return self._send("GET", f"/api/v1/runs/{segment(run_id)}/status", RunView)
+
+    def list_tasks(self, run_id: str) -> TaskList:
+        """List the tasks of a run. Needs the scope `read`."""
+        return self._send("GET", f"/api/v1/runs/{segment(run_id)}/tasks", TaskList)
+
+    def add_tasks(
+        self, run_id: str, *, tasks: Sequence[NewTask], reason: str | None = None, request_id: str | None = None
+    ) -> TaskList:
+        """Add tasks to a run that has not ended. Needs the scope `submit`.
+
+        run_id: The run to add to.
+        tasks: At least one task.
+        reason: Why; kept in the audit trail.
+        request_id: An idempotency key of your own, instead of a new one.
+        """
+        return self._send(
+            "POST",
+            f"/api/v1/runs/{segment(run_id)}/tasks",
+            TaskList,
+            body={"tasks": tasks, **given(reason=reason)},
+            request_id=request_id,
+        )
+
+    def signal_run(
+        self, run_id: str, *, signal: str, output: Any = None, reason: str | None = None, request_id: str | None = None
+    ) -> RunAnswer:
+        """Send a run what a person decides: cancel, pause, resume, retry … Needs the scope `operate`.
+
+        run_id: The run.
+        signal: One of: cancel, pause, resume, retry, ready, checks_passed, checks_failed.
+        output: The result of the run; any JSON.
+        reason: Why; kept in the audit trail.
+        request_id: An idempotency key of your own, instead of a new one.
+        """
+        return self._send(
+            "POST",
+            f"/api/v1/runs/{segment(run_id)}/signals",
+            RunAnswer,
+            body={"signal": signal, **given(output=output, reason=reason)},
+            request_id=request_id,
+        )
+
+    def approve_run(self, run_id: str, *, reason: str | None = None, request_id: str | None = None) -> RunAnswer:
+        """Approve every open gate of a run; with none open, nothing happens. Needs the scope `approve`.
+
+        run_id: The run.
+        reason: Why; kept in the audit trail.
+        request_id: An idempotency key of your own, instead of a new one.
+        """
+        return self._send(
+            "POST", f"/api/v1/runs/{segment(run_id)}/approve", RunAnswer, body={**given(reason=reason)}, request_id=request_id
+        )
+
+    def start_run(self, run_id: str, *, reason: str | None = None, request_id: str | None = None) -> RunAnswer:
+        """Start every task of a run that waits to be started. Needs the scope `operate`.
+
+        run_id: The run.
+        reason: Why; kept in the audit trail.
+        request_id: An idempotency key of your own, instead of a new one.
+        """
+        return self._send(
+            "POST", f"/api/v1/runs/{segment(run_id)}/start", RunAnswer, body={**given(reason=reason)}, request_id=request_id
+        )
+
+    def get_budget(self, run_id: str) -> BudgetView:
+        """Show what a run may spend, and what it has spent. Needs the scope `read`."""
+        return self._send("GET", f"/api/v1/runs/{segment(run_id)}/budget", BudgetView)
+
+    def set_budget(
+        self, run_id: str, *, budget_usd: Decimal | None, reason: str | None = None, request_id: str | None = None
+    ) -> RunAnswer:
+        """Set what a run may spend. Needs the scope `operate`.
+
+        run_id: The run.
+        budget_usd: What all its tasks together may spend; null for no limit.
+        reason: Why; kept in the audit trail.
+        request_id: An idempotency key of your own, instead of a new one.
+        """
+        return self._send(
+            "PUT",
+            f"/api/v1/runs/{segment(run_id)}/budget",
+            RunAnswer,
+            body={"budget_usd": budget_usd, **given(reason=reason)},
+            request_id=request_id,
+        )
+
+    def list_run_history(self, run_id: str) -> History:
+        """Every transition of a run. Needs the scope `read`."""
+        return self._send("GET", f"/api/v1/runs/{segment(run_id)}/history", History)
+
+    def search_tasks(
+        self,
+        *,
+        state: str | None = None,
+        phase: Literal["held", "queued", "active", "done"] | None = None,
+        outcome: Literal["success", "failure", "canceled"] | None = None,
+        lifecycle: str | None = None,
+        name: str | None = None,
+        tag: str | None = None,
+        text: str | None = None,
+        created_after: datetime | None = None,
+        created_before: datetime | None = None,
+        limit: int = 100,
+        after: str | None = None,
+    ) -> TaskPage:
+        """List tasks of all runs, those of the newest run first, without deleted ones. Needs the scope `read`.
+
+        state: Only tasks in this state.
+        phase: Only tasks in this phase.
+        outcome: Only tasks that ended like this.
+        lifecycle: Only tasks that follow this lifecycle.
+        name: Only tasks of this name.
+        tag: Only tasks of runs with this tag.
+        text: Only tasks with this text in their id, name, reason or error. Case matters.
+        created_after: Only tasks of runs that were created at this time or later.
+        created_before: Only tasks of runs that were created before this time.
+        limit: How many at most.
+        after: `next` of the page before.
+        """
+        return self._send(
+            "GET",
+            "/api/v1/tasks",
+            TaskPage,
+            query={
+                **given(
+                    state=state,
+                    phase=phase,
+                    outcome=outcome,
+                    lifecycle=lifecycle,
+                    name=name,
+                    tag=tag,
+                    text=text,
+                    created_after=created_after,
+                    created_before=created_before,
+                    limit=limit,
+                    after=after,
+                )
+            },
+        )
+
+    def iterate_tasks(
+        self,
+        *,
+        state: str | None = None,
+        phase: Literal["held", "queued", "active", "done"] | None = None,
+        outcome: Literal["success", "failure", "canceled"] | None = None,
+        lifecycle: str | None = None,
+        name: str | None = None,
+        tag: str | None = None,
+        text: str | None = None,
+        created_after: datetime | None = None,
+        created_before: datetime | None = None,
+        after: str | None = None,
+    ) -> Iterator[TaskAnswer]:
+        """List tasks of all runs, those of the newest run first, without deleted ones. Needs the scope `read`.
+
+        state: Only tasks in this state.
+        phase: Only tasks in this phase.
+        outcome: Only tasks that ended like this.
+        lifecycle: Only tasks that follow this lifecycle.
+        name: Only tasks of this name.
+        tag: Only tasks of runs with this tag.
+        text: Only tasks with this text in their id, name, reason or error. Case matters.
+        created_after: Only tasks of runs that were created at this time or later.
+        created_before: Only tasks of runs that were created before this time.
+        after: `next` of the page before.
+        """
+        return iterate(
+            partial(
+                self.search_tasks,
+                state=state,
+                phase=phase,
+                outcome=outcome,
+                lifecycle=lifecycle,
+                name=name,
+                tag=tag,
+                text=text,
+                created_after=created_after,
+                created_before=created_before,
+            ),
+            after,
+        )
+
+    def get_task(self, task_id: str) -> TaskAnswer:
+        """Show a task. Needs the scope `read`."""
+        return self._send("GET", f"/api/v1/tasks/{segment(task_id)}", TaskAnswer)
+
+    def list_attempts(self, task_id: str) -> AttemptList:
+        """List the attempts of a task. Needs the scope `read`."""
+        return self._send("GET", f"/api/v1/tasks/{segment(task_id)}/attempts", AttemptList)
+
+    def list_task_history(self, task_id: str) -> History:
+        """Every transition of a task. Needs the scope `read`."""
+        return self._send("GET", f"/api/v1/tasks/{segment(task_id)}/history", History)
+
+    def signal_task(
+        self,
+        task_id: str,
+        *,
+        signal: str,
+        answer: str | None = None,
+        comment: str | None = None,
+        epoch: int | None = None,
+        reason: str | None = None,
+        request_id: str | None = None,
+    ) -> TaskAnswer:
+        """Send a task what a person decides: approve, accept, answer, reject, cancel, skip, reset, retry … Needs the
+        scope `approve`.
+
+        task_id: The task.
+        signal: One of: approve, accept, answer, reject, cancel, skip, reset, retry, resume, ready.
+        answer: The answer to its question, with the signal answer.
+        comment: What the next attempt should know, with the signal reject.
+        epoch: The attempt that it is about; refused when there is a later one.
+        reason: Why; kept in the audit trail.
+        request_id: An idempotency key of your own, instead of a new one.
+        """
+        return self._send(
+            "POST",
+            f"/api/v1/tasks/{segment(task_id)}/signals",
+            TaskAnswer,
+            body={"signal": signal, **given(answer=answer, comment=comment, epoch=epoch, reason=reason)},
+            request_id=request_id,
+        )
+
+    def request_transition(
+        self,
+        *,
+        kind: Literal["run", "task", "worker", "breaker"],
+        entity_id: str,
+        to_state: str | None = None,
+        trigger: str | None = None,
+        reason: str | None = None,
+        request_id: str | None = None,
+    ) -> TransitionResult:
+        """Move a run, a task or a worker by a trigger, or to a state, as document 000 asks for it. Needs the scope
+        `operate`.
+
+        kind: What it is: run, task or worker.
+        entity_id: Its id.
+        to_state: The state to move it to; or say a trigger.
+        trigger: The trigger to pull; or say a state.
+        reason: Why; kept in the audit trail.
+        request_id: An idempotency key of your own, instead of a new one.
+        """
+        return self._send(
+            "POST",
+            "/api/v1/transitions",
+            TransitionResult,
+            body={"kind": kind, "entity_id": entity_id, **given(to_state=to_state, trigger=trigger, reason=reason)},
+            request_id=request_id,
+        )
+
+    def list_history(self, entity_id: str) -> History:
+        """Every transition of a run, a task, a worker or a breaker. Needs the scope `read`."""
+        return self._send("GET", f"/api/v1/history/{segment(entity_id)}", History)
+
+    def list_workers(self) -> WorkerList:
+        """List workers, and what they hold. Needs the scope `read`."""
+        return self._send("GET", "/api/v1/workers", WorkerList)
+
+    def register_worker(
+        self,
+        *,
+        name: str,
+        capabilities: Collection[str] = (),
+        workspace_id: str | None = None,
+        max_concurrent_tasks: int = 1,
+        lease_seconds: float = 30.0,
+        lifecycle: str = "standard",
+        only_run_id: str | None = None,
+        metadata: dict[str, Any] | None = None,
+        request_id: str | None = None,
+    ) -> WorkerAnswer:
+        """Register a worker. Needs the scope `worker`.
+
+        name: What people call it.
+        capabilities: What it can do; tasks that ask for more go to others.
+        workspace_id: The workspace that it belongs to; jobs of a workspace get only workers of it.
+        max_concurrent_tasks: How many tasks it may hold at once.
+        lease_seconds: It is lost when it has been silent for so long.
+        lifecycle: The lifecycle that it follows; it may serve tasks of any.
+        only_run_id: The only run that it works for.
+        metadata: What it says of itself, for people and programs; any JSON object.
+        request_id: An idempotency key of your own, instead of a new one.
+        """
+        return self._send(
+            "POST",
+            "/api/v1/workers",
+            WorkerAnswer,
+            body={
+                "name": name,
+                **given(
+                    capabilities=capabilities,
+                    workspace_id=workspace_id,
+                    max_concurrent_tasks=max_concurrent_tasks,
+                    lease_seconds=lease_seconds,
+                    lifecycle=lifecycle,
+                    only_run_id=only_run_id,
+                    metadata=metadata,
+                ),
+            },
+            request_id=request_id,
+        )
+
+    def get_worker(self, worker_id: str) -> WorkerDetail:
+        """Show a worker, and what it holds. Needs the scope `read`."""
+        return self._send("GET", f"/api/v1/workers/{segment(worker_id)}", WorkerDetail)
+
+    def signal_worker(
+        self,
+        worker_id: str,
+        *,
+        signal: str,
+        retryable: bool = False,
+        suspend: bool = False,
+        ended: bool = False,
+        reason: str | None = None,
+        request_id: str | None = None,
+    ) -> WorkerAnswer:
+        """Send a worker what a person decides: pause, resume, drain, terminate … Needs the scope `operate`.
+
+        worker_id: The worker.
+        signal: One of: pause, resume, drain, terminate, assign, fail, expire.
+        retryable: Of fail: the worker can go on.
+        suspend: Of pause: also suspend its processes. Without that, its settings decide.
+        ended: Of terminate: its processes are known to have ended. Without that, they are ended first.
+        reason: Why; kept in the audit trail.
+        request_id: An idempotency key of your own, instead of a new one.
+        """
+        return self._send(
+            "POST",
+            f"/api/v1/workers/{segment(worker_id)}/signals",
+            WorkerAnswer,
+            body={"signal": signal, **given(retryable=retryable, suspend=suspend, ended=ended, reason=reason)},
+            request_id=request_id,
+        )
+
+    def list_breakers(self) -> BreakerList:
+        """List tools, their circuits and their limits. Needs the scope `read`."""
+        return self._send("GET", "/api/v1/breakers", BreakerList)
+
+    def get_breaker(self, tool: str) -> BreakerAnswer:
+        """Show a tool. Needs the scope `read`."""
+        return self._send("GET", f"/api/v1/breakers/{segment(tool)}", BreakerAnswer)
+
+    def declare_tool(
+        self,
+        tool: str,
+        *,
+        failure_threshold: int = 5,
+        success_threshold: int = 1,
+        cooldown_seconds: float = 60.0,
+        max_concurrent: int | None = None,
+        rate_count: int | None = None,
+        rate_seconds: float | None = None,
+        request_id: str | None = None,
+    ) -> BreakerAnswer:
+        """Declare a tool with its circuit breaker and its limits, or change them. Needs the scope `operate`.
+
+        tool: The name of the tool.
+        failure_threshold: How many failures in a row open its circuit.
+        success_threshold: How many successes close it again.
+        cooldown_seconds: How long the circuit stays open before a probe.
+        max_concurrent: How many attempts may run at once.
+        rate_count: How many attempts may begin in any `rate_seconds`.
+        rate_seconds: See `rate_count`.
+        request_id: An idempotency key of your own, instead of a new one.
+        """
+        return self._send(
+            "PUT",
+            f"/api/v1/breakers/{segment(tool)}",
+            BreakerAnswer,
+            body={
+                **given(
+                    failure_threshold=failure_threshold,
+                    success_threshold=success_threshold,
+                    cooldown_seconds=cooldown_seconds,
+                    max_concurrent=max_concurrent,
+                    rate_count=rate_count,
+                    rate_seconds=rate_seconds,
+                )
+            },
+            request_id=request_id,
+        )
+
+    def reset_breaker(self, tool: str, *, reason: str | None = None, request_id: str | None = None) -> BreakerAnswer:
+        """Close the circuit of a tool. Needs the scope `operate`.
+
+        tool: The name of the tool.
+        reason: Why; kept in the audit trail.
+        request_id: An idempotency key of your own, instead of a new one.
+        """
+        return self._send(
+            "POST",
+            f"/api/v1/breakers/{segment(tool)}/reset",
+            BreakerAnswer,
+            body={**given(reason=reason)},
+            request_id=request_id,
+        )
+
+    def trip_breaker(
+        self, tool: str, *, seconds: float | None = None, reason: str | None = None, request_id: str | None = None
+    ) -> BreakerAnswer:
+        """Open the circuit of a tool, as if it had failed too often. Needs the scope `operate`.
+
+        tool: The name of the tool.
+        seconds: How long it stays open before a probe; null for its cooldown.
+        reason: Why; kept in the audit trail.
+        request_id: An idempotency key of your own, instead of a new one.
+        """
+        return self._send(
+            "POST",
+            f"/api/v1/breakers/{segment(tool)}/trip",
+            BreakerAnswer,
+            body={**given(seconds=seconds, reason=reason)},
+            request_id=request_id,
+        )
+
+    def list_machines(self) -> MachineList:
+        """List the machines of all lifecycles. Needs the scope `read`."""
+        return self._send("GET", "/api/v1/machines", MachineList)
+
+    def get_machine(self, name: str) -> MachineView:
+        """Show the states and transitions of a machine. Needs the scope `read`."""
+        return self._send("GET", f"/api/v1/machines/{segment(name)}", MachineView)
+
+    def draw_machine(self, name: str, *, state: str | None = None) -> str:
+        """Draw a machine. Needs the scope `read`.
+
+        state: Highlight this state, and dim those that cannot be reached from it.
+        """
+        return self._send("GET", f"/api/v1/machines/{segment(name)}/svg", str, query={**given(state=state)})
+
+    def list_inbox(self) -> Inbox:
+        """List everything that waits for a person. Needs the scope `read`."""
+        return self._send("GET", "/api/v1/inbox", Inbox)
+
+    def list_events(self, *, after: str | None = None, limit: int = 100, run_id: str | None = None) -> EventPage:
+        """List transitions in the order of the event stream: everything once, behind a position. Needs the scope
+        `read`.
+
+        after: `next` of the page before; without it, from the beginning.
+        limit: How many at most.
+        run_id: Only those of this run and its tasks.
+        """
+        return self._send("GET", "/api/v1/events", EventPage, query={**given(after=after, limit=limit, run_id=run_id)})
+
+    def iterate_events(self, *, after: str | None = None, run_id: str | None = None) -> Iterator[TransitionAnswer]:
+        """List transitions in the order of the event stream: everything once, behind a position. Needs the scope
+        `read`.
+
+        after: `next` of the page before; without it, from the beginning.
+        run_id: Only those of this run and its tasks.
+        """
+        return iterate(partial(self.list_events, run_id=run_id), after)
+
+    def list_notices(self, *, about: str | None = None, limit: int = 100) -> NoticeList:
+        """List what happened without a move. Needs the scope `read`.
+
+        about: The id of an entity; of a run, its tasks count as well.
+        limit: How many at most.
+        """
+        return self._send("GET", "/api/v1/notices", NoticeList, query={**given(about=about, limit=limit)})
+
+    def get_account(self) -> Account:
+        """Show what the tenant may spend, and has spent. Needs the scope `read`."""
+        return self._send("GET", "/api/v1/account", Account)
+
+    def set_tenant_budget(
+        self, *, budget_usd: Decimal | None, reason: str | None = None, request_id: str | None = None
+    ) -> Account:
+        """Set what all runs of the tenant together may spend. Needs the scope `admin`.
+
+        budget_usd: What all runs of the tenant may spend; null for no limit.
+        reason: Why; kept in the audit trail.
+        request_id: An idempotency key of your own, instead of a new one.
+        """
+        return self._send(
+            "PUT",
+            "/api/v1/account/budget",
+            Account,
+            body={"budget_usd": budget_usd, **given(reason=reason)},
+            request_id=request_id,
+        )
+
+    def diagnose(self) -> DoctorReport:
+        """Show what is stuck or wrong, and what would help. Needs the scope `admin`."""
+        return self._send("GET", "/api/v1/doctor", DoctorReport)
+
+    def list_keys(self) -> KeyList:
+        """List the API keys of the tenant. Needs the scope `admin`."""
+        return self._send("GET", "/api/v1/keys", KeyList)
+
+    def create_key(
+        self,
+        *,
+        name: str,
+        scopes: Sequence[Literal["read", "submit", "operate", "approve", "worker", "admin"]],
+        expires_seconds: float | None = None,
+        reason: str | None = None,
+        request_id: str | None = None,
+    ) -> IssuedKeyAnswer:
+        """Create an API key. The answer has its text, once. Needs the scope `admin`.
+
+        name: What the key is for; no other key of the tenant that is not revoked has this name.
+        scopes: What the key allows; at least one.
+        expires_seconds: In how many seconds it expires; null for never.
+        reason: Why; kept in the audit trail.
+        request_id: An idempotency key of your own, instead of a new one.
+        """
+        return self._send(
+            "POST",
+            "/api/v1/keys",
+            IssuedKeyAnswer,
+            body={"name": name, "scopes": scopes, **given(expires_seconds=expires_seconds, reason=reason)},
+            request_id=request_id,
+        )
+
+    def rotate_key(
+        self,
+        key_id: str,
+        *,
+        grace_seconds: float | None = None,
+        expires_seconds: float | None = None,
+        reason: str | None = None,
+        request_id: str | None = None,
+    ) -> IssuedKeyAnswer:
+        """Give an API key a new secret. The answer has its text, once. Needs the scope `admin`.
+
+        key_id: The key.
+        grace_seconds: How long the present secret stays valid; null for not at all.
+        expires_seconds: In how many seconds the key expires; null for when it would anyway.
+        reason: Why; kept in the audit trail.
+        request_id: An idempotency key of your own, instead of a new one.
+        """
+        return self._send(
+            "POST",
+            f"/api/v1/keys/{segment(key_id)}/rotate",
+            IssuedKeyAnswer,
+            body={**given(grace_seconds=grace_seconds, expires_seconds=expires_seconds, reason=reason)},
+            request_id=request_id,
+        )
+
+    def revoke_key(self, key_id: str, *, reason: str | None = None, request_id: str | None = None) -> KeyView:
+        """Revoke an API key for good. Needs the scope `admin`.
+
+        key_id: The key.
+        reason: Why; kept in the audit trail.
+        request_id: An idempotency key of your own, instead of a new one.
+        """
+        return self._send(
+            "POST", f"/api/v1/keys/{segment(key_id)}/revoke", KeyView, body={**given(reason=reason)}, request_id=request_id
+        )
+
+    def list_tenants(self) -> TenantList:
+        """List tenants, their quotas, and what they use: all for a key of the tenant `default`, its own for any other
+        key. Needs the scope `read`.
+        """
+        return self._send("GET", "/api/v1/tenants", TenantList)
+
+    def add_tenant(self, *, name: str, reason: str | None = None, request_id: str | None = None) -> Tenant:
+        """Add a tenant. Only for keys of the tenant `default`. Needs the scope `admin`.
+
+        name: Its name.
+        reason: Why; kept in a notice.
+        request_id: An idempotency key of your own, instead of a new one.
+        """
+        return self._send("POST", "/api/v1/tenants", Tenant, body={"name": name, **given(reason=reason)}, request_id=request_id)
+
+    def set_quotas(
+        self,
+        tenant: str,
+        *,
+        max_runs: int | None = None,
+        max_tasks: int | None = None,
+        max_bytes: int | None = None,
+        reason: str | None = None,
+        request_id: str | None = None,
+    ) -> Quota:
+        """Set how much unfinished work a tenant may have at once; what is left out gets no limit. Only for keys of the
+        tenant `default`. Needs the scope `admin`.
+
+        max_runs: How many unfinished runs; null for no limit.
+        max_tasks: How many unfinished tasks of these; null for no limit.
+        max_bytes: How many bytes the payloads of these may have; null for no limit.
+        reason: Why; kept in the audit trail.
+        request_id: An idempotency key of your own, instead of a new one.
+        """
+        return self._send(
+            "PUT",
+            f"/api/v1/tenants/{segment(tenant)}/quotas",
+            Quota,
+            body={**given(max_runs=max_runs, max_tasks=max_tasks, max_bytes=max_bytes, reason=reason)},
+            request_id=request_id,
+        )
+
+    def issue_ticket(self) -> TicketAnswer:
+        """Get a ticket for one stream of events, for browsers: they cannot send a key there. Needs the scope `read`."""
+        return self._send("POST", "/api/v1/tickets", TicketAnswer)
