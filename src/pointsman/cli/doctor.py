@@ -13,6 +13,7 @@ from pointsman.cli.steer import Decision, decision_options
 from pointsman.engine.audit import AuditReport
 from pointsman.engine.doctor import Diagnosis
 from pointsman.errors import StoreUnusable
+from pointsman.views.diagnoses import advise
 
 
 @click.command()
@@ -52,7 +53,7 @@ def command(*, audits: bool, seal: str | None, fixes: bool, decision: Decision, 
 async def examine(project: Project, fix: Decision | None, *, as_json: bool) -> int:
     engine = project.engine
     repaired = await engine.repair(actor=fix.actor, reason=fix.reason, request_id=fix.request_id) if fix else []
-    found = await engine.diagnose()
+    found = await advise(engine, await engine.diagnose(), await engine.now())
     if as_json:
         echo(show_json({"findings": found, "repaired": repaired}))
         return 1 if found else 0

@@ -15,8 +15,7 @@ from pointsman.errors import StoreError
 from pointsman.store.contract import Wakeup
 from pointsman.views.find import short
 from pointsman.views.runs import list_waiting
-from pointsman.views.steps import NEEDS_PERSON
-from pointsman.views.values import NextStep, RunView, RunWaiting, Waiting
+from pointsman.views.values import NEEDS_PERSON, NextStep, RunView, RunWaiting, Waiting
 
 RUN_COMMANDS = ("resume", "retry", "pause", "cancel")
 TASK_COMMANDS = ("approve", "reject", "accept", "answer", "start", "reset", "resume", "retry", "skip", "cancel")

@@ -42,7 +42,7 @@ def compose(text: str, file: str) -> tuple[Node | None, Finding | None]:
     except OverflowError:
         return None, _too_large(file, f"more than {MAX_VALUES:,} values")
     except Exception as error:  # noqa: BLE001 - ruamel raises undocumented errors for broken text
-        advice = "Fix the syntax here: indent with spaces, and quote text that contains `: ` or ` #`."
+        advice = "Fix the syntax here: indent with spaces, and quote text that contains `: `, ` #` or `{`."
         return None, Finding("yaml", _yaml_place(error, text, file), _yaml_message(error), advice)
 
 

@@ -23,8 +23,8 @@ from pointsman.store.rows import Run, Task
 from pointsman.views.changes import describe_changes
 from pointsman.views.runs import list_waiting
 from pointsman.views.sources import Fleet, RunRecords, load_fleet, load_run
-from pointsman.views.steps import NEEDS_PERSON, steps_of_task
-from pointsman.views.values import NextStep, Waiting, read_output
+from pointsman.views.steps import steps_of_task
+from pointsman.views.values import NEEDS_PERSON, NextStep, Waiting, read_output
 from pointsman.views.waiting import explain_task
 
 MOST_RUNS = 1000

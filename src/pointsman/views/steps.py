@@ -17,7 +17,7 @@ from pointsman.store.rows import ZERO_USD, Run, Task
 from pointsman.views.find import short
 from pointsman.views.forecast import Forecast
 from pointsman.views.sources import Fleet, RunRecords
-from pointsman.views.values import NextStep, Waiting
+from pointsman.views.values import NEEDS_PERSON, NextStep, Waiting
 
 MOST_TASKS = 3
 """How many tasks of a run steps are listed for; those of any other task can be asked for."""
@@ -25,8 +25,6 @@ MOST_NAMES = 3
 OVERSPEND = "overspend"
 MENDING = ("retry", "resume", "reset", "skip")
 """Signals that can bring a task that has ended to success."""
-NEEDS_PERSON = ("answer", "approval", "review", "start")
-"""Kinds of waiting that only a person ends."""
 
 
 def find_steps(
@@ -109,7 +107,7 @@ def find_obstacle(records: RunRecords, now: datetime) -> str | None:
         return (
             f"{run.name} has used up its timeout of {format_duration(seconds)}. Raise `timeout` in the flow, and run it again."
         )
-    if lost := find_lost(records):
+    if (lost := find_lost(records)) and not _is_consequence(lost, records):
         if lost.trigger == OVERSPEND:
             return f"{lost.name} has no money left. Raise `budget_usd` in the flow, and run it again."
         return f"{run.name} cannot succeed without {lost.name}, and {lost.state} is final. Run the flow again."
@@ -182,6 +180,13 @@ def find_lost(records: RunRecords) -> Task | None:
             if counts and task.outcome == outcome and not _can_be_mended(task, records):
                 return task
     return None
+
+
+def _is_consequence(lost: Task, records: RunRecords) -> bool:
+    """A task that was canceled because its run has failed for good: what failed in the run is what counts."""
+    ended = records.run.outcome == Outcome.FAILURE and not records.takes(records.run, "retry")
+    has_failed = any(task.critical and task.outcome == Outcome.FAILURE for task in records.tasks)
+    return lost.outcome == Outcome.CANCELED and ended and has_failed
 
 
 def _can_be_mended(task: Task, records: RunRecords) -> bool:

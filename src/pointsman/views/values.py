@@ -39,6 +39,8 @@ WaitingKind = Literal[
     "suspended",
     "tool_limit",
 ]
+NEEDS_PERSON: tuple[WaitingKind, ...] = ("answer", "approval", "review", "start")
+"""What only a person ends."""
 
 
 class Waiting(Struct, frozen=True):

@@ -18,7 +18,7 @@ from pointsman.kernel.grammar import format_duration
 from pointsman.kernel.machine import Phase
 from pointsman.store.rows import Breaker, Run, Task, Worker
 from pointsman.views.sources import Fleet, RunRecords, lease_end, takes_tasks
-from pointsman.views.values import Waiting, WaitingKind, first_line, show_usd
+from pointsman.views.values import NEEDS_PERSON, Waiting, WaitingKind, first_line, show_usd
 
 Blockers: TypeAlias = Mapping[str, Sequence[str]]
 MOST_NAMES = 3
@@ -75,7 +75,8 @@ def explain_task(task: Task, records: RunRecords, fleet: Fleet, blockers: Blocke
     if task.phase == Phase.ACTIVE:
         return _explain_active(task, fleet)
     if task.phase == Phase.HELD and (asked := _explain_person(task, records)):
-        return asked
+        is_over = records.run.phase == Phase.DONE and asked.kind in NEEDS_PERSON
+        return _explain_closed_run(records, fleet) if is_over else asked
     if task.open_dependencies and (names := blockers.get(task.id)):
         return Waiting("dependency", f"after: {_list_names(names)}", task.created_at)
     if not task.run_open and (closed := _explain_closed_run(records, fleet)):

@@ -103,3 +103,14 @@ def test_a_stalled_workstream_is_left_to_a_person_who_can_cancel_it(scene: Scene
     assert "now that a is failed. A person can cancel the run." in said.out
     assert scene.call("cancel latest").code == 0
     assert scene.call("doctor").code == 0
+
+
+def test_a_failed_task_in_a_run_that_is_lost_is_not_to_be_retried(scene: Scene) -> None:
+    """What the doctor advises is not refused afterwards: `retry` and `status` say the same."""
+    run = scene.submit(NewTask(name="build"), NewTask(name="test"))
+    scene.fail(run)
+    assert "A person can retry" in scene.call("doctor").out
+    scene.call("cancel latest test")
+    lost = "nightly cannot succeed without test, and CANCELED is final. Run the flow again."
+    assert f"    {lost}\n" in scene.call("doctor").out
+    assert scene.call("retry latest").err == f"error: {lost}\n"

@@ -432,3 +432,25 @@ def test_the_list_of_runs_is_filtered_by_flags(scene: Scene) -> None:
         refused = scene.call(f"status {flags}")
         assert refused.code == 2, flags
         assert flags.split()[0] in refused.err, flags
+
+
+def test_an_approval_in_a_run_that_has_failed_does_not_ask_for_a_decision(scene: Scene) -> None:
+    """A decision is refused there: first the run has to be retried."""
+    flow = "name: gated\ntasks: {sign: {approval: 'Ship it?'}, build: {run: exit 1}}\n"
+    (scene.folder / "flow.yaml").write_text(flow)
+    assert scene.call(f"run {scene.folder / 'flow.yaml'} -C {scene.folder}").code == 1
+    shown = scene.call("status latest").out
+    assert re.search(r"^sign +WAITING_APPROVAL +the run is FAILED$", shown, re.MULTILINE)
+    assert "Nothing waits for you." in scene.call("inbox --list").err
+    assert scene.call("approve latest sign").code == 2
+
+
+def test_a_job_that_failed_is_not_lost_because_of_what_was_canceled_with_it(scene: Scene) -> None:
+    tasks = "{build: {run: exit 1, max_attempts: 1}, ship: {needs: build, run: 'true'}}"
+    flow = f"name: job\nlifecycle: supervised\ntasks: {tasks}\n"
+    (scene.folder / "flow.yaml").write_text(flow)
+    said = scene.call(f"run {scene.folder / 'flow.yaml'} -C {scene.folder}")
+    assert said.code == 1
+    for shown in (said.err, scene.call("status latest").out):
+        assert "FAILED is final. Run the flow again." in shown
+        assert "cannot succeed without ship" not in shown

@@ -32,6 +32,7 @@ from pointsman.server.answers import (
 from pointsman.server.message import HEADERS
 from pointsman.server.route import Call, Route, performs
 from pointsman.store.rows import Account, ApiKey, DutyFailure, Worker
+from pointsman.views.diagnoses import advise
 from pointsman.views.inbox import InboxItem, list_inbox
 from pointsman.views.keys import KeyView, make_key_view
 from pointsman.views.machines import MachineView, make_machine_view
@@ -209,7 +210,8 @@ async def diagnose(call: Call) -> DoctorReport:
     """The doctor looks at the whole database; a tenant sees what is its own."""
     found = [each for each in await call.site.engine.diagnose() if await _is_own(call.engine, each)]
     failing = await call.site.engine.list_duty_failures() if call.engine.tenant == DEFAULT_TENANT else []
-    return DoctorReport(diagnoses=tuple(found), failing_duties=tuple(failing))
+    advised = await advise(call.engine, found, await call.engine.now())
+    return DoctorReport(diagnoses=tuple(advised), failing_duties=tuple(failing))
 
 
 async def _is_own(engine: TenantEngine, diagnosis: Diagnosis) -> bool:
