@@ -33,7 +33,7 @@ MOST_CHOICES = 5
 DECIDED = ("approve", "reject", "accept", "answer", "ready")
 """Steps that end the waiting; others, such as `skip`, are in `pointsman status`."""
 OTHERS = {"next": "leaves it for later and shows the next one", "quit": "leaves the inbox; what is not decided stays there"}
-LETTERS = {"approve": "a", "accept": "a", "reject": "r", "ready": "s"}
+LETTERS = {"approve": "a", "accept": "a", "answer": "a", "reject": "r", "ready": "s"}
 
 
 @click.command()
@@ -154,9 +154,6 @@ async def walk(project: Project) -> None:
 def ask_for_step(item: InboxItem) -> str | None:
     """What to do about it: a signal, `quit`, or None to leave it for later."""
     steps = [step.operation for step in item.steps if step.operation in DECIDED]
-    if "answer" in steps:
-        with heeding_interrupts():
-            return "answer" if click.confirm("Answer it?", default=True) else None
     effects = {step.operation: step.effect for step in item.steps}
     letters = {LETTERS[step]: step for step in steps} | {"n": None, "q": "quit"}
     words = ", ".join(f"[{letter}]{(word or 'next').removeprefix(letter)}" for letter, word in letters.items())

@@ -20,7 +20,7 @@ from pointsman.flows.model import FlowTask, read_task
 from pointsman.flows.results import describe_result, describe_run
 from pointsman.flows.templates import refers_to, render_text
 from pointsman.store.rows import Run, Task
-from pointsman.views.changes import describe_changes
+from pointsman.views.changes import describe_changes, describe_output
 from pointsman.views.runs import list_waiting
 from pointsman.views.sources import Fleet, RunRecords, load_fleet, load_run
 from pointsman.views.steps import steps_of_task
@@ -110,7 +110,7 @@ async def _make_item(engine: TenantEngine, records: RunRecords, task: Task, why:
         quorum=policy.quorum,
         attempts=task.epoch,
         outputs=output.get("outputs"),
-        tail=str(output.get("tail") or ""),
+        tail=describe_output(task, records),
         diff=describe_changes(task, records),
         log_path=task.attempt_log_path,
         steps=tuple(steps_of_task(task, records, now)),

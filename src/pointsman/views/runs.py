@@ -16,7 +16,7 @@ from pointsman.flows.results import describe_job
 from pointsman.kernel.machine import Outcome, Phase
 from pointsman.store.rows import Run, Task, WaitingTask
 from pointsman.views import steps
-from pointsman.views.changes import describe_changes
+from pointsman.views.changes import describe_changes, describe_output
 from pointsman.views.sources import NOT_BOUND, Fleet, RunRecords, load_fleet, load_machines, load_run
 from pointsman.views.values import (
     NextStep,
@@ -89,6 +89,7 @@ def make_run_view(records: RunRecords, fleet: Fleet) -> RunView:
                 why,
                 attempt_seconds=_measure_attempts(task, records, fleet),
                 failed_with_subtask=_failed_with_subtask(task, records),
+                tail=describe_output(task, records) or None if why and why.kind == "review" else None,
                 diff=describe_changes(task, records) or None if why and why.kind == "review" else None,
             )
             for task, why in zip(records.tasks, waiting, strict=True)
@@ -130,9 +131,9 @@ def make_task_view(
     *,
     attempt_seconds: Mapping[int, float] = NONE_RAN,
     failed_with_subtask: bool = False,
+    tail: str | None = None,
     diff: str | None = None,
 ) -> TaskView:
-    output, is_reviewed = read_output(task), waiting is not None and waiting.kind == "review"
     expired = task.is_gate and (task.reason or "").startswith(EXPIRED) and task.actor == ENGINE
     return TaskView(
         **entity_fields(task, task.name),
@@ -154,8 +155,8 @@ def make_task_view(
         exit_code=task.attempt_exit_code,
         log_path=task.attempt_log_path,
         error=read_error(task.error),
-        outputs=output.get("outputs"),
-        tail=output.get("tail") if is_reviewed else None,
+        outputs=read_output(task).get("outputs"),
+        tail=tail,
         diff=diff,
         cost_usd=task.cost_usd,
         cost_is_estimated=task.cost_is_estimated,

@@ -119,3 +119,18 @@ def test_a_result_without_anything_to_see_says_so(scene: Scene) -> None:
     scene.complete(run)
     for command in ("inbox --list", "status latest"):
         assert "  It wrote nothing, and there are no outputs.\n" in scene.call(command).out
+
+
+def test_a_review_of_a_fan_out_shows_what_its_items_wrote(scene: Scene) -> None:
+    flow = 'name: fan\ntasks: {all: {foreach: [red, blue], review: true, run: "echo ${{ item }}"}}\n'
+    (scene.folder / "flow.yaml").write_text(flow)
+    with scene.start(f"run {scene.folder / 'flow.yaml'}") as process:
+        assert process.stderr
+        assert any("all waits: needs a review" in line for line in process.stderr)
+        for command in ("inbox --list", "status latest"):
+            shown = scene.call(command).out
+            assert "  | all[0] | red\n" in shown
+            assert "  | all[1] | blue\n" in shown
+        scene.call("accept latest all")
+        process.communicate(timeout=60)
+    assert process.returncode == 0
