@@ -14,7 +14,18 @@ from typing import Any
 import click
 
 from pointsman.cli.group import Commands, wants_color
-from pointsman.cli.output import count, describe_finding, echo, fail, hand_out, json_option, show_finding, show_table
+from pointsman.cli.output import (
+    choose_form,
+    count,
+    describe_finding,
+    echo,
+    fail,
+    format_option,
+    hand_out,
+    json_option,
+    show_finding,
+    show_table,
+)
 from pointsman.errors import Finding, FlowInvalid, FlowUnreadable, SettingsInvalid
 from pointsman.flows.draw import FORMATS, draw_flow
 from pointsman.flows.load import load_flow
@@ -23,10 +34,6 @@ from pointsman.flows.plan import describe_action, describe_dag, describe_plan, f
 from pointsman.flows.schema import build_schema
 from pointsman.kernel.grammar import format_duration
 from pointsman.settings import load_settings
-
-FORMS_BY_SUFFIX = {".svg": "svg", ".mmd": "mermaid", ".mermaid": "mermaid"}
-PICTURES = (".png", ".jpg", ".jpeg", ".gif", ".webp", ".bmp", ".pdf", ".ps", ".eps")
-"""Formats that are not supported."""
 
 file_argument = click.argument("file", metavar="FILE")
 directory_option = click.option(
@@ -126,13 +133,7 @@ def show(file: str, *, directory: Path | None, as_json: bool) -> int:
 
 @command.command("draw")
 @file_argument
-@click.option(
-    "--format",
-    "-f",
-    "form",
-    metavar=f"[{'|'.join(FORMATS)}]",
-    help="The format (default: by the suffix of the output, or text).",
-)
+@format_option(FORMATS)
 @click.option("--output", "-o", help="Write to this file (- for stdout).")
 @json_option
 def draw_file(file: str, form: str | None, output: str | None, *, as_json: bool) -> int:
@@ -144,9 +145,7 @@ def draw_file(file: str, form: str | None, output: str | None, *, as_json: bool)
       pointsman flow draw flow.yaml -o flow.svg
     """
     output = None if output == "-" else output
-    if output is not None:
-        refuse_pictures(output)
-    form = form or choose_form(output)
+    form = choose_form(form, output, FORMATS)
     terminal = sys.stdout is not None and sys.stdout.isatty()
     color = terminal and output is None and not as_json and wants_color() is not False
     flow = _load(file, as_json=as_json)
@@ -192,20 +191,6 @@ def describe_flow(flow: Flow) -> dict[str, Any]:
         "plan": describe_plan(flow),
         "dag": describe_dag(flow),
     }
-
-
-def choose_form(output: str | None) -> str:
-    """The format for a file of this name."""
-    return FORMS_BY_SUFFIX.get(Path(output or "").suffix.lower(), "text")
-
-
-def refuse_pictures(output: str) -> None:
-    suffix = Path(output).suffix
-    if suffix.lower() in PICTURES:
-        message = (
-            f"{suffix} files are not supported. Draw an SVG, which every browser shows: -o {Path(output).with_suffix('.svg')}"
-        )
-        raise click.UsageError(message, click.get_current_context())
 
 
 def _find_tools(file: str, directory: Path | None) -> Collection[str] | None:

@@ -9,10 +9,12 @@ import click
 
 from pointsman.cli.group import Commands, wants_color
 from pointsman.cli.output import (
+    choose_form,
     count,
     describe_finding,
     echo,
     fail,
+    format_option,
     hand_out,
     json_option,
     show_finding,
@@ -137,20 +139,21 @@ def check(sources: tuple[str, ...], *, as_json: bool) -> int:
 
 @command.command("draw")
 @machine_argument
-@click.option("--format", "-f", "form", metavar=f"[{'|'.join(FORMATS)}]", default="text", show_default=True, help="The format.")
+@format_option(FORMATS)
 @click.option("--state", "-s", help="Highlight this state, and dim states that cannot be reached from it.")
 @click.option("--output", "-o", help="Write to this file (- for stdout).")
 @json_option
-def draw_machine(machine: str, form: str, state: str | None, output: str | None, *, as_json: bool) -> None:
+def draw_machine(machine: str, form: str | None, state: str | None, output: str | None, *, as_json: bool) -> None:
     """Draw MACHINE as text, SVG, a Mermaid diagram or a Markdown table.
 
     \b
     Examples:
       pointsman machine draw supervised.job
       pointsman machine draw orchestrated.workstream --state executing
-      pointsman machine draw standard.task -f svg -o task.svg
+      pointsman machine draw standard.task -o task.svg
     """
     output = None if output == "-" else output
+    form = choose_form(form, output, FORMATS)
     terminal = sys.stdout is not None and sys.stdout.isatty()
     color = terminal and output is None and not as_json and wants_color() is not False
     loaded = load_machine(machine)

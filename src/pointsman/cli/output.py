@@ -9,10 +9,10 @@ import re
 import select
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 
@@ -24,6 +24,12 @@ if TYPE_CHECKING:
 
 PHASE_COLORS = {Phase.HELD: "yellow", Phase.QUEUED: "blue", Phase.ACTIVE: "magenta"}
 OUTCOME_COLORS = {Outcome.SUCCESS: "green", Outcome.FAILURE: "red", Outcome.CANCELED: "bright_black"}
+
+FORMS_BY_SUFFIX = {".svg": "svg", ".mmd": "mermaid", ".mermaid": "mermaid", ".md": "markdown"}
+PICTURES = (".png", ".jpg", ".jpeg", ".gif", ".webp", ".bmp", ".pdf", ".ps", ".eps")
+"""Formats that are not supported."""
+
+Decorated = TypeVar("Decorated", bound=Callable[..., object])
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
 
@@ -136,6 +142,23 @@ def show_table(heads: tuple[str, ...], rows: Sequence[tuple[str, ...]], *, fits:
     for row in rows:
         cells = [cell + " " * (width - len(click.unstyle(cell))) for cell, width in zip(row, widths, strict=True)]
         echo("  ".join(cells).rstrip())
+
+
+def format_option(formats: Collection[str]) -> Callable[[Decorated], Decorated]:
+    """The format of a drawing, for `choose_form`."""
+    text = "The format (default: by the suffix of the output, or text)."
+    return click.option("--format", "-f", "form", metavar=f"[{'|'.join(formats)}]", help=text)
+
+
+def choose_form(form: str | None, output: str | None, formats: Collection[str]) -> str:
+    """The format that was asked for, or else that of a file of this name."""
+    path = Path(output or "")
+    suffix = path.suffix.lower()
+    if suffix in PICTURES:
+        message = f"{suffix} files are not supported. Draw an SVG, which every browser shows: -o {path.with_suffix('.svg')}"
+        raise click.UsageError(message, click.get_current_context())
+    by_suffix = FORMS_BY_SUFFIX.get(suffix, "text")
+    return form or (by_suffix if by_suffix in formats else "text")
 
 
 def hand_out(drawing: str, output: str | None, described: Mapping[str, object] | None) -> None:

@@ -221,6 +221,14 @@ def test_machine_draw_knows_four_formats(form: str, sign: str, tmp_path: Path) -
     assert json.loads(pointsman("machine", "draw", "agent.task", "-f", form, "--json").stdout)["format"] == form
 
 
+@pytest.mark.parametrize(("suffix", "sign"), [(".svg", "<svg"), (".md", "|"), (".mmd", "stateDiagram"), (".txt", "agent.task")])
+def test_machine_draw_takes_the_format_from_the_file(suffix: str, sign: str, tmp_path: Path) -> None:
+    written = tmp_path / f"drawing{suffix}"
+    assert pointsman("machine", "draw", "agent.task", "-o", written).returncode == 0
+    assert sign in written.read_text()
+    assert "not supported" in pointsman("machine", "draw", "agent.task", "-o", tmp_path / "a.png").stderr.decode()
+
+
 def test_machine_schema_is_json() -> None:
     assert json.loads(pointsman("machine", "schema").stdout)["title"]
 
