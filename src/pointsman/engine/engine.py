@@ -126,6 +126,13 @@ class TenantEngine(Queries):
         """Any operation, for this tenant."""
         operation = self._address(operation)
         validate(operation)
+        return await self._submit(operation)
+
+    async def perform_valid(self, operation: Operation[Answer]) -> Answer:
+        """An operation that was validated: `read_operation` has read it, or `validate` has let it pass."""
+        return await self._submit(self._address(operation))
+
+    async def _submit(self, operation: Operation[Answer]) -> Answer:
         answer: Answer = await self._core.writer.submit(operation)
         return answer
 

@@ -174,13 +174,15 @@ def validate(operation: Operation[Any]) -> None:
 
 
 def read_operation(operation: type[Op], body: object) -> Op:
-    """The operation that decoded JSON asks for, or every problem with it."""
+    """The operation that decoded JSON asks for, or every problem with it. It needs no further validation."""
     problems: list[Problem] = []
     found = shape_of(operation).read("", body, problems)
+    if not problems:
+        assert isinstance(found, operation)
+        problems += found.check(())
     if problems:
         raise RequestInvalid(problems)
     assert isinstance(found, operation)
-    validate(found)
     return found
 
 

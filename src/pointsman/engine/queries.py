@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import aclosing
+from copy import copy
 from datetime import datetime
 from decimal import Decimal
 from typing import Any, TypeVar
@@ -52,6 +53,9 @@ PAGE = 1000
 LARGEST_PAGE = 10_000
 
 Answer = TypeVar("Answer")
+Key = tuple[str, str, str]
+"""Kind, tenant and id of a row."""
+Lookup = tuple[Key, Callable[[Reader], Any]]
 
 
 class Core:
@@ -79,19 +83,23 @@ class Core:
         self._check_open()
         return await asyncio.to_thread(look)
 
-    async def look_up(self, query: Callable[[Reader], Answer]) -> Answer:
-        """Read one row, from the same snapshot as others who do that now."""
+    async def look_up(self, key: Key, query: Callable[[Reader], Answer]) -> Answer:
+        """Read one row, from the same snapshot as others who do that now. Rows of the same key are read once."""
         self._check_open()
-        answer: Answer = await self._lookups.ask(query)
+        answer: Answer = await self._lookups.ask((key, query))
         return answer
 
-    def _read(self, queries: Sequence[Callable[[Reader], Any]]) -> list[Any]:
+    def _read(self, lookups: Sequence[Lookup]) -> list[Any]:
         """The answers, or the errors that they met. What fails in company is read again alone, so that no error spreads."""
+        found: dict[Key, Any] = {}
         try:
             with self.store.read() as reader:
-                return [query(reader) for query in queries]
+                for key, query in lookups:
+                    if key not in found:
+                        found[key] = query(reader)
         except Exception as error:  # noqa: BLE001 - whatever it is, it must reach who asked
-            return [error] if len(queries) == 1 else [self._read([query])[0] for query in queries]
+            return [error] if len(lookups) == 1 else [self._read([lookup])[0] for lookup in lookups]
+        return [copy(found[key]) for key, _ in lookups]
 
     def _check_open(self) -> None:
         if self.is_closed:
@@ -327,7 +335,7 @@ class Queries:
 
     async def _find(self, kind: str, name: str, query: Callable[[Reader], Answer | None]) -> Answer:
         checks.identity(kind, name)
-        found = await self._core.look_up(query)
+        found = await self._core.look_up((kind, self.tenant, name), query)
         if found is None:
             raise NotFound(kind, name)
         return found

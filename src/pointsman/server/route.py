@@ -220,7 +220,7 @@ def performs(
         requested = call.read(operation, left_out, **given)
         if check:
             await check(call)
-        return await make(call.engine, await call.engine.perform(requested))
+        return await make(call.engine, await call.engine.perform_valid(requested))
 
     act.__name__ = name_of(operation)
     return Route(

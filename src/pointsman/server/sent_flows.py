@@ -1,4 +1,4 @@
-"""Flows that clients send, or name as templates: each text is read and checked once, and its plan is described once.
+"""Flows that clients send, or name as templates: each text is read and checked once.
 
 text ──▶ known? ── no ──▶ a thread reads and checks it ──▶ SentFlow ──▶ NewRun ──▶ the engine
                                                                  └─────────────────▶ plan.json, dag.json
@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+from pointsman.engine.operation import validate
+from pointsman.engine.operations.runs import SubmitRun
 from pointsman.engine.submit import NewRun
 from pointsman.engine.together import Together
 from pointsman.errors import Problem, RequestInvalid
@@ -21,11 +23,13 @@ from pointsman.flows.document import read_document
 from pointsman.flows.load import TEXT, load_with_lifecycle
 from pointsman.flows.model import Flow
 from pointsman.flows.plan import describe_files, write_files
-from pointsman.kernel.machine import Lifecycle
+from pointsman.kernel.machine import Kind, Lifecycle
 from pointsman.lifecycles import DEFAULT, SHIPPED
 from pointsman.settings import FOLDER, Settings
 
 MOST_REMEMBERED = 64
+WRITE_PLAN = "write_plan"
+"""The effect of a lifecycle that keeps the plan of each run."""
 LONGEST_REMEMBERED = 16_384
 """Characters. A flow takes about twenty times as much memory as its text."""
 
@@ -42,7 +46,7 @@ class SentFlow:
     flow: Flow
     lifecycle: Lifecycle
     files: Mapping[str, str]
-    """What describes each of its runs to people, by the names of the files."""
+    """What describes each of its runs to people, by the names of the files; nothing where its lifecycle wants none."""
 
     @property
     def tools(self) -> list[str]:
@@ -61,14 +65,14 @@ class SentFlows:
 
     async def load(self, text: str) -> SentFlow:
         """Read and check a flow, or raise with every finding. Only valid ones are remembered."""
-        if known := self._known.get(text):
+        if known := _recall(self._known, text):
             return known
         loaded = await asyncio.to_thread(self._load, text)
         _remember(self._known, text, loaded)
         return loaded
 
     async def build(self, sent: SentFlow, inputs: Mapping[str, Any]) -> NewRun:
-        if not inputs and (known := self._runs.get(sent.text)):
+        if not inputs and (known := _recall(self._runs, sent.text)):
             return known
         new = await asyncio.to_thread(self._build, sent, inputs)
         if not inputs:
@@ -77,6 +81,8 @@ class SentFlows:
 
     async def write_plan(self, sent: SentFlow, run_id: str) -> None:
         """Without these files, the run goes on as well."""
+        if not sent.files:
+            return
         try:
             await self._plans.ask((self.settings.directory / FOLDER / "runs" / run_id, sent.files))
         except OSError as error:
@@ -90,12 +96,28 @@ class SentFlows:
             message = f"A flow that is sent follows a shipped lifecycle: {', '.join(SHIPPED)}."
             raise RequestInvalid([Problem("flow.lifecycle", message)])
         flow, lifecycle = load_with_lifecycle(f"{text}\n", tools=self.settings.all_tools)
-        return SentFlow(text, flow, lifecycle, describe_files(flow))
+        return SentFlow(text, flow, lifecycle, describe_files(flow) if _wants_plan(lifecycle) else {})
 
     def _build(self, sent: SentFlow, inputs: Mapping[str, Any]) -> NewRun:
+        """A valid run: what is remembered need not be validated again."""
         settings = self.settings
         directory = str(settings.directory)
-        return build_run(sent.flow, inputs, directory=directory, tools=settings.all_tools, lifecycle=sent.lifecycle)
+        new = build_run(sent.flow, inputs, directory=directory, tools=settings.all_tools, lifecycle=sent.lifecycle)
+        validate(SubmitRun(new))
+        return new
+
+
+def _wants_plan(lifecycle: Lifecycle) -> bool:
+    """Files for each run would make every commit slower: to sync the database, the file system has to write them as well."""
+    return any(WRITE_PLAN in move.effects for move in lifecycle.of_kind(Kind.RUN).transitions)
+
+
+def _recall(known: dict[str, Value], text: str) -> Value | None:
+    """What is asked for again stays: texts that come once do not push it out."""
+    value = known.pop(text, None)
+    if value is not None:
+        known[text] = value
+    return value
 
 
 def _remember(known: dict[str, Value], text: str, value: Value) -> None:

@@ -56,9 +56,12 @@ async def submit_text(
     new = await flows.build(sent, inputs)
     if tools := sent.tools:
         await call.site.declare_tools(call.engine, tools)
-    new = replace(new, parent_run_id=parent_run_id, tags=(*new.tags, *tags))
     operation = SubmitRun(new, reason=reason, request_id=call.request_id)
-    run = await call.engine.perform(operation)
+    if parent_run_id is not None or tags:
+        new = replace(new, parent_run_id=parent_run_id, tags=(*new.tags, *tags))
+        run = await call.engine.perform(replace(operation, run=new))
+    else:
+        run = await call.engine.perform_valid(operation)
     await flows.write_plan(sent, run.id)
     return run
 

@@ -37,20 +37,23 @@ async def test_an_invalid_text_is_refused_each_time(flows: SentFlows) -> None:
 
 
 async def test_only_some_short_texts_are_kept(flows: SentFlows) -> None:
-    first = await flows.load(TEXT)
+    used, unused = await flows.load(TEXT), await flows.load(f"{TEXT}\n")
     for number in range(MOST_REMEMBERED):
         await flows.load(f"name: n{number}\ntasks: {{a: {{run: x}}}}")
-    assert await flows.load(TEXT) is not first
+        assert await flows.load(TEXT) is used
+    assert await flows.load(f"{TEXT}\n") is not unused
     long = f"{TEXT}\n# {'x' * LONGEST_REMEMBERED}"
     assert await flows.load(long) is not await flows.load(long)
 
 
-async def test_the_plan_of_each_run_is_written_and_a_disk_that_takes_none_stops_nothing(
+async def test_the_plan_is_written_where_the_lifecycle_wants_it_and_a_disk_that_takes_none_stops_nothing(
     flows: SentFlows, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    sent = await flows.load(TEXT)
+    plain, sent = await flows.load(TEXT), await flows.load(f"lifecycle: orchestrated\n{TEXT}")
+    await flows.write_plan(plain, "run_0")
     await flows.write_plan(sent, "run_1")
     folder = tmp_path / ".pointsman" / "runs"
+    assert not (folder / "run_0").exists()
     assert json.loads((folder / "run_1" / "plan.json").read_text())["task_count"] == 1
     (folder / "run_2").write_text("a file in the place of the folder")
     await flows.write_plan(sent, "run_2")

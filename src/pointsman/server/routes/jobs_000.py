@@ -173,7 +173,7 @@ async def show_job(call: Call) -> Job000:
 async def cancel_job(call: Call) -> Job000:
     operation = call.read(SignalRun, ("output",), signal="cancel", run_id=call.path["job_id"])
     await _find_job(call.engine, call.path["job_id"])
-    return await make_job(call.engine, await call.engine.perform(operation))
+    return await make_job(call.engine, await call.engine.perform_valid(operation))
 
 
 async def _find_job(engine: TenantEngine, job_id: str) -> Run:

@@ -134,7 +134,7 @@ class FlowCheckAnswer(Struct, frozen=True, kw_only=True):
 
 
 async def submit_run(call: Call) -> Answer:
-    run = await call.engine.perform(call.read(SubmitRun))
+    run = await call.engine.perform_valid(call.read(SubmitRun))
     return Answer(await make_run(call.engine, run), {"Location": f"/api/v1/runs/{run.id}"})
 
 
@@ -163,7 +163,7 @@ async def store_template(call: Call) -> TemplateAnswer:
     """Only a valid flow is stored."""
     operation = call.read(StoreTemplate)
     await call.site.flows.load(operation.text)
-    return make_template(await call.engine.perform(operation))
+    return make_template(await call.engine.perform_valid(operation))
 
 
 async def get_template(call: Call) -> TemplateAnswer:
@@ -228,7 +228,7 @@ async def list_history(call: Call) -> History:
 async def request_transition(call: Call) -> TransitionResult:
     """A refusal is an answer of the operation, and stored with its key. Over HTTP it has the status 409, like any other one."""
     asked = call.read(RequestTransition)
-    result = await call.engine.perform(asked)
+    result = await call.engine.perform_valid(asked)
     if not result.success:
         machine = await call.engine.get_machine(await _find_entity(call.engine, asked))
         wanted = asked.to_state or asked.trigger or ""
