@@ -6,6 +6,7 @@ python docs/generate.py --check   only say which are out of date, and end with 1
 
 from __future__ import annotations
 
+import inspect
 import re
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from pathlib import Path
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from pointsman.client.client import Client
 from pointsman.events.validate import RULES
 from pointsman.flows import model
 from pointsman.flows.explain import INTERNAL
@@ -51,6 +53,14 @@ Every error of the [HTTP API](http.md) is a problem document (RFC 9457) with the
 the code by `make docs`.
 
     {"type": "/problems/key-reused", "title": "…", "status": 422, "detail": "…"}
+"""
+CLIENT_INTRODUCTION = """\
+# The Python client
+
+`pointsman.client.Client`, and `AsyncClient` with the same methods as coroutines: [how to use
+them](../how-to/use-the-python-client.md). Parameters in the path of a route are positional, all others have names.
+Every method for a change takes `request_id`, an idempotency key of your own. Answers are the frozen structs of
+`pointsman.client.answers`, errors the exceptions of `pointsman.errors`. Written from the code by `make docs`.
 """
 LIVE_EVENTS = """\
 ## Live events
@@ -117,6 +127,7 @@ def documents() -> Iterator[tuple[Path, str]]:
     yield DOCS / "reference" / "machines.md", machines_page()
     yield DOCS / "reference" / "problems.md", problems_page()
     yield DOCS / "reference" / "http.md", http_page()
+    yield DOCS / "reference" / "python-client.md", client_page()
     client = DOCS.parent / "src" / "pointsman" / "client"
     yield client / "requests.py", tidy(client_code.write_requests())
     yield client / "answers.py", tidy(client_code.write_answers())
@@ -187,6 +198,21 @@ def http_page() -> str:
     reasons = "\n".join(f"- `{name}`: {reason}" for name, reason in NOT_SERVED.items())
     parts.append(f"## Not served\n\nThese operations of the [engine](engine.md) have no route:\n\n{reasons}\n")
     return "\n".join(parts)
+
+
+def client_page() -> str:
+    """Every public method of the client, with the route behind it."""
+    routes = {method.name: f"{method.route.method} {method.route.path}" for method in client_code.list_methods()}
+    iterators = {method.iterator: routes[method.name] for method in client_code.list_methods() if method.item}
+    rows = []
+    for name, method in inspect.getmembers(Client, inspect.isfunction):
+        if not name.startswith("_"):
+            given = ", ".join(each for each in inspect.signature(method).parameters if each != "self")
+            summary = (inspect.getdoc(method) or "").partition("\n\n")[0].replace("\n", " ")
+            summary = re.sub(r" Needs the scope `[a-z]+`\.", "", summary)
+            route = {**routes, **iterators}.get(name)
+            rows.append(f"| `{name}({given})` | {summary} | {f'`{route}`' if route else ''} |")
+    return "\n".join((CLIENT_INTRODUCTION, "| Method | | Route |", "|---|---|---|", *rows, ""))
 
 
 def machines_page() -> str:

@@ -63,7 +63,7 @@ class Patience:
     def wait(self, error: PointsmanError) -> None:
         """Wait before the next try, or raise what went wrong at the last one."""
         pause = max(self._pause, _asks_to_wait(error) or 0.0)
-        if not _may_pass(error) or pause > self._left:
+        if not may_pass(error) or pause > self._left:
             raise error
         self._left -= pause
         self._pause = min(self._pause * 2, LONGEST_PAUSE_SECONDS)
@@ -75,7 +75,7 @@ class Patience:
         self._left, self._pause = self._retry_seconds, FIRST_PAUSE_SECONDS
 
 
-def _may_pass(error: PointsmanError) -> bool:
+def may_pass(error: PointsmanError) -> bool:
     return isinstance(error, PASSING) and not (isinstance(error, CallRefused) and error.status != TOO_MANY_REQUESTS)
 
 
@@ -156,8 +156,8 @@ class Session:
             was_sent = was_sent or isinstance(raised, OutcomeUnknown) or getattr(raised, "may_have_happened", False)
             try:
                 patience.wait(raised)
-            except StoreUnavailable as error:
-                if not (has_own_key and was_sent):
+            except PASSING as error:
+                if not (has_own_key and was_sent and may_pass(error)) or isinstance(error, OutcomeUnknown):
                     raise
                 message = f"{error} An earlier try may have been carried out: look before you send it again."
                 raise OutcomeUnknown(message) from error

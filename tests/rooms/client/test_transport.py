@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable
 
 import pytest
+from tests.rooms.client.scripted import CUT, OK, name_url, serve
 
 from pointsman.client.transport import FOREVER, MAX_BODY_BYTES, Transport
 from pointsman.errors import (
@@ -21,61 +21,6 @@ from pointsman.errors import (
 )
 
 KEYED = {"Idempotency-Key": "1"}
-OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nX-Name: Value\r\n\r\nok"
-CUT = b""
-"""Close the connection instead of an answer."""
-
-
-def name_url(listening: socket.socket) -> str:
-    return f"http://127.0.0.1:{listening.getsockname()[1]}"
-
-
-class Server:
-    """Answers as it is told, one answer for each request: what no real server can be brought to do at will."""
-
-    def __init__(self, listening: socket.socket, connections: Sequence[Sequence[bytes]]) -> None:
-        self.requests: list[bytes] = []
-        self.accepted = 0
-        self._listening, self._connections = listening, connections
-        self.url = name_url(listening)
-        threading.Thread(target=self._serve, daemon=True).start()
-
-    def _serve(self) -> None:
-        for answers in self._connections:
-            try:
-                connected, _ = self._listening.accept()
-            except OSError:
-                return
-            self.accepted += 1
-            threading.Thread(target=self._answer, args=(connected, answers), daemon=True).start()
-
-    def _answer(self, connected: socket.socket, answers: Sequence[bytes]) -> None:
-        """The connection is closed behind the last answer."""
-        with connected:
-            for answer in answers:
-                if self._read(connected):
-                    connected.sendall(answer)
-
-    def _read(self, connected: socket.socket) -> bool:
-        request = b""
-        while b"\r\n\r\n" not in request and not request.startswith(b"\x16"):  # of TLS
-            block = connected.recv(1 << 16)
-            if not block:
-                return False
-            request += block
-        self.requests.append(request)
-        return True
-
-
-@contextmanager
-def serve(*connections: Sequence[bytes], timeout_seconds: float = 20) -> Iterator[tuple[Transport, Server]]:
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        server = Server(listening, connections)
-        transport = Transport(server.url, timeout_seconds=timeout_seconds)
-        try:
-            yield transport, server
-        finally:
-            transport.close()
 
 
 def refused_url() -> str:

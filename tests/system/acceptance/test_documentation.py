@@ -185,6 +185,22 @@ def test_the_page_about_the_server_goes_as_it_says(tmp_path: Path) -> None:
     assert (tmp_path / "sent.txt").read_text() == "drafted\n"
 
 
+CLIENT = ROOT / "docs" / "how-to" / "use-the-python-client.md"
+
+
+def test_the_page_about_the_client_goes_as_it_says(tmp_path: Path) -> None:
+    replaced = on_free_port()
+    for name, code in zip(("release.py", "greetings.py"), blocks(CLIENT, "python"), strict=True):
+        (tmp_path / name).write_text(code.replace(":8642", replaced[":8642"]))
+    (played,) = blocks(CLIENT, "console")
+    async_too = "$ python release.py\n$ python greetings.py\n"
+    said = Session(tmp_path, **replaced).type(played.replace("$ python release.py\n", async_too, 1))
+    assert said.count("the build is fine\n") >= 1
+    assert len(re.findall(r"^success$", said, re.MULTILINE)) == 2
+    assert "hello ada\nhello grace\n" in said
+    assert (tmp_path / "published.txt").read_text() == "built\n"
+
+
 def test_the_page_about_worktrees_goes_as_it_says(tmp_path: Path) -> None:
     session = Session(tmp_path)
     merged, kept = (session.type(block) for block in blocks(ROOT / "docs" / "how-to" / "work-in-worktrees.md", "console"))
@@ -300,7 +316,7 @@ def test_the_tutorial_goes_as_it_says(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "page", [page for page in PAGES if blocks(page, "python")], ids=lambda page: str(page.relative_to(ROOT))
+    "page", [page for page in PAGES if blocks(page, "python") and page != CLIENT], ids=lambda page: str(page.relative_to(ROOT))
 )
 def test_python_in_the_documentation_runs(page: Path, tmp_path: Path) -> None:
     code = "\n".join(blocks(page, "python"))
