@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
 import time
+from contextlib import suppress
 from decimal import Decimal
 from pathlib import Path
 
@@ -13,7 +16,7 @@ from tests.agents.harness import NOT_PASSED, AgentProject, open_project
 from tests.agents.model_api import Cut, Decide, Fail, Hang, Request, Text
 from tests.rooms.worker.repository import Repository, make_repository
 from tests.system.faults.inquest import find_inhabitants
-from tests.system.faults.project import PATIENCE_SECONDS, find_work
+from tests.system.faults.project import PATIENCE_SECONDS, find_processes, find_work
 
 ODD = "--help \"quoted\" 'single' $(touch x) `y`\n\n- list\n\t\\ ✓ \U0001f600"
 PROMPT = "Go somewhere."
@@ -211,6 +214,30 @@ async def test_cancel(cli: Cli, tmp_path: Path) -> None:
         assert run.outcome == "canceled"
         assert not find_work(run)
         assert not find_inhabitants(project.folder)
+
+
+async def test_crash(cli: Cli, tmp_path: Path) -> None:
+    """Everything is killed as soon as the agent has written anything after the answer of a person."""
+    with open_project(tmp_path, cli) as project:
+        asks = Decide(lambda request: cli.edit(find_question_path(request), QUESTION))
+        project.api.plan(asks, Text("I have asked."), Hang())
+        project.write_task(PROMPT)
+        async with project.running() as command:
+            task = await project.until_task(command, lambda task: task.question is not None)
+            await command.kill()
+        code, said = await project.call("answer", task.run_id, "work", "--", "east")
+        assert code == 0, said
+        (folder,) = (project.folder / ".pointsman" / "logs").glob("*/work")
+        log = folder / "2.log"
+        async with project.start("resume", task.run_id) as command:
+            await command.until(lambda: log.exists() and log.stat().st_size)
+            for each in find_processes(f"HOME={project.home}"):
+                with suppress(ProcessLookupError):
+                    os.kill(each.pid, signal.SIGKILL)
+        project.api.plan(Text("Then east."))
+        code, said = await project.call("resume", task.run_id)
+        assert code == 0, said
+        assert project.api.turns[-1].says("east")
 
 
 async def test_kill(cli: Cli, tmp_path: Path) -> None:

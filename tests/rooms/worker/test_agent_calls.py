@@ -85,6 +85,11 @@ def test_a_rate_limit_of_aider_is_a_usage_limit() -> None:
     assert end_of_aider("litellm.BadRequestError: no such thing").limit is None
 
 
+def test_an_answer_of_aider_about_a_failure_is_none() -> None:
+    prose = "It catches litellm.RateLimitError: try again in 2 hours."
+    assert end_of_aider(prose, "", "Tokens: 1.2k sent, 20 received.") == Finished(prose)
+
+
 def test_a_failure_that_aider_has_got_over_is_none() -> None:
     failure = "litellm.RateLimitError: OpenAIException - Rate limit reached."
     assert end_of_aider(failure, "Retrying in 0.5 seconds...", "done") == Finished("done")

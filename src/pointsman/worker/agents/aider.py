@@ -85,6 +85,7 @@ class AiderReader:
             self._failure = None
         tokens, cost = TOKENS.match(text), COST.search(text)
         if tokens or (cost and text.startswith(("Tokens: ", "Cost: "))):
+            self._failure = None  # the request has succeeded: what looked like a failure was its answer
             sent, received = (_count(tokens["sent"]), _count(tokens["received"])) if tokens else (0, 0)
             yield Used(sent, received, pick_usd([cost["message"]], 0) if cost else None)
         elif text.strip():
