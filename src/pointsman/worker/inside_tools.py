@@ -179,7 +179,9 @@ class InsideTools:
             raise _refused(f"This attempt has asked already: {self._question!r}. End the work, and ask this after the answer.")
         self._write(self._job.stem + QUESTION_SUFFIX, msgspec.json.encode(question))
         self._question = asked.text
-        return {"asked": True, "next": "End your work now. The task starts again when a person has answered."}
+        dropped = list_added(self._job.stem + SUBTASKS_SUFFIX)
+        again = " The subtasks that you have added do not start: add them again after the answer." if dropped else ""
+        return {"asked": True, "next": f"End your work now. The task starts again when a person has answered.{again}"}
 
     async def _add_subtasks(self, tasks: Sequence[Any]) -> dict[str, Any]:
         self._check_unfinished()

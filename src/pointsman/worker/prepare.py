@@ -27,7 +27,7 @@ from pointsman.worker.agent_log import find_reader, has_heard
 from pointsman.worker.cost_file import CostFile
 from pointsman.worker.inside_tools import InsideTools
 from pointsman.worker.lease import Lease
-from pointsman.worker.left_files import read_subtasks
+from pointsman.worker.left_files import list_added, read_subtasks
 from pointsman.worker.log import AttemptLog, log_path
 from pointsman.worker.merging import find_work
 from pointsman.worker.runner import OUTPUT_SUFFIX, SUBTASKS_SUFFIX, Job, Progress, build_environment
@@ -91,8 +91,16 @@ class Preparation:
         if job.task.reports_progress and job.claim.epoch > 1:
             occasion = await self.scopes.find_occasion(job.claim, partial(self._has_heard, job.claim))
             usage = await self.scopes.sum_session(task_id, job.claim.session_id) if job.claim.session_id else NO_USAGE
-            job = structs.replace(job, occasion=occasion, session_usage=usage)
+            dropped = await self._find_dropped(job.claim) if occasion.broken_off else ()
+            job = structs.replace(job, occasion=occasion, session_usage=usage, dropped_subtasks=dropped)
         return job
+
+    async def _find_dropped(self, claim: Claim) -> tuple[str, ...]:
+        """The subtasks that the last attempt had added, and that nobody has accepted."""
+        last = log_path(self.settings.directory, claim.run_id, claim.name, claim.epoch - 1).removesuffix(".log")
+        added = list_added(last + SUBTASKS_SUFFIX)
+        known = await self.scopes.list_names(claim) if added else ()
+        return tuple(sorted(name for name in added if f"{claim.name}/{name}" not in known))
 
     async def _explain_missing(self, run: RunScope, task: MergeTask) -> Skipped | Failed | None:
         """Why there is nothing to merge on this machine, if so: all tasks were skipped, or they have worked elsewhere."""

@@ -103,6 +103,8 @@ class Job(Struct, frozen=True, kw_only=True):
     """By question: what people have answered to earlier attempts."""
     occasion: Occasion = Occasion()
     """Of an agent: what former attempts, or a person after them, have left to say."""
+    dropped_subtasks: tuple[str, ...] = ()
+    """Of an agent: those that its last attempt had added when it broke off."""
     progress: Progress | None = None
     """Of an agent: what it says about itself."""
     agent: AgentProfile | None = None

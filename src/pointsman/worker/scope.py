@@ -139,6 +139,10 @@ class Scopes:
         ways = [each for each in machine.transitions if each.trigger == move.trigger]
         return {each.signal for each in ways if (each.from_state, each.to_state) == (move.from_state, move.to_state)}
 
+    async def list_names(self, claim: Claim) -> set[str]:
+        """The names of all tasks of the run."""
+        return {task.name for task in await self._engine.for_tenant(claim.tenant).list_tasks_in_brief(claim.run_id)}
+
     async def sum_session(self, task_id: str, session_id: str) -> Usage:
         """What the attempts of a task have used in a session."""
         attempts = [each for each in await self._engine.list_attempts(task_id) if each.session_id == session_id]

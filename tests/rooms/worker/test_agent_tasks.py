@@ -215,6 +215,23 @@ async def test_an_agent_that_took_too_long_is_told_so_in_its_session(
     assert message(again) == "Your previous execution timed out. Please continue where you left off."
 
 
+async def test_an_agent_that_broke_off_is_told_which_of_its_subtasks_did_not_start(
+    sqlite_url: str, tmp_path: Path, claude: StandIn
+) -> None:
+    split = ("write", ("POINTSMAN_SUBTASKS", '{"name": "one", "run": "true"}\n{"name": "two", "run": "true"}\n'))
+    claude.plan(
+        [("hear", 0), out(*SAYS.begin("s-1"), SAYS.say("I split it.")), split, ("pause", 600)],
+        [("hear", 0), out(*SAYS.begin("s-1"), *SAYS.succeed("done"))],
+    )
+    async with open_shop(sqlite_url, tmp_path) as shop:
+        await shop.run_to_end("name: f\ntasks: {a: {agent: claude, prompt: Do it, timeout: 1s, retries: 1, backoff: 0s}}")
+    _, again = claude.calls
+    assert message(again) == (
+        "Your previous execution timed out. Please continue where you left off.\n\n"
+        "The subtasks that you had added did not start. Add them again if they are still needed: one, two"
+    )
+
+
 @pytest.mark.parametrize("lifecycle", ["standard", "agent"])
 async def test_an_agent_hears_in_its_session_why_its_result_was_rejected(
     database_url: str, tmp_path: Path, claude: StandIn, lifecycle: str

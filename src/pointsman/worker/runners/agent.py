@@ -54,6 +54,7 @@ TIMED_OUT = "Your previous execution timed out. Please continue where you left o
 INTERRUPTED = "Your previous execution was interrupted. Please continue where you left off."
 REPEATED = "If you have not read this yet:"
 """Before what the agent was told by an attempt that broke off so early that it may have missed it."""
+DROPPED_SUBTASKS = "The subtasks that you had added did not start. Add them again if they are still needed: "
 REJECTED = "A reviewer has rejected the result without a comment. Please check it and improve it."
 MAX_PROMPT = 10_000_000
 """Bytes of a prompt file."""
@@ -311,8 +312,10 @@ def compose_next(job: Job, task: AgentTask) -> str:
             text = None
     if job.occasion.broken_off is None:
         return text or INTERRUPTED
-    broken_off = TIMED_OUT if job.occasion.broken_off == "timeout" else INTERRUPTED
-    return f"{broken_off}\n\n{REPEATED}\n\n{text}" if text else broken_off
+    parts = [TIMED_OUT if job.occasion.broken_off == "timeout" else INTERRUPTED]
+    if job.dropped_subtasks:
+        parts.append(DROPPED_SUBTASKS + ", ".join(job.dropped_subtasks))
+    return "\n\n".join([*parts, REPEATED, text] if text else parts)
 
 
 def explain_asking(path: str, *, has_tool: bool) -> str:
