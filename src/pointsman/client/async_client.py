@@ -96,7 +96,8 @@ class AsyncClient(AsyncRoutes):
 
             async with client.events(types=["task_question"]) as events:
                 async for event in events:
-                    print(event.task_id, events.cursor)
+                    if isinstance(event, TaskQuestion):
+                        print(event.question, events.cursor)
 
         The parameters are those of `Client.events`.
         """

@@ -101,7 +101,8 @@ class Client(Routes):
 
             with client.events(types=["task_question"]) as events:
                 for event in events:
-                    print(event.task_id, events.cursor)
+                    if isinstance(event, TaskQuestion):
+                        print(event.question, events.cursor)
 
         after: The `cursor` of earlier events, or `next` of a page of `list_events`; "0" is the beginning. Without it, the
             events from now on.
