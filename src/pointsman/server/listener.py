@@ -17,7 +17,7 @@ from typing import Any, cast
 import h11
 import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 from pointsman.errors import Problem, RequestInvalid
 from pointsman.server.streams import ABORT
@@ -141,10 +141,12 @@ class _Joined:
 
 
 class _Connection(H11Protocol):
-    """Closes the connection of a client that is too slow to send the headers of a request; uvicorn would wait for ever."""
+    """Closes the connection of a client that is too slow to send its headers, and answers one that has closed its half."""
 
     header_seconds = HEADER_SECONDS
     _deadline: asyncio.TimerHandle | None = None
+    _has_ended = False
+    """The client has closed its half of the connection, and waits for an answer."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(cast("asyncio.Transport", _Joined(transport, self.loop)))
@@ -153,6 +155,18 @@ class _Connection(H11Protocol):
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
         self._watch()
+
+    def eof_received(self) -> bool:  # type: ignore[override]
+        """Keep the connection for the answer to a whole request. TLS has no half of a connection."""
+        cycle: RequestResponseCycle | None = self.cycle  # uvicorn says that there always is one
+        is_asked = cycle is not None and not (cycle.more_body or cycle.response_started)
+        self._has_ended = is_asked and self.scheme == "http"
+        return self._has_ended
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self._has_ended and self.cycle.response_complete:
+            self.transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_watching()

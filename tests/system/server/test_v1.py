@@ -89,6 +89,7 @@ def test_machines_are_listed_shown_and_drawn(client: Client) -> None:
     assert [state["name"] for state in shown["states"]][:3] == ["IDLE", "RUNNING", "PAUSED"]
     drawn = client.get("/api/v1/machines/supervised.worker/svg?state=PAUSED")
     assert drawn.text.startswith(b"<svg")
+    assert "default-src 'none'" in drawn.headers["content-security-policy"]
     assert client.get("/api/v1/machines/supervised.worker/svg?state=NOWHERE").problem == "unknown-name"
     assert client.get("/api/v1/machines/none").problem == "not-found"
 

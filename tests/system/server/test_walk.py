@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import re
 from pathlib import Path
+from statistics import median
+from time import perf_counter
+from urllib.parse import urlsplit
 
 from tests.system.server.fuzz import create_things
-from tests.system.server.harness import Client, Reply, start
+from tests.system.server.harness import PATIENCE_SECONDS, Client, Reply, start
 from tests.system.server.test_keys import BODIES, EVERY, JSON, create_keys, with_key
 
 from pointsman.engine.operations.keys import Scope
@@ -87,3 +91,42 @@ def show(client: Client, things: dict[str, str]) -> list[bytes]:
     answers = [client.get(path) for path in paths]
     assert {answer.status for answer in answers} == {200}
     return [re.sub(rb'"last_used_at":("[^"]*"|null)', b"", answer.text) for answer in answers]
+
+
+PAIRS = 300
+TRIES = 4
+ALIKE = 1.1
+"""One more query makes it more than that."""
+
+
+def test_nothing_takes_as_long_as_what_belongs_to_another_tenant(tmp_path: Path, database_url: str) -> None:
+    """A ratio of medians of requests in turns; the machine may be busy, so the most even of some tries counts."""
+    ours, theirs = create_keys(database_url, [("acme", "ada", EVERY), ("globex", "bob", EVERY)])
+    with start("serve", tmp_path, database_url) as (anybody, _):
+        things = create_things(with_key(anybody, theirs))
+        for path in ("/runs/{run_id}", "/api/tasks/{task_id}", "/api/v1/workers/{worker_id}", "/api/v1/history/{entity_id}"):
+            foreign = path.format(**things)
+            unknown = foreign[:-1] + ("0" if foreign[-1] != "0" else "1")
+            ratios: list[float] = []
+            while len(ratios) < TRIES and not any(1 / ALIKE < ratio < ALIKE for ratio in ratios):
+                ratios.append(compare_times(with_key(anybody, ours), foreign, unknown))
+            assert any(1 / ALIKE < ratio < ALIKE for ratio in ratios), (path, ratios)
+
+
+def compare_times(client: Client, foreign: str, unknown: str) -> float:
+    """How many times as long the first one takes to be not found, over one connection."""
+    parts = urlsplit(client.url)
+    connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=PATIENCE_SECONDS)
+    seconds: dict[str, list[float]] = {foreign: [], unknown: []}
+    try:
+        for number in range(PAIRS):
+            for path in (foreign, unknown) if number % 2 else (unknown, foreign):
+                began = perf_counter()
+                connection.request("GET", path, headers=client.headers)
+                answer = connection.getresponse()
+                answer.read()
+                seconds[path].append(perf_counter() - began)
+                assert answer.status == 404
+    finally:
+        connection.close()
+    return median(seconds[foreign]) / median(seconds[unknown])
