@@ -405,6 +405,9 @@ class Attempt:
             job.progress.news.clear()
         usage, session_id = job.cost_file.read(), self._new_session
         if not usage and session_id is None:
+            # An agent that is silent may go on spending what others have spent meanwhile.
+            if job.progress and job.has_budget and await self._compare_with_budgets(usage, always=True):
+                self.stop("overspent")
             return
         if await self._compare_with_budgets(usage):
             self.stop("overspent")
@@ -428,9 +431,9 @@ class Attempt:
             if task.phase != Phase.ACTIVE:
                 self.stop("overspent")
 
-    async def _compare_with_budgets(self, usage: Usage) -> bool:
-        """Whether the costs that are not reported yet exceed a budget."""
-        if usage.cost_usd and self._overspending is None:
+    async def _compare_with_budgets(self, usage: Usage, *, always: bool = False) -> bool:
+        """Whether the costs that are not reported yet exceed a budget; or `always`, whether one is exceeded already."""
+        if (usage.cost_usd or always) and self._overspending is None:
             engine = self._context.engine.for_tenant(self.claim.tenant)
             with suppress(StoreError):  # the attempt was killed and does not wait for the database
                 self._overspending = await self._insist(lambda: engine.explain_overspending(self.claim.task_id, usage.cost_usd))

@@ -152,6 +152,28 @@ async def test_an_overspend_ends_the_whole_tree_and_what_it_reports_then_still_c
         assert await everything(shop, run) == [(Decimal("0.03"), 1000, 100, True)] * 4
 
 
+@pytest.mark.parametrize("who", ["run", "tenant"])
+async def test_an_agent_that_is_silent_is_stopped_when_others_have_spent_the_budget(
+    database_url: str, tmp_path: Path, claude: StandIn, who: str
+) -> None:
+    begin = [("hear", 0), out(*SAYS.begin("s-1"))]
+    claude.plan_each(
+        thinks=[[*begin, ("run", f"touch {tmp_path}/thinks"), ("pause", 600)]],
+        spends=[[*begin, ("until", f"{tmp_path}/thinks"), out(SAYS.use("a", 1000, 100)), ("pause", 600)]],
+    )
+    async with open_shop(database_url, tmp_path, prices=PRICES, slots=2) as shop:
+        if who == "tenant":
+            await shop.engine.set_tenant_budget(Decimal("0.01"))
+        tasks = "".join(f"  {name}: {{agent: claude, prompt: Do it}}\n" for name in ("thinks", "spends"))
+        run = await shop.submit(f"name: f\n{'budget_usd: 0.01' if who == 'run' else ''}\ntasks:\n{tasks}")
+        async with shop.working(run):
+            await shop.until_done(run)
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                while (await shop.tasks(run))["thinks"].outcome is None:  # noqa: ASYNC110
+                    await asyncio.sleep(0.02)
+        assert {task.state for task in (await shop.tasks(run)).values()} == {"BUDGET_EXCEEDED"}
+
+
 async def test_an_agent_that_is_done_has_exceeded_its_budget_all_the_same(
     database_url: str, tmp_path: Path, claude: StandIn
 ) -> None:
