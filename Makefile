@@ -133,6 +133,7 @@ lock: $(VENV)/venv.stamp
 	@$(BIN)/python -m pip install -q uv
 	$(COMPILE) --upgrade --group build -o requirements/run.txt
 	$(COMPILE) --upgrade --group build --extra mcp -c requirements/run.txt -o requirements/mcp.txt
+	$(COMPILE) --upgrade --group build --extra otel -c requirements/run.txt -o requirements/otel.txt
 	$(COMPILE) --upgrade --group test -c requirements/run.txt -o requirements/test.txt
 	$(COMPILE) --upgrade --group bench -c requirements/run.txt -o requirements/bench.txt
 	$(LOCK) --upgrade --group peers -o requirements/peers.txt

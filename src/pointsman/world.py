@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Protocol
 
+from pointsman.tracing import Tracing
+
 BOOTTIME = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 """On systems without the first, the second does not stop during a suspension."""
 
@@ -95,3 +97,4 @@ class World:
     sleep: Sleep = _sleep
     process: str = field(default_factory=lambda: f"{socket.gethostname()}:{os.getpid()}")
     """The name of this process, for people."""
+    tracing: Tracing = field(default_factory=Tracing)

@@ -26,6 +26,7 @@ from pointsman.kernel.machine import Lifecycle
 from pointsman.settings import FOLDER, SETTINGS, Settings, load_settings
 from pointsman.store.rows import Run
 from pointsman.store.urls import hide_password
+from pointsman.tracing import open_tracing
 from pointsman.views import runs
 from pointsman.views.values import RunView
 from pointsman.worker.journal import JOURNAL
@@ -207,7 +208,7 @@ async def open_project(
     _protect(settings.directory / FOLDER, creates=keeps)
     _tell_of_project(settings.directory, asked.directory)
     _tell_of_password(asked)
-    world = World()
+    world = World(tracing=open_tracing(os.environ))
     journal = settings.directory / JOURNAL if (settings.directory / FOLDER).exists() else None
     async with app.open(settings.store, lifecycles=lifecycles, keeps=keeps, journal=journal, world=world) as engine:
         project = Project(engine, settings, world, asked.options)

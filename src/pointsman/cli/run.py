@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,7 @@ from pointsman.cli.streams import background_output, write_line
 from pointsman.errors import Problem, RequestInvalid
 from pointsman.kernel.machine import Phase
 from pointsman.settings import FOLDER, Settings
+from pointsman.tracing import TRACEPARENT
 from pointsman.views.find import short
 
 if TYPE_CHECKING:
@@ -112,8 +114,11 @@ async def submit(project: Project, flow: Flow, new: NewRun, decision: Decision) 
     from pointsman.flows.plan import describe_files, write_files
 
     await declare_tools(project, [tool for name in flow.tasks if (tool := flow.task(name).tool_name)])
-    engine = project.engine.for_tenant(actor=decision.actor)
-    run = await engine.submit_run(new, reason=decision.reason, request_id=decision.request_id)
+    parent, attributes = os.environ.get(TRACEPARENT), {"pointsman.run.name": new.name}
+    with project.world.tracing.begin("submit run", "producer", parent, attributes) as span:
+        engine = project.engine.for_tenant(actor=decision.actor, traceparent=span.traceparent)
+        run = await engine.submit_run(new, reason=decision.reason, request_id=decision.request_id)
+        span.note({"pointsman.run.id": run.id})
     write_files(describe_files(flow), project.settings.directory / FOLDER / "runs" / run.id)
     return await engine.get_run(run.id)
 

@@ -52,6 +52,8 @@ class Claim(Struct, frozen=True, kw_only=True):
     deadline_at: datetime | None = None
     budget_usd: Decimal | None = None
     """How much the attempt may spend: what is left of the budgets of its task, its run and its tenant."""
+    traceparent: str | None = None
+    """The span that submitted the run."""
 
 
 class Claimed(NamedTuple):
@@ -335,4 +337,5 @@ def _describe_one(work: Work, task: Task) -> Claim:
         is_reviewed=_is_reviewed(work, task),
         deadline_at=None if seconds is None else task.entered_at + timedelta(seconds=seconds),
         budget_usd=budgets.find_left(work, task),
+        traceparent=read_policy(work.runs.rows[task.run_id].policy).traceparent,
     )

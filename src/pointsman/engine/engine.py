@@ -72,6 +72,7 @@ from pointsman.engine.writer import CommitMetrics
 from pointsman.errors import EngineClosed, PointsmanError, RequestError, StoreBusy, StoreFull, StoreGone, StoreUnavailable
 from pointsman.store.contract import Reader, Store, Wakeup
 from pointsman.store.rows import ApiKey, DutyFailure, Task, Tenant, Transition, TransitionTally
+from pointsman.tracing import read_traceparent
 from pointsman.world import World
 
 TURNS_IN_A_LEASE = 3
@@ -246,12 +247,14 @@ class Engine(TenantEngine):
         self._authentication = Authentication(self._core)
         self.outbox = Outbox(self._core, ANYBODY)
 
-    def for_tenant(self, tenant: str = DEFAULT_TENANT, *, actor: str = "user") -> TenantEngine:
-        """The same engine for another tenant, or with another name in the audit trail."""
+    def for_tenant(self, tenant: str = DEFAULT_TENANT, *, actor: str = "user", traceparent: str | None = None) -> TenantEngine:
+        """The same engine for another tenant, or with another name in the audit trail. Attempts continue the trace."""
         checks.refuse([*checks.name("tenant", tenant), *checks.name("actor", actor)])
-        return TenantEngine(self._core, Caller(tenant, actor))
+        return TenantEngine(self._core, Caller(tenant, actor, read_traceparent(traceparent)))
 
-    def for_request(self, tenant: str, actor: str, endpoint: str, request_hash: str) -> tuple[TenantEngine, Receipt]:
+    def for_request(
+        self, tenant: str, actor: str, endpoint: str, request_hash: str, traceparent: str | None = None
+    ) -> tuple[TenantEngine, Receipt]:
         """The same engine for one request to a route of a server. The receipt says whether its answer is a repeated one.
 
         An idempotency key counts for the `endpoint`, and stands for the request as it was sent: what the server makes of it may
@@ -259,7 +262,7 @@ class Engine(TenantEngine):
         """
         checks.refuse([*checks.name("tenant", tenant), *checks.name("actor", actor)])
         receipt = Receipt()
-        caller = RemoteCaller(tenant, actor, endpoint=endpoint, request_hash=request_hash, receipt=receipt)
+        caller = RemoteCaller(tenant, actor, traceparent, endpoint=endpoint, request_hash=request_hash, receipt=receipt)
         return TenantEngine(self._core, caller), receipt
 
     def start(self, *, keeps: bool) -> None:

@@ -36,6 +36,8 @@ class Caller(Struct, frozen=True):
 
     tenant: Name = DEFAULT_TENANT
     actor: Name = "user"
+    traceparent: Name | None = None
+    """The span in which it asks."""
 
 
 class Receipt(Struct):

@@ -59,6 +59,8 @@ class Policy(Struct, frozen=True, omit_defaults=True):
     """A run: its tasks become ready on their own."""
     submitter: str | None = None
     """A run: who submitted it."""
+    traceparent: str | None = None
+    """A run: the span that submitted it."""
 
 
 def name_workspace(workspace_id: str) -> str:

@@ -228,7 +228,7 @@ def measure_depths(tasks: Sequence[NewTask], known: Mapping[str, int]) -> dict[s
     return depths
 
 
-def build_run(work: Work, new: NewRun, lifecycle: Lifecycle, tenant: str, cause: Cause) -> Run:
+def build_run(work: Work, new: NewRun, lifecycle: Lifecycle, tenant: str, cause: Cause, traceparent: str | None = None) -> Run:
     """The row of a new run; a supervised job has a short id, as document 000 wants it."""
     machine = lifecycle.of_kind(Kind.RUN)
     with_workers = allocates(machine)
@@ -251,6 +251,7 @@ def build_run(work: Work, new: NewRun, lifecycle: Lifecycle, tenant: str, cause:
         capabilities=tuple(sorted(needed)) if with_workers else (),
         autostart=new.autostart,
         submitter=cause.actor,
+        traceparent=traceparent,
     )
     run = Run(
         id=work.world.ids.short("j") if with_workers else work.world.ids.new("run", work.now),

@@ -165,9 +165,20 @@ class Route:
         return schema
 
     async def answer(self, site: Site, request: Request) -> Response:
-        """One request, from its first byte to its answer; whatever goes wrong is an answer, too."""
+        """One request, from its first byte to its answer, as one span."""
+        attributes = {"http.request.method": self.method, "http.route": self.path}
+        parent = request.headers.get("traceparent")
+        with site.world.tracing.begin(f"{self.method} {self.path}", "server", parent, attributes) as span:
+            response = await self._answer_or_explain(site, request, span.traceparent)
+            span.note({"http.response.status_code": response.status_code})
+            if response.status_code >= 500:
+                span.fail("")
+            return response
+
+    async def _answer_or_explain(self, site: Site, request: Request, traceparent: str | None) -> Response:
+        """Whatever goes wrong is an answer, too."""
         try:
-            return await self._answer(site, request)
+            return await self._answer(site, request, traceparent)
         except PointsmanError as error:
             return respond_with_problem(problems.explain(error, site.new_reference()))
         except Exception:
@@ -175,14 +186,14 @@ class Route:
             log.exception("%s %s failed", self.method, self.path, extra={"reference": reference})
             return respond_with_problem(problems.explain_fault(reference))
 
-    async def _answer(self, site: Site, request: Request) -> Response:
+    async def _answer(self, site: Site, request: Request, traceparent: str | None) -> Response:
         holder = await self._admit(site, request)
         query = read_query(request, self.query)
         body = await read_body(request) if self.changes else {}
         key = take_key(request, body) if self.changes else None
         endpoint = f"{holder.key_id} {self.method} {self.path}".strip()
         request_hash = "" if key is None else hash_request(request, body)
-        engine, receipt = site.engine.for_request(holder.tenant, holder.actor, endpoint, request_hash)
+        engine, receipt = site.engine.for_request(holder.tenant, holder.actor, endpoint, request_hash, traceparent)
         call = Call(site, engine, holder, dict(request.path_params), body, query, key, request.headers)
         found = await self.act(call)
         if isinstance(found, Response):

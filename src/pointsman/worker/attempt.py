@@ -16,6 +16,8 @@ from dataclasses import dataclass, replace
 from itertools import chain, repeat
 from typing import Any, TypeVar
 
+from msgspec import structs
+
 from pointsman.engine.budgets import NO_USAGE, Usage
 from pointsman.engine.claims import Claim
 from pointsman.engine.engine import Engine
@@ -131,6 +133,23 @@ class Attempt:
         """What the reviewer of the result gets to see of the changes."""
 
     async def execute(self) -> None:
+        claim = self.claim
+        attributes: dict[str, str | int] = {
+            "pointsman.tenant": claim.tenant,
+            "pointsman.run.id": claim.run_id,
+            "pointsman.task.id": claim.task_id,
+            "pointsman.task.name": claim.name,
+            "pointsman.attempt": claim.epoch,
+        }
+        with self._context.world.tracing.begin("attempt", "consumer", claim.traceparent, attributes) as span:
+            if span.traceparent != claim.traceparent:
+                self.claim = structs.replace(claim, traceparent=span.traceparent)
+            verdict = await self._execute()
+            span.note({"pointsman.verdict": type(verdict).__name__.lower()})
+            if isinstance(verdict, Failed | Expired | Overspent):
+                span.fail(verdict.message)
+
+    async def _execute(self) -> Verdict:
         verdict: Verdict = Nothing()
         where = {"run": self.claim.run_id, "task": self.claim.task_id, "attempt": self.claim.epoch, "tenant": self.claim.tenant}
         log.info("attempt of %s begins", self.claim.name, extra=where)
@@ -151,6 +170,7 @@ class Attempt:
             self._free()
             self._context.note(self.claim, verdict)
             log.info("attempt of %s ends: %s", self.claim.name, type(verdict).__name__.lower(), extra=where)
+        return verdict
 
     @property
     def is_running(self) -> bool:

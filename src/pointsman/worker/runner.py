@@ -25,6 +25,7 @@ from pointsman.flows.kinds import find_runner
 from pointsman.flows.model import FlowTask
 from pointsman.prices import Price
 from pointsman.settings import AgentProfile, ToolProfile
+from pointsman.tracing import TRACEPARENT
 from pointsman.worker.cost_file import CostFile
 from pointsman.worker.ending import Ending
 from pointsman.worker.lease import ENDLESS, Lease
@@ -253,7 +254,7 @@ def build_environment(
 ) -> dict[str, str]:
     """The environment of an attempt: inherited variables, those of flow and task, and those that identify it."""
     stem = output_path.removesuffix(OUTPUT_SUFFIX)
-    said = {"POINTSMAN_ANSWER": claim.answer, "POINTSMAN_COMMENT": claim.comment}
+    said = {"POINTSMAN_ANSWER": claim.answer, "POINTSMAN_COMMENT": claim.comment, TRACEPARENT: claim.traceparent}
     if claim.answer is not None:
         said["POINTSMAN_ANSWERS"] = stem + ANSWERS_SUFFIX
     return {

@@ -75,6 +75,27 @@ def test_a_route_has_its_parameters_body_answers_and_an_example_that_fits(route:
     validate(schema, examples["request"])
 
 
+WITHOUT_MOVES = {
+    "Status": "how the server is",
+    "RunView": "it has next_steps instead, with their effects",
+    "TaskView": "a part of RunView, whose next_steps name their targets",
+    "BudgetView": "what a run has spent",
+    "KeyView": "whether an API key is valid: no machine moves it",
+    "TaskCompleted": "an event",
+    "TaskQuestion": "an event",
+}
+
+
+def test_every_answer_with_a_state_carries_what_is_allowed_next() -> None:
+    schemas = document()["components"]["schemas"]
+    with_state = {
+        name: each["properties"]
+        for name, each in schemas.items()
+        if not name.startswith("Problem") and {"state", "status"} & each.get("properties", {}).keys()
+    }
+    assert {name for name, properties in with_state.items() if "allowed" not in properties} == set(WITHOUT_MOVES)
+
+
 @each_row("problem", PROBLEMS)
 def test_the_example_of_a_problem_fits_its_schema(problem: ProblemType) -> None:
     validate(problem.schema(), show_problem(problem))

@@ -86,6 +86,34 @@ def test_pages_of_runs_are_stable_while_runs_are_added_and_moved(db: StoreFixtur
     assert seen == ids(expected)
 
 
+@each_row("conditions", [{}, {"name": "1"}, {"phase": "held"}, {"tag": "t"}])
+def test_pages_of_tasks_are_stable_while_runs_and_tasks_are_added_and_moved(
+    db: StoreFixture, conditions: dict[str, str]
+) -> None:
+    tenant = db.tenant(f"tasks {conditions}")
+    lane = db.lane(tenant=tenant)
+
+    def put(second: int, count: int = 3) -> list[str]:
+        run = db.put(db.run(tenant=tenant, created_at=AT + second * SECOND, entered_at=AT + second * SECOND))
+        tag(db, run, "t")
+        return [db.put(db.task(run, tenant=tenant, lane_id=lane, name=f"{index}")).id for index in range(count)]
+
+    tasks = [task for second in (0, 1, 1, 2) for task in put(second)]
+    with db.store.read() as reader:
+        expected = ids(reader.search_tasks(tenant, limit=99, **conditions))  # type: ignore[arg-type]
+    assert len(expected) == (4 if "name" in conditions else len(tasks))
+    seen: list[str] = []
+    while True:
+        with db.store.read() as reader:
+            page = reader.search_tasks(tenant, limit=2, after=seen[-1] if seen else None, **conditions)  # type: ignore[arg-type]
+        if not page:
+            break
+        seen += ids(page)
+        db.bring(page[-1], "CANCELED")
+        put(9)
+    assert seen == expected
+
+
 def test_an_unknown_cursor_and_one_of_another_tenant_have_nothing_behind_them(db: StoreFixture) -> None:
     db.tenant(GLOBEX)
     run, foreign = db.put(db.run()), db.put(db.run(tenant=GLOBEX, created_at=AT + SECOND))

@@ -50,7 +50,7 @@ class SubmitRun(Recorded[Run], frozen=True):
         submit.check_final_task(self.run, lifecycle.of_kind(Kind.RUN))
         submit.check_tools(work, self.tenant, self.run.tasks)
         work.ensure_tenant(self.tenant)
-        run = submit.build_run(work, self.run, lifecycle, self.tenant, self.cause)
+        run = submit.build_run(work, self.run, lifecycle, self.tenant, self.cause, self.caller.traceparent)
         is_open = runs.is_open(run, work.machine(run).initial)
         submit.add_tasks(work, run, self.run.tasks, machine, self.cause, is_open=is_open, ordered=self.run.ordered)
         runs.make_ready(work, run)
