@@ -16,7 +16,7 @@ from pointsman import __version__
 from pointsman.errors import CallRefused
 from pointsman.server import problems
 from pointsman.server.message import respond_with_problem
-from pointsman.server.openapi import describe_answers, describe_request, describe_schemas
+from pointsman.server.openapi import KEY_SCHEME, describe_answers, describe_request, describe_schemas, describe_security
 from pointsman.server.route import Route
 from pointsman.server.routes import ALL
 from pointsman.server.site import Site
@@ -28,9 +28,25 @@ DESCRIPTION = (
 )
 
 
+TAGS = {
+    "v1": "Everything that Pointsman does: runs, tasks, flows, workers, tools, people, events, keys.",
+    "document 000": "Workers, their supervisor, and jobs.",
+    "document 003": "Runs of steps and approvals.",
+    "document 004": "Tasks of agents, which people start, answer and review.",
+    "server": "The server itself: health, metrics, and what its errors mean.",
+}
+
+
 def build_application(site: Site) -> FastAPI:
     application = FastAPI(
-        title="Pointsman", version=__version__, description=DESCRIPTION, docs_url=None, redoc_url=None, redirect_slashes=False
+        title="Pointsman",
+        version=__version__,
+        description=DESCRIPTION,
+        license_info={"name": "Apache License 2.0", "identifier": "Apache-2.0"},
+        openapi_tags=[{"name": name, "description": text} for name, text in TAGS.items()],
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
     )
     for route in ALL:
         application.add_api_route(
@@ -84,8 +100,8 @@ def _complete_openapi(application: FastAPI) -> None:
         for route in ALL:
             operation = described["paths"][route.path][route.method.lower()]
             answers = {str(status): answer for status, answer in describe_answers(route).items()}
-            operation.update(describe_request(route), responses=answers)
-        described.setdefault("components", {})["schemas"] = describe_schemas(ALL)
+            operation.update(describe_request(route), responses=answers, security=describe_security(route))
+        described["components"] = {"schemas": describe_schemas(ALL), "securitySchemes": {"key": KEY_SCHEME}}
         return described
 
     application.openapi = openapi  # type: ignore[method-assign]

@@ -28,6 +28,30 @@ OF_CHANGES = (
 )
 ADDS_WORK = (SubmitRun, AddTasks, ReportAttempt)
 OF_OPEN_ROUTES = ("host-refused", "internal-error", "database-unavailable", "stopping", "invalid-request")
+PATH_PARAMETERS = {
+    "run_id": "The id of a run.",
+    "job_id": "The id of a job.",
+    "task_id": "The id of a task.",
+    "worker_id": "The id of a worker.",
+    "entity_id": "The id of a run, a task, a worker or a circuit breaker.",
+    "key_id": "The id of an API key.",
+    "attempt": "The number of an attempt of the task, from 1.",
+    "tool": "The name of a tool.",
+    "tenant": "The name of a tenant.",
+    "name": "The name, as lists and other answers have it.",
+}
+KEY_SCHEME = {
+    "type": "http",
+    "scheme": "bearer",
+    "bearerFormat": "pm_…",
+    "description": "An API key. `pointsman key create` and `POST /api/v1/keys` create keys, with the scopes that they name. "
+    "A server on a loopback address needs none until the first one is created.",
+}
+ANSWER_HEADERS = {
+    401: {"WWW-Authenticate": "How to say who asks: `Bearer`."},
+    429: {"Retry-After": "After how many seconds to try again, where that is known."},
+    503: {"Retry-After": "After how many seconds to try again."},
+}
 EXAMPLES = Path(__file__).with_name("examples.json")
 Json = dict[str, Any]
 
@@ -81,7 +105,19 @@ def describe_answers(route: Route) -> dict[int, Json]:
         answer["description"] = "; ".join(filter(None, (answer["description"], problem.title)))
         answer["content"][MEDIA_TYPE]["schema"]["oneOf"].append({"$ref": REF.format(name=name_problem(problem))})
         answer["content"][MEDIA_TYPE].setdefault("examples", {})[problem.name] = {"value": show_problem(problem)}
+    for status, named in ANSWER_HEADERS.items():
+        if status in found:
+            found[status]["headers"] = {name: _describe_text(text) for name, text in named.items()}
     return found
+
+
+def describe_security(route: Route) -> list[Json]:
+    """A key with the scope of the route, or none where the server has no keys; nothing at all for what is open to anybody."""
+    return [] if route.is_open else [{"key": [route.scope]}, {}]
+
+
+def _describe_text(text: str) -> Json:
+    return {"description": text, "schema": {"type": "string"}}
 
 
 def show_problem(problem: ProblemType) -> Json:
@@ -107,7 +143,13 @@ def _examples_of(route: Route) -> Json:
 
 def _describe_path(route: Route) -> list[Json]:
     return [
-        {"name": name, "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
+        {
+            "name": name,
+            "in": "path",
+            "required": True,
+            "description": PATH_PARAMETERS[name],
+            "schema": {"type": "string", "minLength": 1},
+        }
         for name in route.parameters
     ]
 
@@ -138,7 +180,11 @@ def _describe_header(route: Route) -> list[Json]:
 
 
 def _describe_headers(route: Route) -> Json:
-    if not route.changes:
-        return {}
-    text = "`true` if this is the stored answer of an earlier request with the same key."
-    return {"headers": {REPLAYED_HEADER: {"description": text, "schema": {"const": "true"}}}}
+    """Of the answer, if all goes well."""
+    found: Json = {}
+    if route.changes:
+        text = "`true` if this is the stored answer of an earlier request with the same key."
+        found[REPLAYED_HEADER] = {"description": text, "schema": {"const": "true"}}
+    if route.location:
+        found["Location"] = _describe_text(f"Where it can be read: `{route.location}`.")
+    return {"headers": found} if found else {}

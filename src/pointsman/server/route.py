@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated, Any, Protocol, TypeVar
 
 from msgspec import Struct
@@ -94,14 +94,6 @@ class Call:
         return read
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """What is sent back, if it is more than a body."""
-
-    body: object
-    headers: Mapping[str, str] = field(default_factory=dict)
-
-
 class Act(Protocol):
     """What a route does."""
 
@@ -127,6 +119,8 @@ class Route:
     """Fields of that which the route sets itself."""
     query: type[Struct] = NoQuery
     status: int = 200
+    location: str = ""
+    """Where what it creates can be read: a path with `{id}`, which is sent as the header `Location`."""
     operation: type[Operation[Any]] | None = None
     """The operation that it performs."""
     problems: tuple[str, ...] = ()
@@ -198,9 +192,9 @@ class Route:
         found = await self.act(call)
         if isinstance(found, Response):
             return found
-        answer = found if isinstance(found, Answer) else Answer(found)
+        location = {"Location": self.location.format(id=getattr(found, "id"))} if self.location else {}  # noqa: B009
         replayed = {REPLAYED_HEADER: "true"} if receipt.is_repeated else {}
-        return respond(answer.body, self.status, {**answer.headers, **replayed})
+        return respond(found, self.status, {**location, **replayed})
 
     async def _admit(self, site: Site, request: Request) -> Holder:
         if self.is_open:
@@ -222,6 +216,7 @@ def performs(
     check: Callable[[Call], Awaitable[None]] | None = None,
     problems: tuple[str, ...] = (),
     status: int = 200,
+    location: str = "",
     tag: str = "v1",
 ) -> Route:
     """A route that performs one operation. It `sets` some of its fields, and leaves some out that mean nothing here."""
@@ -244,6 +239,7 @@ def performs(
         reads=operation,
         fixed=(*given, *left_out),
         status=status,
+        location=location,
         operation=operation,
         problems=problems,
         tag=tag,

@@ -96,6 +96,19 @@ def test_every_answer_with_a_state_carries_what_is_allowed_next() -> None:
     assert {name for name, properties in with_state.items() if "allowed" not in properties} == set(WITHOUT_MOVES)
 
 
+@each_row("route", ALL)
+def test_a_route_says_what_a_generator_of_clients_needs(route: Route) -> None:
+    operation = described(route)
+    assert all(each["description"] for each in operation["parameters"])
+    assert set(operation["tags"]) <= {tag["name"] for tag in document()["tags"]}
+    assert operation["security"] == ([] if route.is_open else [{"key": [route.scope]}, {}])
+    assert {name for each in operation["security"] for name in each} <= set(document()["components"]["securitySchemes"])
+    headers = {status: set(answer.get("headers", ())) for status, answer in operation["responses"].items()}
+    assert ("Location" in headers[str(route.status)]) == bool(route.location)
+    assert "Retry-After" in headers["503"]
+    assert route.is_open or "WWW-Authenticate" in headers["401"]
+
+
 @each_row("problem", PROBLEMS)
 def test_the_example_of_a_problem_fits_its_schema(problem: ProblemType) -> None:
     validate(problem.schema(), show_problem(problem))

@@ -98,7 +98,10 @@ class Client:
             assert reply.status in (404, 405), (method, path, reply)
             return
         assert str(reply.status) in described["responses"], (method, path, reply)
-        content = described["responses"][str(reply.status)]["content"]
+        answer = described["responses"][str(reply.status)]
+        if "Location" in answer.get("headers", ()):
+            assert reply.headers["location"].endswith(f"/{reply.json['id']}"), (method, path, reply)
+        content = answer["content"]
         media_type = reply.headers["content-type"].partition(";")[0]
         assert media_type in content, (method, path, reply)
         if media_type.endswith("json"):

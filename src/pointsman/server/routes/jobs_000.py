@@ -17,7 +17,7 @@ from pointsman.engine.submit import MAX_DEPTH, MAX_WORKERS, NewRun, NewTask
 from pointsman.errors import NotFound, Problem, RequestInvalid
 from pointsman.flows.results import describe_job
 from pointsman.server.answers import find_moves, make_worker
-from pointsman.server.route import Answer, Call, Route, performs
+from pointsman.server.route import Call, Route, performs
 from pointsman.server.submission import submit_text, write_flow
 from pointsman.store.rows import Run, Transition, Worker
 from pointsman.views.moves import Move
@@ -105,10 +105,10 @@ class Job000(Struct, frozen=True, kw_only=True):
     allowed: tuple[Move, ...]
 
 
-async def register_worker(call: Call) -> Answer:
+async def register_worker(call: Call) -> Worker000:
     new = call.read_as(NewWorker)
     worker = await call.engine.perform(RegisterWorker(lifecycle=LIFECYCLE, **msgspec.structs.asdict(new)))
-    return Answer(await make_worker_000(call.engine, worker), {"Location": f"/api/v1/workers/{worker.id}"})
+    return await make_worker_000(call.engine, worker)
 
 
 async def make_worker_000(engine: TenantEngine, worker: Worker) -> Worker000:
@@ -128,7 +128,7 @@ async def make_worker_000(engine: TenantEngine, worker: Worker) -> Worker000:
     )
 
 
-async def create_job(call: Call) -> Answer:
+async def create_job(call: Call) -> Job000:
     new = call.read_as(NewJob)
     await _check_depth(call.engine, new)
     if new.tasks is None:
@@ -143,7 +143,7 @@ async def create_job(call: Call) -> Answer:
             tasks=new.tasks,
         )
         run = await submit_text(call, flow, {}, new.reason, new.parent_job_id)
-    return Answer(await make_job(call.engine, run), {"Location": f"/api/jobs/{run.id}"})
+    return await make_job(call.engine, run)
 
 
 def _build_plain(new: NewJob) -> NewRun:
@@ -240,6 +240,7 @@ ROUTES = (
         scope="worker",
         reads=NewWorker,
         status=201,
+        location="/api/v1/workers/{id}",
         operation=RegisterWorker,
         tag=TAG,
     ),
@@ -266,6 +267,7 @@ ROUTES = (
         scope="submit",
         reads=NewJob,
         status=201,
+        location="/api/jobs/{id}",
         operation=SubmitRun,
         problems=("not-found", "flow-invalid"),
         tag=TAG,

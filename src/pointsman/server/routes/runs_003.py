@@ -12,7 +12,7 @@ from msgspec import Struct
 from pointsman.engine.engine import TenantEngine
 from pointsman.engine.operations.runs import ApproveRun, SignalRun, SubmitRun
 from pointsman.server.answers import find_moves, read_result
-from pointsman.server.route import Answer, Call, Route, performs
+from pointsman.server.route import Call, Route, performs
 from pointsman.server.routes.v1_runs import RunQuery
 from pointsman.server.submission import NewFlowRun, submit_flow
 from pointsman.store.rows import Run, Task
@@ -77,9 +77,9 @@ class RunPage003(Struct, frozen=True, kw_only=True):
     """Give it as `after` to get the next page; null on the last one."""
 
 
-async def create_run(call: Call) -> Answer:
+async def create_run(call: Call) -> Run003:
     run = await submit_flow(call, call.read_as(NewFlowRun))
-    return Answer(await make_run(call.engine, run), {"Location": f"/runs/{run.id}"})
+    return await make_run(call.engine, run)
 
 
 async def list_runs(call: Call) -> RunPage003:
@@ -144,6 +144,7 @@ ROUTES = (
         scope="submit",
         reads=NewFlowRun,
         status=201,
+        location="/runs/{id}",
         operation=SubmitRun,
         problems=("flow-invalid", "unknown-name"),
         tag=TAG,

@@ -14,7 +14,7 @@ from pointsman.engine.operations.tasks import DeleteTask, SignalTask
 from pointsman.errors import NotFound
 from pointsman.kernel.machine import Machine
 from pointsman.server.answers import TaskAnswer, make_task
-from pointsman.server.route import Answer, Call, PageAfter, PageLimit, Route, performs
+from pointsman.server.route import Call, PageAfter, PageLimit, Route, performs
 from pointsman.server.submission import submit_text, write_flow
 from pointsman.store.rows import Task, Transition
 
@@ -40,13 +40,13 @@ class NewAgentTask(Struct, frozen=True, kw_only=True):
     request_id: Annotated[Name | None, "An idempotency key, like the header Idempotency-Key."] = None
 
 
-async def create_task(call: Call) -> Answer:
+async def create_task(call: Call) -> TaskAnswer:
     new = call.read_as(NewAgentTask)
     flow = write_flow(name=new.name, lifecycle=LIFECYCLE, start="manual", tasks={new.name: new.task})
     run = await submit_text(call, flow, {}, new.reason)
     task = (await call.engine.list_tasks(run.id))[0]
     created = _as_created(task, await call.engine.list_history(task.id), await call.engine.get_machine(task))
-    return Answer(await make_task(call.engine, created), {"Location": f"/api/tasks/{task.id}"})
+    return await make_task(call.engine, created)
 
 
 def _as_created(task: Task, history: Sequence[Transition], machine: Machine) -> Task:
@@ -137,6 +137,7 @@ ROUTES = (
         scope="submit",
         reads=NewAgentTask,
         status=201,
+        location="/api/tasks/{id}",
         operation=SubmitRun,
         problems=("flow-invalid", "unknown-name"),
         tag=TAG,

@@ -252,6 +252,7 @@ ROUTES = (
         WorkerAnswer,
         scope="worker",
         status=201,
+        location="/api/v1/workers/{id}",
         problems=("not-found", "unknown-name"),
     ),
     Route(

@@ -35,7 +35,7 @@ from pointsman.server.answers import (
     make_tasks,
     make_transition,
 )
-from pointsman.server.route import Answer, Call, PageAfter, PageLimit, Route, performs
+from pointsman.server.route import Call, PageAfter, PageLimit, Route, performs
 from pointsman.server.submission import NewFlowRun, submit_flow
 from pointsman.store.rows import Task, Template
 from pointsman.views.budgets import view_budget
@@ -133,14 +133,14 @@ class FlowCheckAnswer(Struct, frozen=True, kw_only=True):
     findings: tuple[FindingAnswer, ...]
 
 
-async def submit_run(call: Call) -> Answer:
+async def submit_run(call: Call) -> RunAnswer:
     run = await call.engine.perform_valid(call.read(SubmitRun))
-    return Answer(await make_run(call.engine, run), {"Location": f"/api/v1/runs/{run.id}"})
+    return await make_run(call.engine, run)
 
 
-async def run_flow(call: Call) -> Answer:
+async def run_flow(call: Call) -> RunAnswer:
     run = await submit_flow(call, call.read_as(NewFlowRun))
-    return Answer(await make_run(call.engine, run), {"Location": f"/api/v1/runs/{run.id}"})
+    return await make_run(call.engine, run)
 
 
 async def check_flow(call: Call) -> FlowCheckAnswer:
@@ -264,6 +264,7 @@ ROUTES = (
         scope="submit",
         reads=SubmitRun,
         status=201,
+        location="/api/v1/runs/{id}",
         operation=SubmitRun,
         problems=("not-found", "unknown-name"),
     ),
@@ -276,6 +277,7 @@ ROUTES = (
         scope="submit",
         reads=NewFlowRun,
         status=201,
+        location="/api/v1/runs/{id}",
         operation=SubmitRun,
         problems=("flow-invalid", "unknown-name"),
     ),
