@@ -139,13 +139,13 @@ async def test_a_rejected_result_is_done_again_with_the_comment(database_url: st
             """)
         async with shop.working(run):
             item = (await until_asked(shop, run, "a"))["a"]
-            assert (item.waiting.kind, item.tail, item.outputs) == ("review", "draft \n", "")
+            assert (item.waiting.kind, item.tail, item.outputs) == ("review", "draft ", "")
             assert (await shop.tasks(run))["b"].epoch == 0
             await say(shop, item, "reject", comment="shorter")
             item = (await until_asked(shop, run, "a"))["a"]
             while item.attempts == 1:
                 item = (await until_asked(shop, run, "a"))["a"]
-            assert (item.tail, item.outputs) == ("draft shorter\n", "shorter")
+            assert (item.tail, item.outputs) == ("draft shorter", "shorter")
             await say(shop, item, "accept")
             await say(shop, (await until_asked(shop, run, "b"))["b"], "accept")
             await shop.until_done(run)
