@@ -79,7 +79,7 @@ class AttemptPrinter:
             run_id=claim.run_id,
             task_id=claim.task_id,
             name=claim.name,
-            attempt=claim.attempt_count,
+            attempt=claim.epoch,
             epoch=claim.epoch,
             seconds=(now - self._started.pop(key)).total_seconds() if verdict is not None else None,
             message=words or None,

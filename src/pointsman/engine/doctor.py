@@ -244,7 +244,9 @@ def _list_ways(machines: Machines, task: Task) -> list[str]:
         return all(facts.get(guard.name, not guard.negated) is not guard.negated for guard in move.guards)
 
     signals = ("retry", "resume", "reset", "skip")
-    return [signal for signal in signals if machine and any(map(is_open, machine.moves(task.state, signal)))]
+    ways = [signal for signal in signals if machine and any(map(is_open, machine.moves(task.state, signal)))]
+    has_nothing_to_resume = task.session_id is None and "retry" in ways
+    return [signal for signal in ways if signal != "resume" or not has_nothing_to_resume]
 
 
 def _failed_with_another(machines: Machines, task: Task) -> bool:

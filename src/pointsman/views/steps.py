@@ -66,8 +66,8 @@ def steps_of_task(task: Task, records: RunRecords, now: datetime) -> Iterator[Ne
             continue
         if signal in MENDING and signal != "skip" and _is_broke(task, records.run):
             continue
-        if signal == "resume" and task.session_id is None and records.takes(task, "retry"):
-            continue  # without a session to continue, it is a retry
+        if signal == "resume" and _has_nothing_to_resume(task, records):
+            continue
         if signal in ("cancel", "reject") or _leads_on(forecast.run):
             yield NextStep(
                 operation=signal,
@@ -78,6 +78,11 @@ def steps_of_task(task: Task, records: RunRecords, now: datetime) -> Iterator[Ne
                 by=read_policy(task.policy).approvers if signal in GATE_SIGNALS else (),
                 not_by=tuple(_find_excluded(task, records.run, signal)),
             )
+
+
+def _has_nothing_to_resume(task: Task, records: RunRecords) -> bool:
+    """Without a session to continue, it is a retry."""
+    return task.session_id is None and records.takes(task, "retry")
 
 
 def stopped_in_session(task: Task) -> bool:
@@ -162,6 +167,8 @@ def foresee_failure(records: RunRecords, signal: str, task: Task | None, now: da
         return None
     if obstacle := find_obstacle(records, now):
         return obstacle
+    if task and signal == "resume" and _has_nothing_to_resume(task, records):
+        return f"{task.name} has no session to continue."
     steps = steps_of_task(task, records, now) if task else steps_of_run(records, now)
     if signal == "skip" or any(step.operation == signal for step in steps):
         return None

@@ -263,7 +263,7 @@ def build_environment(
         "POINTSMAN_RUN_ID": claim.run_id,
         "POINTSMAN_TASK_ID": claim.task_id,
         "POINTSMAN_TASK_NAME": claim.name,
-        "POINTSMAN_ATTEMPT": str(claim.attempt_count),
+        "POINTSMAN_ATTEMPT": str(claim.epoch),
         "POINTSMAN_EPOCH": str(claim.epoch),
         "POINTSMAN_OUTPUT": output_path,
         "POINTSMAN_COST": cost_path,
