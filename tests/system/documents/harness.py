@@ -124,6 +124,8 @@ class Scenarios:
     lifecycle: str
     recovery: tuple[str, ...]
     unreachable: Mapping[str, str] = field(default_factory=dict)
+    machines: tuple[str, ...] = ()
+    """Those that this is about, where it is not about all machines of the file."""
     scenarios: list[Scenario] = field(default_factory=list)
 
     def add(self, *rows: str, recovery: tuple[str, ...] = (), findings: tuple[str, ...] = ()) -> Callable[[Play], Play]:
@@ -141,6 +143,7 @@ class Scenarios:
         declared = {
             Row(machine.name, move.from_state, move.to_state, move.trigger).as_stored
             for machine in load_lifecycle(self.lifecycle).machines
+            if not self.machines or machine.name.rpartition(".")[2] in self.machines
             for move in machine.transitions
         }
         machines = {row.machine for row in declared}
