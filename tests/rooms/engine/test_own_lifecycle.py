@@ -461,10 +461,12 @@ def write_as_the_version_before(url: str, lifecycle: Lifecycle) -> None:
         patch.setattr(f"{package}.read_migrations", read_first_migrations)
         patch.setattr("pointsman.store.contract.rule_rows", write_old_rules)
         with closing(open_store(url)) as store:
+            session.ask("CREATE TABLE quota (tenant text)")  # every transaction of this version asks whether there are any
             transaction = store.begin()
             for machine in lifecycle.machines:
                 transaction.insert_machine(machine, fingerprint=take_fingerprint(machine), definition=lifecycle.text)
             transaction.commit()
+            session.ask("DROP TABLE quota")
         assert session.ask("SELECT max(number) FROM migration") == [(2,)]
 
 
