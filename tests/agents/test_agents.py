@@ -148,6 +148,9 @@ async def test_usage_limit(cli: Cli, tmp_path: Path) -> None:
             if cli.limit_seconds > 100:
                 assert (await project.call("cancel", task.run_id))[0] == 0
             else:
+                await project.until_task(
+                    command, lambda task: task.outcome is not None, PATIENCE_SECONDS + cli.limit_seconds + cli.limit_precision
+                )
                 assert await command.wait() == 0, command.said
                 assert (await project.look())[1].retry_count == 0
 
