@@ -9,7 +9,9 @@ import threading
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from decimal import Decimal
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -27,6 +29,7 @@ from pointsman.errors import (
     FlowInvalid,
     KeyReused,
     NotFound,
+    OutcomeUnknown,
     RequestInvalid,
     ServerUnavailable,
     TransitionRefused,
@@ -200,10 +203,11 @@ def test_a_killed_server_does_each_change_once(tmp_path: Path, database_url: str
         with start("serve", tmp_path, database_url, "--port", port) as (_, process):
 
             def submit(number: int) -> str:
-                run = user.submit_run(name=f"run {number}", tasks=[NewTask(name="a", gate=True)])
-                if number == 10:
-                    process.kill()  # amid the changes of the other threads
-                return run.id
+                try:
+                    return user.submit_run(name=f"run {number}", tasks=[NewTask(name="a", gate=True)]).id
+                finally:
+                    if number == 10:
+                        process.kill()  # amid the changes of the other threads
 
             submitting = [threads.submit(submit, number) for number in range(60)]
             process.wait()
@@ -214,6 +218,50 @@ def test_a_killed_server_does_each_change_once(tmp_path: Path, database_url: str
     assert sorted(there.values()) == sorted(f"run {number}" for number in range(60)), "nothing is missing, or there twice"
     assert set(there) == set(answered)
     user.close()
+
+
+@contextmanager
+def lose_answers(url: str) -> Iterator[tuple[str, list[bool]]]:
+    """A proxy that loses every other answer to a change: it was carried out, and the client does not learn it."""
+    lost: list[bool] = []
+
+    class Losing(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            content = self.rfile.read(int(self.headers["Content-Length"]))
+            reply = HttpClient(url).send("POST", self.path, content, dict(self.headers.items()))
+            lost.append(not lost or not lost[-1])
+            if lost[-1]:
+                self.close_connection = True
+                return
+            self.send_response(reply.status)
+            self.send_header("Content-Type", reply.headers["content-type"])
+            self.send_header("Content-Length", str(len(reply.text)))
+            self.end_headers()
+            self.wfile.write(reply.text)
+
+        def log_message(self, *_: object) -> None:
+            """Nobody reads it."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Losing) as proxy:
+        threading.Thread(target=proxy.serve_forever).start()
+        try:
+            yield f"http://127.0.0.1:{proxy.server_port}", lost
+        finally:
+            proxy.shutdown()
+
+
+def test_a_change_whose_answer_is_lost_is_done_once(client: HttpClient) -> None:
+    with lose_answers(client.url) as (url, lost), Client(url) as user, Client(client.url) as direct:
+        runs = [user.submit_run(name="lost", tasks=[NewTask(name="a", gate=True)]).id for _ in range(5)]
+        assert {run.id for run in direct.iterate_runs(name="lost")} == set(runs)
+        user.signal_run(runs[0], signal="cancel")
+        assert [move.trigger for move in direct.list_run_history(runs[0]).items].count("cancel") == 1
+        assert lost == [True, False] * 6
+        user.close()
+        with Client(url, retry_seconds=0) as hasty, pytest.raises(OutcomeUnknown):
+            hasty.submit_run(name="lost", tasks=[NewTask(name="a", gate=True)])
 
 
 def test_a_server_that_is_away_is_named_when_patience_ends(tmp_path: Path, sqlite_url: str) -> None:
