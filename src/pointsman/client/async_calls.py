@@ -159,7 +159,10 @@ class AsyncRoutes(AsyncCalls):
         return await self._run(self._client.list_templates)
 
     async def get_template(self, name: str) -> TemplateAnswer:
-        """Show a stored flow. Needs the scope `read`."""
+        """Show a stored flow. Needs the scope `read`.
+
+        name: The name, as lists and other answers have it.
+        """
         return await self._run(self._client.get_template, name)
 
     async def store_template(self, name: str, *, text: str, request_id: str | None = None) -> TemplateAnswer:
@@ -293,17 +296,25 @@ class AsyncRoutes(AsyncCalls):
         )
 
     async def get_run(self, run_id: str) -> RunAnswer:
-        """Show a run. Needs the scope `read`."""
+        """Show a run. Needs the scope `read`.
+
+        run_id: The id of a run.
+        """
         return await self._run(self._client.get_run, run_id)
 
     async def view_run(self, run_id: str) -> RunView:
         """Show a run with its tasks, why they wait, and what a person can do next, with its effect. Needs the scope
         `read`.
+
+        run_id: The id of a run.
         """
         return await self._run(self._client.view_run, run_id)
 
     async def list_tasks(self, run_id: str) -> TaskList:
-        """List the tasks of a run. Needs the scope `read`."""
+        """List the tasks of a run. Needs the scope `read`.
+
+        run_id: The id of a run.
+        """
         return await self._run(self._client.list_tasks, run_id)
 
     async def add_tasks(
@@ -352,7 +363,10 @@ class AsyncRoutes(AsyncCalls):
         return await self._run(self._client.start_run, run_id, reason=reason, request_id=request_id)
 
     async def get_budget(self, run_id: str) -> BudgetView:
-        """Show what a run may spend, and what it has spent. Needs the scope `read`."""
+        """Show what a run may spend, and what it has spent. Needs the scope `read`.
+
+        run_id: The id of a run.
+        """
         return await self._run(self._client.get_budget, run_id)
 
     async def set_budget(
@@ -368,7 +382,10 @@ class AsyncRoutes(AsyncCalls):
         return await self._run(self._client.set_budget, run_id, budget_usd=budget_usd, reason=reason, request_id=request_id)
 
     async def list_run_history(self, run_id: str) -> History:
-        """Every transition of a run. Needs the scope `read`."""
+        """Every transition of a run. Needs the scope `read`.
+
+        run_id: The id of a run.
+        """
         return await self._run(self._client.list_run_history, run_id)
 
     async def search_tasks(
@@ -459,15 +476,24 @@ class AsyncRoutes(AsyncCalls):
         )
 
     async def get_task(self, task_id: str) -> TaskAnswer:
-        """Show a task. Needs the scope `read`."""
+        """Show a task. Needs the scope `read`.
+
+        task_id: The id of a task.
+        """
         return await self._run(self._client.get_task, task_id)
 
     async def list_attempts(self, task_id: str) -> AttemptList:
-        """List the attempts of a task. Needs the scope `read`."""
+        """List the attempts of a task. Needs the scope `read`.
+
+        task_id: The id of a task.
+        """
         return await self._run(self._client.list_attempts, task_id)
 
     async def list_task_history(self, task_id: str) -> History:
-        """Every transition of a task. Needs the scope `read`."""
+        """Every transition of a task. Needs the scope `read`.
+
+        task_id: The id of a task.
+        """
         return await self._run(self._client.list_task_history, task_id)
 
     async def signal_task(
@@ -534,7 +560,10 @@ class AsyncRoutes(AsyncCalls):
         )
 
     async def list_history(self, entity_id: str) -> History:
-        """Every transition of a run, a task, a worker or a breaker. Needs the scope `read`."""
+        """Every transition of a run, a task, a worker or a breaker. Needs the scope `read`.
+
+        entity_id: The id of a run, a task, a worker or a circuit breaker.
+        """
         return await self._run(self._client.list_history, entity_id)
 
     async def list_workers(self) -> WorkerList:
@@ -580,7 +609,10 @@ class AsyncRoutes(AsyncCalls):
         )
 
     async def get_worker(self, worker_id: str) -> WorkerDetail:
-        """Show a worker, and what it holds. Needs the scope `read`."""
+        """Show a worker, and what it holds. Needs the scope `read`.
+
+        worker_id: The id of a worker.
+        """
         return await self._run(self._client.get_worker, worker_id)
 
     async def signal_worker(
@@ -620,7 +652,10 @@ class AsyncRoutes(AsyncCalls):
         return await self._run(self._client.list_breakers)
 
     async def get_breaker(self, tool: str) -> BreakerAnswer:
-        """Show a tool. Needs the scope `read`."""
+        """Show a tool. Needs the scope `read`.
+
+        tool: The name of a tool.
+        """
         return await self._run(self._client.get_breaker, tool)
 
     async def declare_tool(
@@ -684,12 +719,16 @@ class AsyncRoutes(AsyncCalls):
         return await self._run(self._client.list_machines)
 
     async def get_machine(self, name: str) -> MachineView:
-        """Show the states and transitions of a machine. Needs the scope `read`."""
+        """Show the states and transitions of a machine. Needs the scope `read`.
+
+        name: The name, as lists and other answers have it.
+        """
         return await self._run(self._client.get_machine, name)
 
     async def draw_machine(self, name: str, *, state: str | None = None) -> str:
         """Draw a machine. Needs the scope `read`.
 
+        name: The name, as lists and other answers have it.
         state: Highlight this state, and dim those that cannot be reached from it.
         """
         return await self._run(self._client.draw_machine, name, state=state)
@@ -837,6 +876,7 @@ class AsyncRoutes(AsyncCalls):
         """Set how much unfinished work a tenant may have at once; what is left out gets no limit. Only for keys of the
         tenant `default`. Needs the scope `admin`.
 
+        tenant: The name of a tenant.
         max_runs: How many unfinished runs; null for no limit.
         max_tasks: How many unfinished tasks of these; null for no limit.
         max_bytes: How many bytes the payloads of these may have; null for no limit.

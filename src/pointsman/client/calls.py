@@ -168,7 +168,10 @@ class Routes(Calls):
         return self._send("GET", "/api/v1/templates", TemplateList)
 
     def get_template(self, name: str) -> TemplateAnswer:
-        """Show a stored flow. Needs the scope `read`."""
+        """Show a stored flow. Needs the scope `read`.
+
+        name: The name, as lists and other answers have it.
+        """
         return self._send("GET", f"/api/v1/templates/{segment(name)}", TemplateAnswer)
 
     def store_template(self, name: str, *, text: str, request_id: str | None = None) -> TemplateAnswer:
@@ -307,17 +310,25 @@ class Routes(Calls):
         )
 
     def get_run(self, run_id: str) -> RunAnswer:
-        """Show a run. Needs the scope `read`."""
+        """Show a run. Needs the scope `read`.
+
+        run_id: The id of a run.
+        """
         return self._send("GET", f"/api/v1/runs/{segment(run_id)}", RunAnswer)
 
     def view_run(self, run_id: str) -> RunView:
         """Show a run with its tasks, why they wait, and what a person can do next, with its effect. Needs the scope
         `read`.
+
+        run_id: The id of a run.
         """
         return self._send("GET", f"/api/v1/runs/{segment(run_id)}/status", RunView)
 
     def list_tasks(self, run_id: str) -> TaskList:
-        """List the tasks of a run. Needs the scope `read`."""
+        """List the tasks of a run. Needs the scope `read`.
+
+        run_id: The id of a run.
+        """
         return self._send("GET", f"/api/v1/runs/{segment(run_id)}/tasks", TaskList)
 
     def add_tasks(
@@ -380,7 +391,10 @@ class Routes(Calls):
         )
 
     def get_budget(self, run_id: str) -> BudgetView:
-        """Show what a run may spend, and what it has spent. Needs the scope `read`."""
+        """Show what a run may spend, and what it has spent. Needs the scope `read`.
+
+        run_id: The id of a run.
+        """
         return self._send("GET", f"/api/v1/runs/{segment(run_id)}/budget", BudgetView)
 
     def set_budget(
@@ -402,7 +416,10 @@ class Routes(Calls):
         )
 
     def list_run_history(self, run_id: str) -> History:
-        """Every transition of a run. Needs the scope `read`."""
+        """Every transition of a run. Needs the scope `read`.
+
+        run_id: The id of a run.
+        """
         return self._send("GET", f"/api/v1/runs/{segment(run_id)}/history", History)
 
     def search_tasks(
@@ -499,15 +516,24 @@ class Routes(Calls):
         )
 
     def get_task(self, task_id: str) -> TaskAnswer:
-        """Show a task. Needs the scope `read`."""
+        """Show a task. Needs the scope `read`.
+
+        task_id: The id of a task.
+        """
         return self._send("GET", f"/api/v1/tasks/{segment(task_id)}", TaskAnswer)
 
     def list_attempts(self, task_id: str) -> AttemptList:
-        """List the attempts of a task. Needs the scope `read`."""
+        """List the attempts of a task. Needs the scope `read`.
+
+        task_id: The id of a task.
+        """
         return self._send("GET", f"/api/v1/tasks/{segment(task_id)}/attempts", AttemptList)
 
     def list_task_history(self, task_id: str) -> History:
-        """Every transition of a task. Needs the scope `read`."""
+        """Every transition of a task. Needs the scope `read`.
+
+        task_id: The id of a task.
+        """
         return self._send("GET", f"/api/v1/tasks/{segment(task_id)}/history", History)
 
     def signal_task(
@@ -569,7 +595,10 @@ class Routes(Calls):
         )
 
     def list_history(self, entity_id: str) -> History:
-        """Every transition of a run, a task, a worker or a breaker. Needs the scope `read`."""
+        """Every transition of a run, a task, a worker or a breaker. Needs the scope `read`.
+
+        entity_id: The id of a run, a task, a worker or a circuit breaker.
+        """
         return self._send("GET", f"/api/v1/history/{segment(entity_id)}", History)
 
     def list_workers(self) -> WorkerList:
@@ -621,7 +650,10 @@ class Routes(Calls):
         )
 
     def get_worker(self, worker_id: str) -> WorkerDetail:
-        """Show a worker, and what it holds. Needs the scope `read`."""
+        """Show a worker, and what it holds. Needs the scope `read`.
+
+        worker_id: The id of a worker.
+        """
         return self._send("GET", f"/api/v1/workers/{segment(worker_id)}", WorkerDetail)
 
     def signal_worker(
@@ -658,7 +690,10 @@ class Routes(Calls):
         return self._send("GET", "/api/v1/breakers", BreakerList)
 
     def get_breaker(self, tool: str) -> BreakerAnswer:
-        """Show a tool. Needs the scope `read`."""
+        """Show a tool. Needs the scope `read`.
+
+        tool: The name of a tool.
+        """
         return self._send("GET", f"/api/v1/breakers/{segment(tool)}", BreakerAnswer)
 
     def declare_tool(
@@ -739,12 +774,16 @@ class Routes(Calls):
         return self._send("GET", "/api/v1/machines", MachineList)
 
     def get_machine(self, name: str) -> MachineView:
-        """Show the states and transitions of a machine. Needs the scope `read`."""
+        """Show the states and transitions of a machine. Needs the scope `read`.
+
+        name: The name, as lists and other answers have it.
+        """
         return self._send("GET", f"/api/v1/machines/{segment(name)}", MachineView)
 
     def draw_machine(self, name: str, *, state: str | None = None) -> str:
         """Draw a machine. Needs the scope `read`.
 
+        name: The name, as lists and other answers have it.
         state: Highlight this state, and dim those that cannot be reached from it.
         """
         return self._send("GET", f"/api/v1/machines/{segment(name)}/svg", str, query={**given(state=state)})
@@ -898,6 +937,7 @@ class Routes(Calls):
         """Set how much unfinished work a tenant may have at once; what is left out gets no limit. Only for keys of the
         tenant `default`. Needs the scope `admin`.
 
+        tenant: The name of a tenant.
         max_runs: How many unfinished runs; null for no limit.
         max_tasks: How many unfinished tasks of these; null for no limit.
         max_bytes: How many bytes the payloads of these may have; null for no limit.

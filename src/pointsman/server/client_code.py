@@ -22,6 +22,7 @@ from msgspec import NODEFAULT, Struct
 from msgspec import inspect as types
 
 from pointsman.engine.fields import HIDDEN, INLINE, shape_of
+from pointsman.server.openapi import PATH_PARAMETERS
 from pointsman.server.route import Route
 from pointsman.server.routes import ALL
 
@@ -143,7 +144,7 @@ def list_methods() -> tuple[Method, ...]:
 def make_method(route: Route, requests: Structs) -> Method:
     body = tuple(list_fields(route.reads, requests)) if route.reads else ()
     described = {each.name: each.description for each in body}
-    path = tuple(Parameter(name, "str", NODEFAULT, described.get(name, "")) for name in route.parameters)
+    path = tuple(Parameter(name, "str", NODEFAULT, described.get(name) or PATH_PARAMETERS[name]) for name in route.parameters)
     left_out = {*route.parameters, *route.fixed, "request_id"}
     return Method(
         route,
