@@ -114,7 +114,8 @@ def _list_methods(application: FastAPI, request: Request) -> list[str]:
         for route in application.routes
         if isinstance(route, RouteOfPath) and route.matches(request.scope)[0] is not Match.NONE
     ]
-    return sorted({method for route in here for method in route.methods or ()})
+    methods = {method for route in here for method in route.methods or ()}
+    return sorted(methods | ({"HEAD"} if "GET" in methods else set()))
 
 
 def _explain(request: Request, error: HTTPException, methods: list[str]) -> CallRefused:

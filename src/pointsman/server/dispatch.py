@@ -49,10 +49,11 @@ class Dispatcher:
         await response(scope, receive, send)
 
     def find(self, method: str, path: str) -> tuple[Route, list[str]] | None:
-        """The route of a request, and the values of its parameters."""
-        root = self._roots.get(method)
+        """The route of a request, and the values of its parameters. HEAD is GET, whose body the listener leaves out."""
+        root = self._roots.get("GET" if method == "HEAD" else method)
         parts = path.split("/", MOST_PARTS)[1:]
-        return None if root is None else _walk(root, parts, 0, [])
+        found = None if root is None else _walk(root, parts, 0, [])
+        return None if found and method == "HEAD" and found[0].streams else found
 
     def _add(self, route: Route) -> None:
         node = self._roots.setdefault(route.method, _Node())

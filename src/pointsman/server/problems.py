@@ -197,7 +197,7 @@ PROBLEMS: tuple[ProblemType, ...] = (
         405,
         "Method not allowed",
         "The path exists, but not with this method. The header `Allow` names those that it has.",
-        "/runs does not take PUT. It takes: GET, POST.",
+        "'/runs' does not take 'PUT'. It takes: GET, HEAD, POST.",
     ),
     ProblemType(
         "request-timeout",

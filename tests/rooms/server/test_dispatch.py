@@ -54,3 +54,11 @@ def test_a_path_that_two_routes_fit_goes_where_fastapi_sends_it(route: Route) ->
 def test_other_paths_are_left_to_the_application(path: str) -> None:
     assert DISPATCHER.find("GET", path) is None
     assert DISPATCHER.find("BREW", "/runs") is None
+
+
+@each_row("route", ALL)
+def test_head_is_get_unless_its_answer_does_not_end(route: Route) -> None:
+    path = fill(route, "x")
+    reads = DISPATCHER.find("GET", path)
+    expected = None if reads is None or reads[0].streams else reads
+    assert DISPATCHER.find("HEAD", path) == expected

@@ -143,10 +143,18 @@ def test_many_headers_do_no_harm(client: Client) -> None:
     assert client.get("/healthz").status == 200
 
 
+def test_head_has_the_headers_of_get_and_no_body(client: Client) -> None:
+    for path in ("/healthz", "/runs", "/api/v1/runs/run_1"):
+        got, head = client.send("GET", path), client.send("HEAD", path)
+        assert (head.status, head.text) == (got.status, b"")
+        assert head.headers["content-type"] == got.headers["content-type"]
+    assert client.send("HEAD", "/api/v1/events/stream").status == 405
+
+
 def test_unknown_paths_and_methods_are_problems(client: Client) -> None:
     assert client.get("/api/v2/runs").problem == "no-such-route"
     refused = client.call("DELETE", "/runs")
-    assert (refused.problem, refused.headers["allow"]) == ("method-not-allowed", "GET, POST")
+    assert (refused.problem, refused.headers["allow"]) == ("method-not-allowed", "GET, HEAD, POST")
     assert client.get("/problems/key-reused").json["status"] == 422
 
 
