@@ -28,7 +28,7 @@ help:
 	@echo "make fuzz N=50   send up to 50 cases to each route of a server, twice on each database"
 	@echo "make simulate SEEDS=500   run 500 seeds of the simulation, on all cores"
 	@echo "make campaign KILLS=100 ZOMBIES=20 CUTS=200 RESTARTS=10   break real workers, connections and servers"
-	@echo "make bench   measure kernel, engine and flows against peers and floors, and update docs/benchmarks.md"
+	@echo "make bench   measure kernel, engine, flows and server against peers and floors, and update docs/benchmarks.md"
 	@echo "make docs    regenerate the reference and the pictures of the shipped machines"
 	@echo "make lock    regenerate requirements/*.txt from pyproject.toml"
 	@echo "make clean   remove the environments and all build files"
@@ -73,6 +73,7 @@ bench: $(VENV)/bench.stamp $(PEERS)/peers.stamp $(PREFECT)/prefect.stamp
 	$(BIN)/python bench/kernel.py --write docs/benchmarks.md
 	$(BIN)/python bench/engine.py --peers $(PEERS)/bin/python --write docs/benchmarks.md
 	$(BIN)/python bench/run.py --prefect $(PREFECT)/bin/python --write docs/benchmarks.md
+	$(BIN)/python bench/server.py --prefect $(PREFECT)/bin/python --write docs/benchmarks.md
 
 # The environments. A Python without ensurepip works too, if it has pip.
 $(VENV)/venv.stamp $(PEERS)/venv.stamp $(PREFECT)/venv.stamp $(FUZZ)/venv.stamp $(AGENTS)/aider/venv.stamp:

@@ -50,10 +50,10 @@ def environment(home: str, recorded_at_once: int | None) -> dict[str, str]:
 
 
 @contextmanager
-def served(env: Mapping[str, str]) -> Iterator[None]:
+def served(env: Mapping[str, str], python: str = sys.executable) -> Iterator[None]:
     url = env["PREFECT_API_URL"]
     port = url.removesuffix("/api").rpartition(":")[2]
-    command = [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", port]
+    command = [python, "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", port]
     # Not from here: our own module has its name.
     server = subprocess.Popen(command, cwd=env["PREFECT_HOME"], env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
