@@ -28,18 +28,23 @@ async def open(  # noqa: A001 - as one opens a file
     journal: str | Path | None = None,
     world: World | None = None,
     clock: Clock | None = None,
+    key: str | None = None,
 ) -> AsyncIterator[Engine]:
-    """An engine on a database: `sqlite:///path`, `sqlite:///:memory:` or `postgresql://…`.
+    """An engine on a database: `sqlite:///path`, `sqlite:///:memory:` or `postgresql://…`; or on a server: `https://…`.
 
     `lifecycles` are your own, or their files, in addition to the six that are shipped. Several processes may open the same
     database; each that `keeps` takes part in firing timers and looking after workers. `journal` is the file to which every
     transition is appended as a line; the database of a project has the journal of that project. `clock` replaces the
-    database's time.
+    database's time. A server needs a `key`, and keeps duties and journal itself.
     """
     world = world or World()
     if clock:
         world = replace(world, clock=clock)
     own = (lifecycles,) if isinstance(lifecycles, str | Path) else tuple(lifecycles)
+    if is_server(url):
+        async with open_remote(url, world, key) as engine:
+            yield engine
+        return
     machines = Machines([each if isinstance(each, Lifecycle) else load_lifecycle(each) for each in (*SHIPPED, *own)])
     store = open_store(url, world, clock)
     try:
@@ -57,6 +62,26 @@ async def open(  # noqa: A001 - as one opens a file
     engine.start(keeps=keeps)
     path = Path(journal) if journal else find_journal(url)
     async with engine, kept(engine, path, world.sleep, as_duty=keeps) if path else nullcontext():
+        yield engine
+
+
+def is_server(url: str) -> bool:
+    return str(url).startswith(("http://", "https://"))
+
+
+@asynccontextmanager
+async def open_remote(url: str, world: World, key: str | None) -> AsyncIterator[Engine]:
+    """The engine of a server. That it answers, and knows the key, is found out at once."""
+    from pointsman.client.transport import Transport
+    from pointsman.remote.engine import connect
+
+    transport = Transport(url, key=key)
+    try:
+        engine = await connect(transport, world)
+    except BaseException:
+        transport.close()
+        raise
+    async with engine:
         yield engine
 
 

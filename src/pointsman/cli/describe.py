@@ -12,7 +12,7 @@ import msgspec
 from pointsman.cli.output import count, near
 from pointsman.store.rows import Attempt, Transition
 from pointsman.views.values import TaskView, read_error
-from pointsman.worker.log import log_parts, log_path
+from pointsman.worker.log import log_path
 
 MOST_LINES = 10
 """Of the output of a task."""
@@ -85,17 +85,6 @@ def read_tail(error: str | None) -> str | None:
         return None
     tail = value.get("tail") if isinstance(value, dict) else None
     return tail if isinstance(tail, str) else None
-
-
-def find_log(directory: Path, run_id: str, task: str, epoch: int, recorded: str | None) -> Path | None:
-    """The log of an attempt, from the path that its worker recorded at its end.
-
-    While it runs, and after its worker was killed, no path is recorded: then the log is where workers of this project write.
-    """
-    if recorded:
-        return directory / recorded
-    path = Path(log_path(directory, run_id, task, epoch))
-    return path if log_parts(path) else None
 
 
 def show_instant(at: datetime | None) -> str | None:

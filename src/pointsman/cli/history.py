@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from pointsman.cli.describe import describe_attempt, describe_move, find_log, show_json
+from pointsman.cli.describe import describe_attempt, describe_move, show_json
 from pointsman.cli.output import count, cut, echo, near, show_seconds, show_state, show_table
 from pointsman.cli.project import Asked, Project, in_project, project_options
 from pointsman.engine.engine import Engine
@@ -89,7 +89,7 @@ async def show_history(project: Project, identity: str, task: str | None, *, as_
     await show_moves(engine, moves)
     if view:
         echo()
-        show_attempts(attempts, view, project.settings.directory)
+        show_attempts(project, attempts, view)
     if notices:
         echo()
         rows = [(f"{each.at.astimezone():%Y-%m-%d %H:%M:%S}", each.subject, each.message) for each in notices]
@@ -129,7 +129,7 @@ def _explain(move: Transition) -> str:
     return "; ".join(text for text in (first_line(move.reason), " ".join(said)) if text)
 
 
-def show_attempts(attempts: Sequence[Attempt], task: TaskView, directory: Path) -> None:
+def show_attempts(project: Project, attempts: Sequence[Attempt], task: TaskView) -> None:
     is_lost = task.waiting is not None and task.waiting.kind == "lost_worker"
     rows = [
         (
@@ -146,9 +146,9 @@ def show_attempts(attempts: Sequence[Attempt], task: TaskView, directory: Path) 
     show_table(("attempt", "worker", "took", "ended by", "exit", "cost", "error"), rows, fits=True)
     for attempt in attempts:
         if attempt.started_at is None:
-            expected = Path(log_path(directory, task.run_id, task.name, attempt.epoch))
+            expected = Path(log_path(project.settings.directory, task.run_id, task.name, attempt.epoch))
             echo(f"log of attempt {attempt.epoch}, once it has started: {near(expected)}")
-        elif path := find_log(directory, task.run_id, task.name, attempt.epoch, attempt.log_path):
+        elif path := project.find_attempt_log(task.run_id, task.name, attempt.epoch, attempt.log_path):
             echo(f"log of attempt {attempt.epoch}: {near(path)}")
 
 

@@ -9,11 +9,12 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, BinaryIO
 
 import click
 
-from pointsman.cli.describe import find_log, read_tail
+from pointsman.cli.describe import read_tail
 from pointsman.cli.group import wants_color
 from pointsman.cli.output import TerminalOutput, echo, harmless
 from pointsman.cli.project import Asked, Project, in_project, project_options
@@ -24,10 +25,11 @@ from pointsman.store.rows import Run, Task
 from pointsman.views.find import find_run, find_task
 from pointsman.views.runs import arrange, is_needless
 from pointsman.views.values import read_error, read_output
-from pointsman.worker.log import log_parts
+from pointsman.worker.log import log_parts, name_part
 from pointsman.world import Sleep
 
 if TYPE_CHECKING:
+    from pointsman.cli.log_mirror import Mirror
     from pointsman.settings import AgentProfile
     from pointsman.worker.transcript import TranscriptReader
 
@@ -35,6 +37,7 @@ BLOCK = 65_536
 LONGEST_LINE = 1 << 20
 """A longer line is shown in pieces."""
 LOOK_SECONDS = 0.1
+LOOK_SECONDS_AT_SERVER = 0.5
 PREFIX_COLORS = ("cyan", "magenta", "yellow", "green", "blue", "bright_cyan", "bright_magenta")
 
 
@@ -87,6 +90,8 @@ class Log:
     path: Path | None
     offsets: dict[Path, tuple[int, int]] = field(default_factory=dict)
     """By file: its inode, and how many bytes of it were shown."""
+    mirror: Mirror | None = None
+    """Of a log that is not on this machine."""
     rest: bytes = b""
     """The beginning of an unfinished line."""
     transcript: TranscriptReader | None = None
@@ -127,7 +132,7 @@ class Log:
 
     def recognize(self, agents: Mapping[str, AgentProfile], *, is_raw: bool) -> None:
         """Find out whether it is the stream of an agent, once its file exists."""
-        if self.path is None or self.is_stream or not self.path.with_suffix(".agent").exists():
+        if self.path is None or self.is_stream or not name_part(self.path, "agent").exists():
             return
         from pointsman.worker.agent_log import read_transcript
 
@@ -184,14 +189,15 @@ async def show_logs(
 ) -> int:
     run = await find_run(project.engine, name)
     only = await find_task(project.engine, run, task) if task is not None else None
+    shelf = Shelf(project)
     begun = [each for each in arrange(await project.engine.list_tasks_in_brief(run.id)) if each.epoch]
     tasks = [only] if only else begun
     if only and (subtasks := [each for each in begun if each.parent_task_id == only.id]):
         only, tasks = None, subtasks  # the task itself only created them
     if only and attempt is not None:
-        logs = [await find_attempt(project, only, attempt)]
+        logs = [await shelf.find_attempt(only, attempt)]
     else:
-        logs = [Log(each, each.epoch, last_log(project, each)) for each in tasks]
+        logs = [await shelf.find_last(each) for each in tasks]
     if follow:
         logs.sort(key=Log.written_at)
     printer = Printer(
@@ -205,14 +211,14 @@ async def show_logs(
             continue
         await printer.show(log, to_the_end=not follow, tail=tail)
     if follow:
-        await follow_logs(project, run, only, logs, printer)
+        await follow_logs(project, shelf, run, only, logs, printer)
     if printer.is_silent and tail != 0:
         nobody = f"No task of '{run.name}' has {'written anything' if begun or follow else 'started, so there is no output'}."
         echo(f"'{only.name}' has written nothing." if only else nobody, err=True)
     return 1 if only and is_missing else 0
 
 
-async def follow_logs(project: Project, run: Run, only: Task | None, logs: list[Log], printer: Printer) -> None:
+async def follow_logs(project: Project, shelf: Shelf, run: Run, only: Task | None, logs: list[Log], printer: Printer) -> None:
     """Show output until the run has ended; the run is queried again only when something has moved."""
     known = {(log.task.id, log.epoch): log for log in logs}
     growing = set(known)
@@ -228,9 +234,7 @@ async def follow_logs(project: Project, run: Run, only: Task | None, logs: list[
                     log = known.setdefault(key, Log(task, task.epoch, None))
                     log.task = task
         for key in growing:
-            log = known[key]
-            if log.path is None and log.epoch == log.task.epoch:
-                log.path = last_log(project, log.task)  # the file is created with the first byte
+            await shelf.update(known[key])
         # What was written earlier is shown earlier, as far as the files tell.
         for key in sorted(growing, key=lambda key: (known[key].written_at(), key)):
             log = known[key]
@@ -239,20 +243,49 @@ async def follow_logs(project: Project, run: Run, only: Task | None, logs: list[
             await printer.show(log, to_the_end=is_over)
             growing -= {key} if is_over else set()
         if run.phase != Phase.DONE:
-            await project.world.sleep(LOOK_SECONDS)
+            await project.world.sleep(LOOK_SECONDS_AT_SERVER if project.is_remote else LOOK_SECONDS)
 
 
-def last_log(project: Project, task: Task) -> Path | None:
-    return find_log(project.settings.directory, task.run_id, task.name, task.epoch, task.attempt_log_path)
+class Shelf:
+    """Finds the logs of attempts: on this machine, or else at the server that has the runs."""
 
+    def __init__(self, project: Project) -> None:
+        self._project = project
+        self._folder: TemporaryDirectory[str] | None = None
 
-async def find_attempt(project: Project, task: Task, number: int) -> Log:
-    attempts = await project.engine.list_attempts(task.id)
-    for attempt in attempts:
-        if attempt.epoch == number:
-            return Log(task, number, find_log(project.settings.directory, task.run_id, task.name, number, attempt.log_path))
-    there = ", ".join(str(attempt.epoch) for attempt in attempts) or "none"
-    raise RequestInvalid([Problem("", f"'{task.name}' has no attempt {number}. Its attempts: {there}.")])
+    async def find_last(self, task: Task) -> Log:
+        """The log of the last attempt."""
+        return await self._open(task, task.epoch, task.attempt_log_path)
+
+    async def find_attempt(self, task: Task, number: int) -> Log:
+        attempts = await self._project.engine.list_attempts(task.id)
+        for attempt in attempts:
+            if attempt.epoch == number:
+                return await self._open(task, number, attempt.log_path)
+        there = ", ".join(str(attempt.epoch) for attempt in attempts) or "none"
+        raise RequestInvalid([Problem("", f"'{task.name}' has no attempt {number}. Its attempts: {there}.")])
+
+    async def update(self, log: Log) -> None:
+        """Look for its file, which is created with the first byte, and copy what is new at the server."""
+        if log.path is None and log.epoch == log.task.epoch:
+            task = log.task
+            log.path = self._project.find_attempt_log(task.run_id, task.name, task.epoch, task.attempt_log_path)
+        if self._project.is_remote and (log.mirror or not log.parts()):
+            log.mirror = log.mirror or self._make_mirror(log)
+            if await log.mirror.update():
+                log.path = log.mirror.path
+
+    async def _open(self, task: Task, epoch: int, recorded: str | None) -> Log:
+        log = Log(task, epoch, self._project.find_attempt_log(task.run_id, task.name, epoch, recorded))
+        await self.update(log)
+        return log
+
+    def _make_mirror(self, log: Log) -> Mirror:
+        from pointsman.cli.log_mirror import Mirror
+
+        assert self._project.read_log
+        self._folder = self._folder or TemporaryDirectory(prefix="pointsman-logs-")
+        return Mirror(self._project.read_log, log.task, log.epoch, Path(self._folder.name))
 
 
 async def show_remains(log: Log, printer: Printer, *, several: bool) -> None:

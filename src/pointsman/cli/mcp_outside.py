@@ -13,10 +13,10 @@ from pointsman.cli.detach import is_served
 from pointsman.cli.hints import COMMANDS
 from pointsman.cli.inbox import describe as describe_item
 from pointsman.cli.inbox import find_items
-from pointsman.cli.logs import Log, find_attempt, last_log
+from pointsman.cli.logs import Log, Shelf
 from pointsman.cli.mcp import Tool, describe_tool, join_lines
 from pointsman.cli.notifier import deliver_unattended
-from pointsman.cli.project import Asked, Project, open_project
+from pointsman.cli.project import Asked, open_project
 from pointsman.cli.run import submit
 from pointsman.cli.status import describe_run
 from pointsman.cli.steer import Decision, decide, tell_what_follows
@@ -151,13 +151,14 @@ async def read_logs(asked: Asked, request: ReadLogs, actor: str) -> dict[str, An
             tasks = [task] if task.epoch else []
         else:
             tasks = [each for each in await project.engine.list_tasks_in_brief(run.id) if each.epoch]
-        logs = [await _find_log(project, each, request.attempt) for each in tasks]
+        shelf = Shelf(project)
+        logs = [await _find_log(shelf, each, request.attempt) for each in tasks]
     shown = [_show_log(log, request.lines, MAX_LOG_BYTES // len(logs)) for log in logs]
     return {"run_id": run.id, "logs": shown}
 
 
-async def _find_log(project: Project, task: Task, attempt: int | None) -> Log:
-    return Log(task, task.epoch, last_log(project, task)) if attempt is None else await find_attempt(project, task, attempt)
+async def _find_log(shelf: Shelf, task: Task, attempt: int | None) -> Log:
+    return await (shelf.find_last(task) if attempt is None else shelf.find_attempt(task, attempt))
 
 
 def _show_log(log: Log, lines: int, most_bytes: int) -> dict[str, Any]:

@@ -48,13 +48,15 @@ def make_notifier(project: Project) -> Notifier:
 
 
 async def deliver_unattended(project: Project, run: Run | None = None) -> None:
-    """After a command has changed something, such as a run: deliver what follows from that, unless a worker is there to do it.
+    """After a command has changed something, such as a run: deliver what follows from that, unless a worker or a server does.
 
     The commands of flows are left to workers: they are up to the person who starts one.
     """
     from pointsman.notify.target import list_flow_targets
     from pointsman.views.sources import load_fleet
 
+    if project.is_remote:
+        return
     if not project.settings.notify and not (run and list_flow_targets(run)):
         return
     fleet = await load_fleet(project.engine, await project.engine.now(), project.find_dead())
@@ -64,6 +66,8 @@ async def deliver_unattended(project: Project, run: Run | None = None) -> None:
 
 async def flush_notifications(project: Project) -> None:
     """Before a process ends: deliver what is due, for some seconds, and say what is left."""
+    if project.is_remote:
+        return
     notifier = project.notifier or make_notifier(project)
     try:
         left = await notifier.flush()

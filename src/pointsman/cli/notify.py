@@ -17,6 +17,9 @@ from pointsman.store.rows import OutboxEntry
 from pointsman.views.find import is_part, short
 from pointsman.views.values import first_line
 
+LOOK_SECONDS = 0.2
+LOOKS = 50
+"""How often to look whether a server has tried."""
 MOST = 1000
 """How many notifications are searched for those that a person names."""
 
@@ -141,11 +144,7 @@ async def retry_notifications(project: Project, names: Sequence[str], *, as_json
     outbox = project.engine.outbox
     chosen = choose(await outbox.list_entries(limit=MOST), names)
     await outbox.retry([entry.id for entry in chosen])
-    notifier = make_notifier(project)
-    # A flow runs commands here only for the runs whose notifications a person has chosen.
-    for run_id in {entry.run_id for entry in chosen if entry.origin == "flow" and entry.run_id} or {""}:
-        notifier.allow_commands(run_id)
-        await notifier.flush()
+    await (wait_for_server if project.is_remote else deliver)(project, chosen)
     entries = await outbox.find_entries([entry.id for entry in chosen])
     left = [entry for entry in entries if entry.delivered_at is None]
     if as_json:
@@ -156,6 +155,25 @@ async def retry_notifications(project: Project, names: Sequence[str], *, as_json
         show_table_of(entries, await project.engine.now())
         echo(f"{count(len(entries) - len(left), 'notification')} delivered, {len(left)} not.", err=True)
     return 1 if left else 0
+
+
+async def deliver(project: Project, chosen: Sequence[OutboxEntry]) -> None:
+    """A flow runs commands here only for the runs whose notifications a person has chosen."""
+    notifier = make_notifier(project)
+    for run_id in {entry.run_id for entry in chosen if entry.origin == "flow" and entry.run_id} or {""}:
+        notifier.allow_commands(run_id)
+        await notifier.flush()
+
+
+async def wait_for_server(project: Project, chosen: Sequence[OutboxEntry]) -> None:
+    """Until the server has tried each of them, but no longer than for some seconds."""
+    left = {entry.id for entry in chosen}
+    for _ in range(LOOKS):
+        entries = await project.engine.outbox.find_entries(sorted(left))
+        left = {entry.id for entry in entries if entry.delivered_at is None and entry.tries == 0}
+        if not left:
+            return
+        await project.world.sleep(LOOK_SECONDS)
 
 
 def choose(entries: Sequence[OutboxEntry], names: Sequence[str]) -> list[OutboxEntry]:

@@ -24,6 +24,7 @@ from pointsman.engine.engine import Engine
 from pointsman.errors import NothingYet, StoreUnusable
 from pointsman.kernel.machine import Lifecycle
 from pointsman.settings import FOLDER, SETTINGS, Settings, load_settings
+from pointsman.settings.sources import API_KEY, PREFIX
 from pointsman.store.rows import Run
 from pointsman.store.urls import hide_password
 from pointsman.tracing import open_tracing
@@ -33,7 +34,9 @@ from pointsman.worker.journal import JOURNAL
 from pointsman.world import World
 
 if TYPE_CHECKING:
+    from pointsman.cli.log_mirror import ReadLog
     from pointsman.notify.notifier import Notifier
+    from pointsman.worker.shipping import Ship
 
 Result = TypeVar("Result")
 
@@ -43,34 +46,37 @@ class Asked:
     """The options that every command of a project has."""
 
     store: str | None
+    server: str | None
     directory: Path
     as_json: bool
 
     @property
     def options(self) -> str:
         """The options that another command needs to find the same project, as far as they can be shown."""
-        shown = self.store and not self.hides_password and not self._is_default_store
+        shown = not self.hides_password and not self._is_default
         store = f" --store {shlex.quote(self.store)}" if self.store and shown else ""
-        return store + (f" -C {shlex.quote(str(self.directory))}" if self.directory != Path() else "")
+        server = f" --server {shlex.quote(self.server)}" if self.server and shown else ""
+        return store + server + (f" -C {shlex.quote(str(self.directory))}" if self.directory != Path() else "")
 
     @property
     def hides_password(self) -> bool:
         """Other commands need a database that no hint can name, since a hint never has a password."""
-        return bool(self.store) and hide_password(str(self.store)) != self.store and not self._is_default_store
+        return bool(self.store) and hide_password(str(self.store)) != self.store and not self._is_default
 
     @property
-    def _is_default_store(self) -> bool:
-        """Commands without --store use this database, too."""
-        return self.settings().store == load_settings(self.directory, {}, os.environ).store
+    def _is_default(self) -> bool:
+        """Commands without --store and --server are about the same runs, too."""
+        return self.settings().url == load_settings(self.directory, {}, os.environ).url
 
     def settings(self, **flags: object) -> Settings:
-        return load_settings(self.directory, {"store": self.store, **flags}, os.environ)
+        return load_settings(self.directory, {"store": self.store, "server": self.server, **flags}, os.environ)
 
 
 def project_options(command: Callable[..., Result]) -> Callable[..., Result]:
-    """--store, --directory and --json, handed to the command as `asked`; --log-level and --log-json set up the log."""
+    """--store, --server, --directory and --json, as `asked`; --log-level and --log-json set up the log."""
 
     @click.option("--store", metavar="URL", help="The database, if not the one of the project.")
+    @click.option("--server", metavar="URL", help="A server of Pointsman that has the runs. Its API key: POINTSMAN_API_KEY.")
     @click.option(
         "--directory",
         "-C",
@@ -88,6 +94,7 @@ def project_options(command: Callable[..., Result]) -> Callable[..., Result]:
     def with_options(
         *arguments: Any,
         store: str | None,
+        server: str | None,
         directory: Path,
         as_json: bool,
         log_level: str | None,
@@ -95,7 +102,7 @@ def project_options(command: Callable[..., Result]) -> Callable[..., Result]:
         **options: Any,
     ) -> Result:
         configure_logging(log_level, as_json=log_json)
-        return command(*arguments, asked=Asked(store, directory, as_json), **options)
+        return command(*arguments, asked=Asked(store, server, directory, as_json), **options)
 
     return with_options
 
@@ -126,7 +133,7 @@ def worker_options(command: Callable[..., Result]) -> Callable[..., Result]:
     )
     @wraps(command)
     def with_options(*arguments: Any, **options: Any) -> Result:
-        flags = {name: options.pop(name) for name in SETTINGS if name in options and name != "store"}
+        flags = {name: options.pop(name) for name in SETTINGS if name in options and name not in ("store", "server")}
         return command(*arguments, flags=flags, **options)
 
     return with_options
@@ -152,6 +159,25 @@ class Project:
     """The person whose steps are shown."""
     notifier: Notifier | None = None
     """Of a process that performs duties."""
+
+    @property
+    def is_remote(self) -> bool:
+        """A server has the runs: it performs the duties, keeps the journal and delivers notifications."""
+        return self.settings.server is not None
+
+    @property
+    def ship(self) -> Ship | None:
+        """How logs get to the server."""
+        from pointsman.remote.engine import RemoteEngine
+
+        return self.engine.ship_log if isinstance(self.engine, RemoteEngine) else None
+
+    @property
+    def read_log(self) -> ReadLog | None:
+        """How to read logs that the server has."""
+        from pointsman.remote.engine import RemoteEngine
+
+        return self.engine.read_log if isinstance(self.engine, RemoteEngine) else None
 
     def hint(self, command: str, *words: str) -> str:
         """A command about the same project, for people to copy."""
@@ -181,8 +207,26 @@ class Project:
         return list_protections(self.settings.directory)
 
     def find_log(self, recorded: str | None) -> Path | None:
-        """The log that a worker recorded, which is relative to the project if it is in it."""
-        return self.settings.directory / recorded if recorded else None
+        """The log that a worker recorded, which is relative to the project if it is in it.
+
+        Where a server has the runs, a log that is not on this machine has no path: the server has it.
+        """
+        from pointsman.worker.log import log_parts
+
+        path = self.settings.directory / recorded if recorded else None
+        return path if path is None or not self.is_remote or log_parts(path) else None
+
+    def find_attempt_log(self, run_id: str, task: str, epoch: int, recorded: str | None) -> Path | None:
+        """The log of an attempt, from the path that its worker recorded at its end.
+
+        While it runs, and after its worker was killed, none is recorded: then it is where workers of this project write.
+        """
+        from pointsman.worker.log import log_parts, log_path
+
+        if recorded:
+            return self.find_log(recorded)
+        path = Path(log_path(self.settings.directory, run_id, task, epoch))
+        return path if log_parts(path) else None
 
     async def view_run(self, run_id: str) -> RunView:
         return await runs.view_run(self.engine, run_id, await self.engine.now(), self.find_dead(), self.find_bound())
@@ -210,9 +254,10 @@ async def open_project(
     _tell_of_password(asked)
     world = World(tracing=open_tracing(os.environ))
     journal = settings.directory / JOURNAL if (settings.directory / FOLDER).exists() else None
-    async with app.open(settings.store, lifecycles=lifecycles, keeps=keeps, journal=journal, world=world) as engine:
+    key = os.environ.get(f"{PREFIX}{API_KEY}") if settings.server else None
+    async with app.open(settings.url, lifecycles=lifecycles, keeps=keeps, journal=journal, world=world, key=key) as engine:
         project = Project(engine, settings, world, asked.options)
-        if keeps:
+        if keeps and not settings.server:  # a server delivers them itself
             notifier = make_notifier(project)
             await notifier.open()
             project = replace(project, notifier=notifier)
@@ -264,6 +309,8 @@ def in_project(asked: Asked, work: Callable[[Project], Awaitable[Result]], *, cr
 
 
 def database_file(settings: Settings) -> Path | None:
+    if settings.server:
+        return None
     path = settings.store.removeprefix("sqlite:///")
     return Path(path) if path not in (settings.store, ":memory:") else None
 

@@ -180,6 +180,7 @@ async def open_listener(project: Project, front: Front) -> Listener:
     from pointsman.server.routes import ALL
     from pointsman.server.sent_flows import SentFlows
     from pointsman.server.site import Site
+    from pointsman.server.wakeups import Beacon
     from pointsman.worker.tools import declare_missing
 
     async def declare(engine: TenantEngine, used: Iterable[str]) -> None:
@@ -200,6 +201,7 @@ async def open_listener(project: Project, front: Front) -> Listener:
         SentFlows(project.settings),
         declare,
         Metrics(project.engine, project.world.process),
+        Beacon(project.engine, project.world.process),
         project.find_dead,
         project.find_bound,
     )
@@ -208,14 +210,14 @@ async def open_listener(project: Project, front: Front) -> Listener:
 
 def make_logs(project: Project) -> Logs:
     from pointsman.server.logs import Logs
-    from pointsman.worker.log import log_parts, log_path
+    from pointsman.worker.log import log_parts, log_path, name_part
 
     directory = project.settings.directory
 
     def find(run_id: str, task: str, epoch: int) -> Path:
         return Path(log_path(directory, run_id, task, epoch))
 
-    return Logs(directory, directory / FOLDER / "logs", find, log_parts)
+    return Logs(directory, directory / FOLDER / "logs", find, log_parts, name_part, project.settings.log_bytes)
 
 
 def announce(listener: Listener, *, as_json: bool) -> None:

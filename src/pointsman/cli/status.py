@@ -13,7 +13,7 @@ from typing import Any
 import click
 import msgspec
 
-from pointsman.cli.describe import find_log, list_results, show_json
+from pointsman.cli.describe import list_results, show_json
 from pointsman.cli.hints import list_commands, show_waiting
 from pointsman.cli.output import LONGEST_NAME, count, cut, echo, near, show_counts, show_seconds, show_state, show_table
 from pointsman.cli.project import Asked, Project, in_project, project_options
@@ -188,7 +188,7 @@ def find_logs(project: Project, run: RunView) -> Path | None:
     folder = Path(log_path(project.settings.directory, run.id, "any", 1)).parent.parent
     if folder.is_dir():
         return folder
-    recorded = [project.settings.directory / task.log_path for task in run.tasks if task.log_path]
+    recorded = [path for task in run.tasks if (path := project.find_log(task.log_path))]
     return Path(os.path.commonpath([path.parent for path in recorded])) if recorded else None
 
 
@@ -257,7 +257,7 @@ def show_failures(project: Project, failed: Sequence[TaskView]) -> None:
     """The error of each failed task, and where its log is."""
     for task in failed[:MOST_FAILURES]:
         echo(f"\n{click.style(task.name, fg='red')}: {first_line(task.error or task.reason)}")
-        if path := find_log(project.settings.directory, task.run_id, task.name, task.attempts, task.log_path):
+        if path := project.find_attempt_log(task.run_id, task.name, task.attempts, task.log_path):
             echo(f"  log: {near(path)}")
     if len(failed) > MOST_FAILURES:
         echo(f"\nand {len(failed) - MOST_FAILURES:,} more")

@@ -128,6 +128,7 @@ async def _attend(
         lifecycle=lifecycle,
         metadata=metadata,
         owns_process=True,
+        ship=project.ship,
         notify=tell,
         note=AttemptPrinter(project.world.clock, name, as_json=as_json or in_pool).note,
     )
@@ -145,8 +146,8 @@ async def _attend(
         able = f" and capabilities: {', '.join(settings.capabilities)}" if settings.capabilities else ""
         tell(f"{name} at {project.engine.url} with {count(settings.slots, 'slot')}{able}")
         others.add(asyncio.create_task(WaitingPrinter(project, tell, works=True).keep_telling()))
-    assert project.notifier is not None
-    project.notifier.start(commands_of=ALL_RUNS)
+    if project.notifier:
+        project.notifier.start(commands_of=ALL_RUNS)
     try:
         await worker.work()
     finally:

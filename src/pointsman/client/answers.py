@@ -382,6 +382,13 @@ class TransitionResult(Struct, frozen=True, kw_only=True):
     error: str | None = None
 
 
+class LogPartAnswer(Struct, frozen=True, kw_only=True):
+    """How much of a part of a log the server has."""
+
+    size: int
+    """Send what comes next from here on. Bytes behind a gap are not stored."""
+
+
 class HeldTask(Struct, frozen=True, kw_only=True):
     run_id: str
     task_id: str
@@ -705,6 +712,61 @@ class Quota(Struct, frozen=True, kw_only=True):
     """Of the payloads of its runs and tasks."""
 
 
+class Claim(Struct, frozen=True, kw_only=True):
+    """A task that a worker holds. Every report about it carries `epoch`, which is also the fencing token of the work."""
+
+    task_id: str
+    epoch: int
+    tenant: str
+    """Whose task it is: a shared worker reports in this tenant."""
+    run_id: str
+    name: str
+    payload: Any
+    tool: str | None = None
+    attempt_count: int
+    has_checks: bool = False
+    """Its checks have a state of their own: report `complete`, run them, and report `checks_passed` or `checks_failed`."""
+    session_id: str | None = None
+    """The session to continue; None for a new one."""
+    question: str | None = None
+    answer: str | None = None
+    comment: str | None = None
+    is_reviewed: bool = False
+    """A person accepts or rejects its result."""
+    deadline_at: datetime | None = None
+    budget_usd: Decimal | None = None
+    """How much the attempt may spend: what is left of the budgets of its task, its run and its tenant."""
+    traceparent: str | None = None
+    """The span that submitted the run."""
+
+
+class ClaimList(Struct, frozen=True, kw_only=True):
+    """Tasks that the worker holds now; none if there was nothing to claim."""
+
+    items: tuple[Claim, ...]
+
+
+class HeldAttempt(Struct, frozen=True, kw_only=True):
+    """An attempt that a worker holds."""
+
+    task_id: str
+    epoch: int
+
+
+class HeartbeatAnswer(Struct, frozen=True, kw_only=True):
+    """The worker as it stands, and what to do with its attempts."""
+
+    worker: WorkerAnswer
+    lost: tuple[HeldAttempt, ...]
+    """They no longer count: end their processes."""
+    cancelled: tuple[HeldAttempt, ...]
+    """They are to be canceled: end their processes, and report `cancel`."""
+    paused: tuple[HeldAttempt, ...]
+    """Their run is paused: they may go on, or be suspended."""
+    suspended: bool
+    """A person wants all processes of the worker suspended."""
+
+
 class TransitionEvent(Struct, frozen=True, kw_only=True, tag_field="type", tag="transition"):
     """A move of a run, a task, a worker or a circuit breaker."""
 
@@ -766,3 +828,12 @@ class TicketAnswer(Struct, frozen=True, kw_only=True):
     ticket: str | None
     """Pass it as `ticket` in the query. Null while the server has no API keys: then no stream needs one."""
     ends_at: datetime | None
+
+
+class WakeupAnswer(Struct, frozen=True, kw_only=True):
+    """How often each kind of wake-up was heard since the process started."""
+
+    process: str
+    tasks: int
+    workers: int
+    events: int

@@ -14,14 +14,17 @@ from pointsman.client.answers import (
     BreakerAnswer,
     BreakerList,
     BudgetView,
+    ClaimList,
     DoctorReport,
     EventPage,
     FlowCheckAnswer,
+    HeartbeatAnswer,
     History,
     Inbox,
     IssuedKeyAnswer,
     KeyList,
     KeyView,
+    LogPartAnswer,
     MachineList,
     MachineView,
     NoticeList,
@@ -40,6 +43,7 @@ from pointsman.client.answers import (
     TicketAnswer,
     TransitionAnswer,
     TransitionResult,
+    WakeupAnswer,
     WorkerAnswer,
     WorkerDetail,
     WorkerList,
@@ -566,6 +570,21 @@ class AsyncRoutes(AsyncCalls):
         """
         return await self._run(self._client.list_history, entity_id)
 
+    async def write_log(
+        self, task_id: str, attempt: str, *, offset: int, data: str, part: Literal["head", "older", "newest", "agent"] = "head"
+    ) -> LogPartAnswer:
+        """Send a part of the log of an attempt that runs on a machine without access to the files of the server. Needs
+        the scope `worker`.
+
+        task_id: The id of a task.
+        attempt: The number of an attempt of the task, from 1.
+        offset: Where the bytes belong in this part.
+        data: The bytes, as Base64; at most a megabyte of them.
+        part: Its beginning; of a log that is longer than its limit, the two files of its end; or the name of its coding
+            agent.
+        """
+        return await self._run(self._client.write_log, task_id, attempt, offset=offset, data=data, part=part)
+
     async def list_workers(self) -> WorkerList:
         """List workers, and what they hold. Needs the scope `read`."""
         return await self._run(self._client.list_workers)
@@ -893,6 +912,132 @@ class AsyncRoutes(AsyncCalls):
             request_id=request_id,
         )
 
+    async def claim_tasks(
+        self,
+        worker_id: str,
+        *,
+        limit: int = 1,
+        run_id: str | None = None,
+        wait_seconds: float = 0.0,
+        request_id: str | None = None,
+    ) -> ClaimList:
+        """Claim tasks for a worker; if there are none, wait for some. Needs the scope `worker`.
+
+        worker_id: The id of a worker.
+        limit: How many tasks at most; never more than the worker has free slots.
+        run_id: The only run to claim tasks of.
+        wait_seconds: How long to wait if there is nothing to claim. To wait is a sign of life.
+        request_id: An idempotency key of your own, instead of a new one.
+        """
+        return await self._run(
+            self._client.claim_tasks, worker_id, limit=limit, run_id=run_id, wait_seconds=wait_seconds, request_id=request_id
+        )
+
+    async def send_heartbeat(
+        self, worker_id: str, *, attempts: Collection[Sequence[str]] = (), request_id: str | None = None
+    ) -> HeartbeatAnswer:
+        """Renew the lease of a worker, and learn which of its attempts to end. Needs the scope `worker`.
+
+        worker_id: The worker.
+        attempts: Pairs of task and epoch: all attempts that it knows to hold.
+        request_id: An idempotency key of your own, instead of a new one.
+        """
+        return await self._run(self._client.send_heartbeat, worker_id, attempts=attempts, request_id=request_id)
+
+    async def report_attempt(
+        self,
+        task_id: str,
+        *,
+        epoch: int,
+        signal: str | None = None,
+        output: Any = None,
+        error: str | None = None,
+        tail: str | None = None,
+        retryable: bool = True,
+        usage_limit_until: datetime | None = None,
+        question: str | None = None,
+        cost_usd: Decimal = Decimal(0),
+        cost_is_estimated: bool = False,
+        tokens_in: int = 0,
+        tokens_out: int = 0,
+        exit_code: int | None = None,
+        session_id: str | None = None,
+        log_path: str | None = None,
+        subtasks: Sequence[NewTask] = (),
+        request_id: str | None = None,
+    ) -> TaskAnswer:
+        """Report what became of an attempt, or what it has cost while it goes on. Needs the scope `worker`.
+
+        task_id: The task that was claimed.
+        epoch: The epoch of the claim.
+        signal: complete, fail, ask, expire, cancel, skip, overspend, checks_passed, checks_failed, interrupt or
+            give_back; null while the attempt goes on.
+        output: What it produced; any JSON.
+        error: What went wrong; of a skipped task, why.
+        tail: The end of what it wrote, kept with its error.
+        retryable: Whether another attempt could succeed.
+        usage_limit_until: With interrupt: the usage limit of its tool ends then. Neither the task nor others of the
+            tool start before.
+        question: What its agent wants to know before it goes on.
+        cost_usd: Spent since the last report.
+        cost_is_estimated: The cost was not reported by the tool, but estimated from a price table.
+        tokens_in: Tokens that a model has read since the last report, from a cache or not.
+        tokens_out: Tokens that a model has written since the last report.
+        exit_code: Of its process.
+        session_id: The session that a later attempt can continue.
+        log_path: Where its log is.
+        subtasks: Added to its run in the same commit, unless they are there already.
+        request_id: An idempotency key of your own, instead of a new one.
+        """
+        return await self._run(
+            self._client.report_attempt,
+            task_id,
+            epoch=epoch,
+            signal=signal,
+            output=output,
+            error=error,
+            tail=tail,
+            retryable=retryable,
+            usage_limit_until=usage_limit_until,
+            question=question,
+            cost_usd=cost_usd,
+            cost_is_estimated=cost_is_estimated,
+            tokens_in=tokens_in,
+            tokens_out=tokens_out,
+            exit_code=exit_code,
+            session_id=session_id,
+            log_path=log_path,
+            subtasks=subtasks,
+            request_id=request_id,
+        )
+
     async def issue_ticket(self) -> TicketAnswer:
         """Get a ticket for one stream of events, for browsers: they cannot send a key there. Needs the scope `read`."""
         return await self._run(self._client.issue_ticket)
+
+    async def wait_for_wakeups(
+        self,
+        *,
+        process: str | None = None,
+        tasks: int | None = None,
+        workers: int | None = None,
+        events: int | None = None,
+        wait_seconds: float = 30.0,
+    ) -> WakeupAnswer:
+        """Wait until tasks may be claimed, workers are told something, or transitions were made. Needs the scope
+        `read`.
+
+        process: `process` of the answer before; without it, the answer comes at once.
+        tasks: Wait for tasks that may be claimed: `tasks` of the answer before.
+        workers: Wait for what is told to workers: `workers` of the answer before.
+        events: Wait for transitions: `events` of the answer before.
+        wait_seconds: How long at most.
+        """
+        return await self._run(
+            self._client.wait_for_wakeups,
+            process=process,
+            tasks=tasks,
+            workers=workers,
+            events=events,
+            wait_seconds=wait_seconds,
+        )

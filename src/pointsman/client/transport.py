@@ -55,6 +55,7 @@ class _Request(NamedTuple):
     body: bytes | None
     headers: Mapping[str, str]
     timeout_seconds: float
+    repeatable: bool = False
 
     @property
     def changes(self) -> bool:
@@ -63,7 +64,7 @@ class _Request(NamedTuple):
     @property
     def is_safe(self) -> bool:
         """Sending it twice does no more than sending it once."""
-        return not self.changes or KEY_HEADER.lower() in (name.lower() for name in self.headers)
+        return self.repeatable or not self.changes or KEY_HEADER.lower() in (name.lower() for name in self.headers)
 
 
 class Transport:
@@ -97,9 +98,13 @@ class Transport:
         body: bytes | None = None,
         headers: Mapping[str, str] = _NO_HEADERS,
         timeout_seconds: float | None = None,
+        repeatable: bool = False,
     ) -> Reply:
-        """Send a request, and return whatever the server answers. A path is quoted, and begins with a slash."""
-        asked = self._ask(method, path, body, headers, timeout_seconds)
+        """Send a request, and return whatever the server answers. A path is quoted, and begins with a slash.
+
+        One that is `repeatable` has no other effect when it is sent twice.
+        """
+        asked = self._ask(method, path, body, headers, timeout_seconds)._replace(repeatable=repeatable)
         connection, response = self._exchange(asked)
         try:
             reply = self._read(asked, response)

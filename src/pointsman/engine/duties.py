@@ -19,7 +19,7 @@ from datetime import datetime
 from msgspec import Struct
 
 from pointsman.engine.hooks import DutyPerformed
-from pointsman.engine.queries import Core
+from pointsman.engine.queries import Surroundings
 from pointsman.errors import EngineClosed, StoreBusy, StoreGone, StoreUnavailable
 from pointsman.store.contract import Wakeup
 
@@ -69,8 +69,8 @@ NoteFailure = Callable[[str, Exception | None, int], Awaitable[None]]
 class Duties:
     """Performs the registered duties, each in a task of its own."""
 
-    def __init__(self, core: Core, note: NoteFailure) -> None:
-        self._core = core
+    def __init__(self, around: Surroundings, note: NoteFailure) -> None:
+        self._around = around
         self._note = note
         self._metrics: dict[str, DutyMetrics] = {}
         self._tasks: list[asyncio.Task[None]] = []
@@ -92,24 +92,24 @@ class Duties:
 
     async def _keep(self, duty: Duty) -> None:
         if duty.next_due is None and not duty.wakes_on:
-            await self._core.wakeups.pause(duty.interval_seconds)
+            await self._around.wakeups.pause(duty.interval_seconds)
         while True:
-            expected = self._core.wakeups.expect(duty.wakes_on)
+            expected = self._around.wakeups.expect(duty.wakes_on)
             try:
                 pause = await self._take_turn(duty)
                 await self._recover(duty)
             except EngineClosed:
                 return
             except Exception as error:  # noqa: BLE001 - whatever it is, the next turn may go well, and the duty has to go on
-                self._core.wakeups.forget(expected)
-                await self._core.wakeups.pause(await self._fail(duty, error))  # wake-ups do not shorten it
+                self._around.wakeups.forget(expected)
+                await self._around.wakeups.pause(await self._fail(duty, error))  # wake-ups do not shorten it
                 continue
             if duty.rest_seconds:
-                await self._core.wakeups.pause(duty.rest_seconds)
+                await self._around.wakeups.pause(duty.rest_seconds)
             if pause:
-                await self._core.pause(expected, pause)
+                await self._around.pause(expected, pause)
             else:
-                self._core.wakeups.forget(expected)
+                self._around.wakeups.forget(expected)
 
     async def _take_turn(self, duty: Duty) -> float:
         """Perform it if something is due; how long to sleep then."""
@@ -121,7 +121,7 @@ class Duties:
         return min(max(due_in, SHORTEST_PAUSE_SECONDS), duty.interval_seconds)
 
     async def _perform(self, duty: Duty) -> int:
-        metrics, clock = self._metrics[duty.name], self._core.world.clock
+        metrics, clock = self._metrics[duty.name], self._around.world.clock
         began = clock.monotonic()
         metrics.last_run_at = clock.now()
         try:
@@ -130,7 +130,7 @@ class Duties:
             metrics.last_seconds = clock.monotonic() - began
             metrics.performed += 1
         metrics.done += done
-        self._core.hooks.emit(DutyPerformed(duty.name, metrics.last_seconds, done))
+        self._around.hooks.emit(DutyPerformed(duty.name, metrics.last_seconds, done))
         return done
 
     async def _recover(self, duty: Duty) -> None:
@@ -158,6 +158,6 @@ class Duties:
             exc_info=error,
             extra={"duty": duty.name, "failures": metrics.failures_in_a_row},
         )
-        self._core.hooks.emit(DutyPerformed(duty.name, metrics.last_seconds, 0, error))
+        self._around.hooks.emit(DutyPerformed(duty.name, metrics.last_seconds, 0, error))
         await self._note(duty.name, error, metrics.failures_in_a_row)
         return pause

@@ -123,6 +123,11 @@ class TenantEngine(Queries):
     rotate_key = _performs(RotateKey)
     revoke_key = _performs(RevokeKey)
 
+    @property
+    def outbox(self) -> Outbox:
+        """Notifications on their way."""
+        return Outbox(self._core, self._caller)
+
     async def perform(self, operation: Operation[Answer]) -> Answer:
         """Any operation, for this tenant."""
         operation = self._address(operation)
@@ -134,6 +139,7 @@ class TenantEngine(Queries):
         return await self._submit(self._address(operation))
 
     async def _submit(self, operation: Operation[Answer]) -> Answer:
+        """Commit a valid operation."""
         answer: Answer = await self._core.writer.submit(operation)
         return answer
 
@@ -184,7 +190,7 @@ class TenantEngine(Queries):
                 valid[index] = report
         if valid:
             operation = self._address(ReportAttempts(tuple(valid.values())))
-            refusals = await self._core.writer.submit(operation)
+            refusals = await self._submit(operation)
             for index, refusal in zip(valid, refusals, strict=True):
                 answers[index] = refusal
         return answers
@@ -206,7 +212,7 @@ class TenantEngine(Queries):
         To wait here is a sign of life. A worker that holds tasks sends heartbeats as well.
         """
         checks.refuse(checks.number("wait_seconds", wait_seconds, 0, checks.MAX_SECONDS))
-        wakeups, operation = self._core.wakeups, ClaimTasks(worker_id, limit, run_id)
+        wakeups, operation = self._around.wakeups, ClaimTasks(worker_id, limit, run_id)
         over = wakeups.pause(wait_seconds)
         try:
             while True:
@@ -221,12 +227,12 @@ class TenantEngine(Queries):
 
     async def _wait_in_turns(self, expected: asyncio.Future[None], over: asyncio.Future[None], seconds: float) -> None:
         """Until a wake-up, the end of the wait, or the time for another claim, which renews the lease."""
-        turn = self._core.wakeups.pause(seconds)
+        turn = self._around.wakeups.pause(seconds)
         try:
             await asyncio.wait({expected, over, turn}, return_when=asyncio.FIRST_COMPLETED)
         finally:
             turn.cancel()
-            self._core.wakeups.forget(expected)
+            self._around.wakeups.forget(expected)
 
     def listen(self, wakeup: Wakeup, heard: Callable[[], None]) -> Callable[[], None]:
         """Call `heard` at every such wake-up, until what is returned is called.
@@ -234,7 +240,7 @@ class TenantEngine(Queries):
         `Wakeup.TASKS`: some task may be claimed. `Wakeup.WORKERS`: an attempt was canceled, paused or lost, or a worker was
         told to do something; a heartbeat has the details.
         """
-        return self._core.wakeups.listen(wakeup, heard)
+        return self._around.wakeups.listen(wakeup, heard)
 
 
 class Engine(TenantEngine):
@@ -245,7 +251,6 @@ class Engine(TenantEngine):
         self._attendance = Attendance(world.clock)
         self._duties = Duties(self._core, self._note_duty)
         self._authentication = Authentication(self._core)
-        self.outbox = Outbox(self._core, ANYBODY)
 
     def for_tenant(self, tenant: str = DEFAULT_TENANT, *, actor: str = "user", traceparent: str | None = None) -> TenantEngine:
         """The same engine for another tenant, or with another name in the audit trail. Attempts continue the trace."""
@@ -308,7 +313,7 @@ class Engine(TenantEngine):
 
     def attach(self, hook: Hook) -> Callable[[], None]:
         """Call `hook` with every event of the engine itself (`engine/hooks.py`); returns what detaches it."""
-        return self._core.hooks.attach(hook)
+        return self._around.hooks.attach(hook)
 
     # the whole database, of all tenants
 

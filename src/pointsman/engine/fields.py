@@ -84,6 +84,10 @@ class FieldType(Protocol):
         """The value that decoded JSON stands for; adds what is wrong with it to `problems`."""
         ...
 
+    def write(self, value: Any) -> Any:
+        """What `read` makes this value of."""
+        ...
+
     def schema(self) -> Schema: ...
 
 
@@ -106,6 +110,9 @@ class _Leaf:
             problems.append(Problem(path, str(error)))
         return value
 
+    def write(self, value: Any) -> Any:
+        return msgspec.to_builtins(value)
+
     def schema(self) -> Schema:
         return dict(self.rule.schema)
 
@@ -119,6 +126,9 @@ class _Optional:
 
     def read(self, path: str, raw: Any, problems: list[Problem]) -> Any:
         return None if raw is None else self.inner.read(path, raw, problems)
+
+    def write(self, value: Any) -> Any:
+        return None if value is None else self.inner.write(value)
 
     def schema(self) -> Schema:
         return {"anyOf": [self.inner.schema(), {"type": "null"}]}
@@ -140,6 +150,9 @@ class _Many:
             problems += self.problems(path, raw)
             return ()
         return tuple(self.inner.read(f"{path}[{index}]", each, problems) for index, each in enumerate(raw))
+
+    def write(self, value: Any) -> Any:
+        return [self.inner.write(each) for each in value]
 
     def schema(self) -> Schema:
         return {"type": "array", "items": self.inner.schema()}
@@ -195,6 +208,19 @@ class _Struct:
             elif field.is_required:
                 problems.append(Problem(f"{prefix}{field.name}", f"It is missing. {field.description}".strip()))
         return self.type(**values) if len(problems) == before else None
+
+    def write(self, value: Any) -> dict[str, Any]:
+        """Without the fields that are left as they are."""
+        written: dict[str, Any] = {}
+        for field in self.fields:
+            held = getattr(value, field.name)
+            if HIDDEN in field.marks or held is field.default:
+                continue
+            if INLINE in field.marks:
+                written |= field.type.write(held)
+            else:
+                written[field.name] = field.type.write(held)
+        return written
 
     def keys(self) -> Iterator[str]:
         """The names that it has in JSON."""

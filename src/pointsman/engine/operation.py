@@ -188,6 +188,11 @@ def read_operation(operation: type[Op], body: object) -> Op:
     return found
 
 
+def write_operation(operation: Operation[Any]) -> dict[str, Any]:
+    """The body that `read_operation` makes this operation of, but for its caller."""
+    return shape_of(type(operation)).write(operation)
+
+
 def schema_of(operation: type[Operation[Any]]) -> Schema:
     """JSON Schema of the body that `read_operation` takes."""
     return shape_of(operation).schema()

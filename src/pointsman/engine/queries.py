@@ -35,6 +35,7 @@ from pointsman.store.rows import (
     Dependency,
     Entity,
     Lane,
+    MachineRow,
     Notice,
     Result,
     Run,
@@ -58,20 +59,36 @@ Key = tuple[str, str, str]
 Lookup = tuple[Key, Callable[[Reader], Any]]
 
 
-class Core:
-    """What all views of one engine share: the database, its machines, its writer."""
+class Surroundings:
+    """What all views of one engine share, wherever its database is: the world, its hooks, its wake-ups."""
 
-    def __init__(self, store: Store, machines: Machines, world: World) -> None:
-        self.store = store
-        self.machines = machines
+    def __init__(self, url: str, world: World, wakeups: Wakeups) -> None:
+        self.url = url
         self.world = world
         self.hooks = Hooks()
-        self.wakeups = Wakeups(store, world.sleep)
+        self.wakeups = wakeups
+        self.is_closed = False
+
+    async def pause(self, expected: asyncio.Future[None], seconds: float) -> None:
+        """Until the wake-up that is expected, but no longer than that."""
+        pause = self.wakeups.pause(seconds)
+        try:
+            await self.wakeups.wait(expected, pause)
+        finally:
+            pause.cancel()
+
+
+class Core(Surroundings):
+    """The database of an engine, its machines, its writer."""
+
+    def __init__(self, store: Store, machines: Machines, world: World) -> None:
+        super().__init__(store.url, world, Wakeups(store.listen, world.sleep))
+        self.store = store
+        self.machines = machines
         self._lookups = Together(self._read)
         decider = Decider(machines, world, self.hooks)
         self.timekeeper = Timekeeper(world.clock)
         self.writer = Writer(store, decider.decide, world.clock, world.chance, self.timekeeper, self.hooks, decider.follow_up)
-        self.is_closed = False
 
     async def ask(self, query: Callable[[Reader], Answer]) -> Answer:
         """Answer a query in a thread, from a connection that only reads."""
@@ -105,14 +122,6 @@ class Core:
         if self.is_closed:
             raise EngineClosed(CLOSED)
 
-    async def pause(self, expected: asyncio.Future[None], seconds: float) -> None:
-        """Until the wake-up that is expected, but no longer than that."""
-        pause = self.wakeups.pause(seconds)
-        try:
-            await self.wakeups.wait(expected, pause)
-        finally:
-            pause.cancel()
-
 
 def _find_runs(reader: Reader, keys: Collection[Key]) -> dict[Key, Any]:
     """Several runs of a tenant in one statement."""
@@ -130,6 +139,7 @@ class Queries:
 
     def __init__(self, core: Core, caller: Caller) -> None:
         self._core = core
+        self._around: Surroundings = core
         self._caller = caller
 
     @property
@@ -140,7 +150,7 @@ class Queries:
     @property
     def url(self) -> str:
         """Where the database is, without any password."""
-        return self._core.store.url
+        return self._around.url
 
     async def now(self) -> datetime:
         """The time of the database, by which leases and timers go."""
@@ -230,6 +240,10 @@ class Queries:
         if known := self._core.machines.known(entity.machine_id):
             return known
         return await self._ask(lambda reader: self._core.machines.machine(entity.machine_id, reader))
+
+    async def list_definitions(self) -> list[MachineRow]:
+        """Every version of every machine, as it is stored."""
+        return await self._ask(lambda reader: reader.list_machines())
 
     async def list_machines(self) -> list[Machine]:
         """The last version of every machine, shipped ones and those of users, by name."""
@@ -321,17 +335,17 @@ class Queries:
         self, read: Callable[[str | None], Awaitable[list[Transition]]], after: str | None, pause_seconds: float
     ) -> AsyncGenerator[list[Transition]]:
         while True:
-            expected = self._core.wakeups.expect(Wakeup.EVENTS)
+            expected = self._around.wakeups.expect(Wakeup.EVENTS)
             page = await read(after)
             if page:
                 yield page
                 after = page[-1].position
-                self._core.wakeups.forget(expected)
+                self._around.wakeups.forget(expected)
                 if pause_seconds and len(page) < PAGE:
-                    await self._core.wakeups.pause(pause_seconds)
+                    await self._around.wakeups.pause(pause_seconds)
             else:
-                is_held_back = await self._ask(lambda reader: reader.is_held_back())
-                await self._core.pause(expected, HELD_BACK_SECONDS if is_held_back else LONGEST_PAUSE_SECONDS)
+                is_held_back = await self.is_held_back()
+                await self._around.pause(expected, HELD_BACK_SECONDS if is_held_back else LONGEST_PAUSE_SECONDS)
 
     async def measure_transitions(self) -> list[tuple[str, str | None, str, int, float]]:
         """(machine, from, to, how often, mean seconds in the state left)."""

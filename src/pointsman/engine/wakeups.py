@@ -6,19 +6,22 @@ import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 
-from pointsman.store.contract import Store, Wakeup
+from pointsman.store.contract import Wakeup
 from pointsman.world import Sleep
+
+Listen = Callable[[Callable[[Wakeup], None]], Callable[[], None]]
+"""Call a function at every wake-up, in any thread; what is returned ends that."""
 
 
 class Wakeups:
-    """Turns the wake-ups of a store into futures."""
+    """Turns the wake-ups of a database into futures."""
 
-    def __init__(self, store: Store, sleep: Sleep) -> None:
+    def __init__(self, listen: Listen, sleep: Sleep) -> None:
         self._loop = asyncio.get_running_loop()
         self._sleep = sleep
         self._waiting: list[tuple[Wakeup, asyncio.Future[None]]] = []
         self._listeners: list[tuple[Wakeup, Callable[[], None]]] = []
-        self._stop: Callable[[], None] = store.listen(self._hear)
+        self._stop = listen(self._hear)
 
     def close(self) -> None:
         self._stop()
@@ -51,7 +54,7 @@ class Wakeups:
         self._waiting = [each for each in self._waiting if each[1] is not expected]
 
     def _hear(self, wakeup: Wakeup) -> None:
-        """Called in the thread of the store."""
+        """Called in a thread of the store."""
         with suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(self._spread, wakeup)
 

@@ -9,13 +9,13 @@ asks. From the first key on, every request needs one, and it stays so when the l
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 from msgspec import Struct
 from starlette.requests import HTTPConnection, Request
 
-from pointsman.engine.authentication import KeyHolder
 from pointsman.engine.engine import Engine
 from pointsman.engine.operation import DEFAULT_TENANT
 from pointsman.engine.operations.keys import SCOPES, Scope
@@ -60,16 +60,16 @@ class Door:
     """How many requests a tenant may send to this process."""
     _looked_at: float | None = field(default=None)
 
-    async def admit(self, request: HTTPConnection, scope: Scope) -> Holder:
-        """Who asks; refuses strangers, those who lack the scope, and those who ask too often."""
-        holder = await self._identify(request, scope)
+    async def admit(self, request: HTTPConnection, scope: Scope, *others: Scope) -> Holder:
+        """Who asks; refuses strangers, those who have none of the scopes, and those who ask too often."""
+        holder = await self._identify(request, scope, *others)
         if self.rate:
             self.rate.take(holder.tenant)
         return holder
 
-    async def _identify(self, request: HTTPConnection, scope: Scope) -> Holder:
+    async def _identify(self, request: HTTPConnection, scope: Scope, *others: Scope) -> Holder:
         if "authorization" in request.headers:
-            return await self._check_key(request, scope)
+            return await self._check_key(request, scope, *others)
         if await self._has_keys():
             message = "Send an API key: Authorization: Bearer KEY. To create one: pointsman key create"
             raise CallRefused("unauthenticated", message, headers=CHALLENGE)
@@ -88,7 +88,7 @@ class Door:
         except AuthenticationFailed:
             message = "The ticket is not valid: it works once, for some seconds. To get another one: POST /api/v1/tickets"
             raise CallRefused("unauthenticated", message, headers=CHALLENGE) from None
-        _check_scope(found, "read")
+        check_scope(found.name, found.scopes, "read")
         return Holder(found.tenant, found.name, found.key_id, frozenset({"read"}))
 
     def admit_anybody(self, request: Request) -> Holder:
@@ -97,12 +97,12 @@ class Door:
             check_host(request)
         return NOBODY
 
-    async def _check_key(self, request: HTTPConnection, scope: Scope) -> Holder:
+    async def _check_key(self, request: HTTPConnection, scope: Scope, *others: Scope) -> Holder:
         scheme, _, text = request.headers["authorization"].partition(" ")
         if scheme.lower() != "bearer" or len(request.headers.getlist("authorization")) > 1:
             raise AuthenticationFailed
         found = await self.engine.authenticate(text.strip())
-        _check_scope(found, scope)
+        check_scope(found.name, found.scopes, scope, *others)
         return Holder(found.tenant, found.name, found.key_id, found.scopes)
 
     async def _has_keys(self) -> bool:
@@ -113,10 +113,11 @@ class Door:
         return self.needs_keys
 
 
-def _check_scope(found: KeyHolder, scope: Scope) -> None:
-    if scope not in found.scopes:
-        has = ", ".join(sorted(found.scopes))
-        message = f"This needs the scope {scope}. The key '{found.name}' has: {has}."
+def check_scope(name: str, scopes: Collection[str], scope: Scope, *others: Scope) -> None:
+    """Refuse a key that has none of these scopes."""
+    if not {scope, *others}.intersection(scopes):
+        has = ", ".join(sorted(scopes))
+        message = f"This needs the scope {scope}. The key '{name}' has: {has}."
         raise CallRefused("forbidden", message, members={"scope": scope})
 
 

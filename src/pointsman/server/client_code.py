@@ -1,7 +1,8 @@
 """The Python client as source: a method for each route of /api/v1, sync and async, and the types that they take and return.
 
 `make docs` writes it to `pointsman/client/`, which may import nothing of the server: requests.py, answers.py, calls.py and
-async_calls.py. Routes that stream have no method here, because the client does more for them than send a request.
+async_calls.py. Routes that stream have no method here, because the client does more for them than send a request. The
+one for Pointsman itself has none, because its answers differ between versions.
 """
 
 from __future__ import annotations
@@ -134,7 +135,7 @@ def list_methods() -> tuple[Method, ...]:
     methods = [
         make_method(route, requests)
         for route in ALL
-        if route.path.startswith(PREFIX) and not (route.streams or route.takes_range)
+        if route.path.startswith(PREFIX) and not (route.streams or route.takes_range or route.names_call)
     ]
     names = [method.name for method in methods]
     assert len(names) == len(set(names)), "each route has a name of its own: see Route.named"

@@ -21,6 +21,7 @@ from pointsman.store.rows import Attempt, Task
 BLOCK = 1 << 16
 LOOK_SECONDS = 0.2
 """How often a log that is followed is looked at."""
+LONGEST_NAME = 200
 _RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})")
 
 
@@ -36,6 +37,10 @@ class Logs:
     """By run, name of the task and attempt: its log."""
     list_parts: Callable[[Path], Sequence[Path]]
     """The existing files of a log, in reading order."""
+    name_part: Callable[[Path, str], Path]
+    """A file of a log, by the name of the part."""
+    part_bytes: int
+    """How long a part of a log that is sent here may become."""
 
     def locate(self, task: Task, attempt: Attempt) -> Path:
         """The log of an attempt; its file may not exist before the first byte."""
@@ -43,13 +48,47 @@ class Logs:
         try:
             found = path.resolve()
             is_ours = found.is_relative_to(self.folder.resolve() / task.run_id)
-            if attempt.log_path:
-                is_ours = is_ours and (self.directory / attempt.log_path).resolve() == found and any(self.list_parts(path))
+            if attempt.log_path:  # it has written something: here, or a worker elsewhere that may have sent it
+                is_ours = is_ours and any(self.list_parts(path))
         except (OSError, RuntimeError):  # the latter of links that lead to each other
             is_ours = False
         if not is_ours:
             raise _elsewhere(task, attempt.epoch)
         return path
+
+    def write(self, task: Task, epoch: int, part: str, offset: int, data: bytes) -> int:
+        """Store bytes of the log of an attempt that runs elsewhere; how long the part is then.
+
+        What is behind the end would leave a gap, and is not stored: the length says where to go on.
+        """
+        if offset + len(data) > self.part_bytes:
+            message = f"The log of attempt {epoch} of '{task.name}' is too long: {self.part_bytes:,} bytes are kept here."
+            raise CallRefused("body-too-large", message)
+        path = self.name_part(self.find(task.run_id, task.name, epoch), part)
+        try:
+            if not path.resolve().is_relative_to(self.folder.resolve() / task.run_id):
+                raise _elsewhere(task, epoch)
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
+            try:
+                size = os.fstat(file).st_size
+                if offset <= size:
+                    size = max(size, offset + os.pwrite(file, data, offset))
+            finally:
+                os.close(file)
+        except (OSError, RuntimeError) as error:
+            message = f"The log of attempt {epoch} of '{task.name}' cannot be written: {error}."
+            raise CallRefused("log-elsewhere", message) from None
+        return size
+
+    def read_agent(self, path: Path) -> str | None:
+        """The coding agent whose stream a log is."""
+        try:
+            with open_file(self.name_part(path, "agent")) as file:
+                name = file.read(LONGEST_NAME).decode("ascii", "replace")
+        except OSError:
+            return None
+        return name if name.isprintable() and name.isascii() else None
 
     def open_parts(self, path: Path) -> Iterator[BinaryIO]:
         for part in self.list_parts(path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import re
 from collections.abc import Mapping
 from functools import cache
 from typing import Any, TypeVar
@@ -25,6 +26,7 @@ REPLAYED_HEADER = "Idempotent-Replayed"
 JSON = "application/json"
 HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 _CLOSE = {"Connection": "close"}
+_NUMBER = re.compile(r"-?\d{1,18}(\.\d{1,18})?", re.ASCII)
 Declared = TypeVar("Declared", bound=Struct)
 
 
@@ -120,6 +122,8 @@ def _convert(value: str, kinds: frozenset[str]) -> Any:
     """Query parameters are text; numbers and truth values are declared as such."""
     if "integer" in kinds and value.removeprefix("-").isascii() and value.removeprefix("-").isdigit() and len(value) < 20:
         return int(value)
+    if "number" in kinds and _NUMBER.fullmatch(value):
+        return float(value)
     if "boolean" in kinds and value in ("true", "false"):
         return value == "true"
     return value

@@ -29,6 +29,7 @@ OF_CHANGES = (
 ADDS_WORK = (SubmitRun, AddTasks, ReportAttempt)
 OF_OPEN_ROUTES = ("host-refused", "internal-error", "database-unavailable", "stopping", "invalid-request")
 PATH_PARAMETERS = {
+    "method": "The method of the engine.",
     "run_id": "The id of a run.",
     "job_id": "The id of a job.",
     "task_id": "The id of a task.",

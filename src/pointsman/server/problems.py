@@ -233,6 +233,14 @@ PROBLEMS: tuple[ProblemType, ...] = (
         members={"kind": _TEXT, "name": _TEXT},
     ),
     ProblemType(
+        "version-mismatch",
+        409,
+        "The other side has another version",
+        "A command line or a worker of Pointsman asked for something that only the same version can understand. Install the "
+        "version of the server there.",
+        "The server is Pointsman 1.2.0, and this is Pointsman '1.1.0'. Install the same version on both sides.",
+    ),
+    ProblemType(
         "key-ended",
         409,
         "The API key has ended",

@@ -113,6 +113,8 @@ class Route:
     answers: Any
     """The type of the answer."""
     scope: Scope = "read"
+    or_scope: Scope | None = None
+    """Another scope that is enough."""
     reads: type[Struct] | None = None
     """What its body is."""
     fixed: tuple[str, ...] = ()
@@ -133,6 +135,10 @@ class Route:
     """It answers anybody: it tells nothing of any tenant."""
     streams: bool = False
     """Its answer does not end by itself. Tickets are taken for keys."""
+    waits: bool = False
+    """Its answer may take as long as the request says."""
+    names_call: bool = False
+    """Its path names what is done: an idempotency key counts for each name."""
     named: str = ""
     """What the Python client calls it, if that is not the name of its function."""
 
@@ -153,6 +159,8 @@ class Route:
         if self.reads is None:
             return None
         schema = shape_of(self.reads).schema()
+        if self.names_call:  # what it takes depends on the call
+            return {**schema, "additionalProperties": True}
         left_out = {*self.parameters, *self.fixed}
         schema["properties"] = {name: each for name, each in schema["properties"].items() if name not in left_out}
         schema["required"] = [name for name in schema["required"] if name not in left_out]
@@ -185,7 +193,8 @@ class Route:
         query = read_query(request, self.query)
         body = await read_body(request) if self.changes else {}
         key = take_key(request, body) if self.changes else None
-        endpoint = f"{holder.key_id} {self.method} {self.path}".strip()
+        path = request.url.path if self.names_call else self.path
+        endpoint = f"{holder.key_id} {self.method} {path}".strip()
         request_hash = "" if key is None else hash_request(request, body)
         engine, receipt = site.engine.for_request(holder.tenant, holder.actor, endpoint, request_hash, traceparent)
         call = Call(site, engine, holder, dict(request.path_params), body, query, key, request.headers)
@@ -199,7 +208,10 @@ class Route:
     async def _admit(self, site: Site, request: Request) -> Holder:
         if self.is_open:
             return site.door.admit_anybody(request)
-        return await (site.door.admit_stream(request) if self.streams else site.door.admit(request, self.scope))
+        if self.streams:
+            return await site.door.admit_stream(request)
+        others = () if self.or_scope is None else (self.or_scope,)
+        return await site.door.admit(request, self.scope, *others)
 
 
 def performs(

@@ -12,6 +12,7 @@ from pointsman.server.live import Live
 from pointsman.server.logs import Logs
 from pointsman.server.metrics import Metrics
 from pointsman.server.sent_flows import SentFlows
+from pointsman.server.wakeups import Beacon
 from pointsman.settings import Settings
 from pointsman.views import runs
 from pointsman.views.values import RunView
@@ -34,6 +35,7 @@ class Site:
     declare_tools: DeclareTools
     """Declares tools of the settings that a tenant uses."""
     metrics: Metrics
+    beacon: Beacon
     find_dead: Callable[[], Collection[str]] = tuple
     """Workers of this machine that have died, although their leases may last."""
     find_bound: Callable[[], Mapping[str, str]] = dict
@@ -44,6 +46,7 @@ class Site:
 
     def end_streams(self) -> None:
         self.live.close()
+        self.beacon.close()
         self.stopping.set()
 
     def new_reference(self) -> str:

@@ -16,6 +16,7 @@ from pointsman.settings.readers import (
     read_exit_codes,
     read_rate,
     read_seconds,
+    read_server,
     read_size,
     read_store,
     read_target_name,
@@ -42,6 +43,7 @@ class Setting:
 
 SETTINGS: dict[str, Setting] = {
     "store": Setting(read_store, "--store"),
+    "server": Setting(read_server, "--server"),
     "slots": Setting(read_count(1, 10_000), "--slots"),
     "capabilities": Setting(read_words, "--capability"),
     "workspace": Setting(read_word, "--workspace"),

@@ -9,7 +9,7 @@ reported at once.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
@@ -20,7 +20,7 @@ from pointsman.prices import Price
 from pointsman.settings.keys import PRICE, SETTINGS, TENANT
 from pointsman.settings.profiles import FOLDER, AgentProfile, NotifyTarget, Settings, ToolProfile
 from pointsman.settings.readers import NO_LIMIT
-from pointsman.settings.sources import find_project, read_environment, read_files, read_flags
+from pointsman.settings.sources import Source, find_project, read_environment, read_files, read_flags
 from pointsman.settings.tables import read_agent, read_tables, read_target, read_tool
 
 
@@ -46,6 +46,7 @@ def load_settings(directory: Path, flags: Mapping[str, Any], environ: Mapping[st
             else:
                 values[name] = _resolve_store(value, source.base) if name == "store" else value
                 origins[name] = source.origin(name)
+        findings += _choose_database(source, values, origins)
         for name, raw in source.values.get("tools", {}).items():
             tools[name], tool_origins, invalid = read_tool(name, raw, source)
             findings += invalid
@@ -82,6 +83,15 @@ def load_settings(directory: Path, flags: Mapping[str, Any], environ: Mapping[st
         origins=origins,
         **values,
     )
+
+
+def _choose_database(source: Source, values: dict[str, Any], origins: dict[str, str]) -> Iterator[Finding]:
+    """A database hides the server of a source behind it, and no source may name both."""
+    if "store" in source.values and "server" in source.values:
+        message = "It names a server and a store."
+        yield Finding("store", source.place(("server",)), message, "Name the server, or the database itself; not both.")
+    elif "store" in source.values and values.pop("server", None):
+        origins["server"] = "default"
 
 
 def _resolve_store(url: Any, directory: Path) -> str:

@@ -106,8 +106,11 @@ class Settings:
     directory: Path
     """The folder of the project."""
     store: str
+    """The URL of the database."""
     slots: int
     """How many tasks a worker runs at once."""
+    server: str | None = None
+    """The URL of a server that has the database, and is asked instead of it."""
     capabilities: tuple[str, ...] = ()
     workspace: str | None = None
     """The workspace that the worker belongs to."""
@@ -134,6 +137,11 @@ class Settings:
     tenant_budgets: dict[str, Decimal | None] = field(default_factory=dict)
     """By tenant: what all its runs together may spend; None for no limit."""
     origins: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def url(self) -> str:
+        """Where the runs are: on a server, or in a database."""
+        return self.server or self.store
 
     @property
     def all_tools(self) -> dict[str, ToolProfile]:

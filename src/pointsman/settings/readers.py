@@ -40,6 +40,18 @@ def read_store(value: object) -> object:
     )
 
 
+def read_server(value: object) -> object:
+    """Its API key is a variable of the environment, so that it is in no list of processes and in no file of a project."""
+    try:
+        parts = urlsplit(value) if isinstance(value, str) else None
+        is_url = parts is not None and parts.scheme in ("http", "https") and bool(parts.hostname) and "@" not in parts.netloc
+    except ValueError:
+        is_url = False
+    if is_url:
+        return str(value).rstrip("/")
+    return invalid(f"{brief(value)} is not the URL of a server.", "Write for example http://127.0.0.1:8642.")
+
+
 def read_count(low: int, high: int = MAX_COUNT) -> Reader:
     def read(value: object) -> object:
         number = int(value) if isinstance(value, str) and re.fullmatch(r"-?\d{1,18}", value.strip()) else value

@@ -20,6 +20,8 @@ PYPROJECT = "pyproject.toml"
 PREFIX = "POINTSMAN_"
 LOG = "LOG"
 """The level of the log, which the command line reads by itself."""
+API_KEY = "API_KEY"
+"""The API key for a server; in no file, and never shown."""
 GIVEN_TO_TASKS = ("RUN_ID", "TASK_ID", "TASK_NAME", "ATTEMPT", "EPOCH", "OUTPUT", "COST", "LOG_DIR", "WORKER_ID", "CALL")
 """Variables with the same prefix that identify a task; they are not settings."""
 GIVEN_TO_NOTIFICATIONS = (
@@ -77,7 +79,7 @@ def read_environment(environ: Mapping[str, str]) -> Source:
     source = Source(given, Path.cwd(), lambda keys: Place(PREFIX + keys[0].upper(), 0, 0))
     for name in (each.removeprefix(PREFIX) for each in environ if each.startswith(PREFIX)):
         # Other programs may use the prefix, but a variable that is similar to a setting is a typo.
-        given_by_us = (*GIVEN_TO_TASKS, *GIVEN_TO_NOTIFICATIONS, LOG)
+        given_by_us = (*GIVEN_TO_TASKS, *GIVEN_TO_NOTIFICATIONS, LOG, API_KEY)
         if name.lower() not in SETTINGS and name not in given_by_us and (close := nearest(name.lower(), SETTINGS)):
             message, meant = f"There is no setting '{name.lower()}'.", " or ".join(PREFIX + each.upper() for each in close)
             source.findings.append(Finding("unknown-setting", source.place((name,)), message, f"Did you mean {meant}?"))

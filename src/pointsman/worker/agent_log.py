@@ -14,11 +14,10 @@ from pointsman.worker.agents.codex import Codex
 from pointsman.worker.agents.custom import Custom
 from pointsman.worker.agents.gemini import Gemini
 from pointsman.worker.agents.opencode import OpenCode
+from pointsman.worker.log import name_part
 from pointsman.worker.runner import OUTPUT_BYTES, read_file
 from pointsman.worker.transcript import TranscriptReader
 
-AGENT_SUFFIX = ".agent"
-"""The file that says whose stream a log is."""
 ANY_TIME = datetime.fromtimestamp(0, UTC)
 """No line of a transcript depends on the time. It is far from both ends of what a datetime can be, for sums with it."""
 BUILT_IN: Mapping[str, Callable[[], Agent]] = {
@@ -43,7 +42,7 @@ def find_agent(name: str, profile: AgentProfile | None) -> Agent | None:
 
 def find_reader(log: Path, profiles: Mapping[str, AgentProfile]) -> AgentReader | None:
     """What reads the log of an attempt; None unless it is the stream of a known agent."""
-    content, _ = read_file(log.with_suffix(AGENT_SUFFIX))
+    content, _ = read_file(name_part(log, "agent"))
     name = (content or b"").decode("utf-8", "replace")
     agent = find_agent(name, profiles.get(name))
     return agent.reader(lambda: ANY_TIME) if agent else None

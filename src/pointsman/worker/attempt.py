@@ -43,6 +43,7 @@ from pointsman.worker.prepare import Preparation
 from pointsman.worker.records import Record
 from pointsman.worker.reports import Reports
 from pointsman.worker.runner import Ending, Job, Runners, Running, find_session
+from pointsman.worker.shipping import Ship, Shipment
 from pointsman.worker.shortage import PAUSE_SECONDS, Shortage, is_shortage
 from pointsman.worker.tools import declare_missing
 from pointsman.worker.verdict import (
@@ -102,6 +103,8 @@ class AttemptContext:
     pace: Pace
     shortage: Shortage
     socket: AttemptSocket
+    ship: Ship | None = None
+    """Sends logs to the server, if that has the database."""
 
 
 class Attempt:
@@ -131,6 +134,8 @@ class Attempt:
         """Does not count towards the timeout."""
         self._work_tree: WorkTree | None = None
         """What the reviewer of the result gets to see of the changes."""
+        self._shipment: Shipment | None = None
+        """The log on its way to the server."""
 
     async def execute(self) -> None:
         claim = self.claim
@@ -156,6 +161,7 @@ class Attempt:
         try:
             self._context.note(self.claim, None)
             verdict = await self._run_pipeline()
+            await self._finish_shipment()
             self._context.pace.end((self.claim.task_id, self.claim.epoch))
             verdict = await self._record(verdict)
         except LeaseLost:
@@ -167,6 +173,8 @@ class Attempt:
         finally:
             if self._work_tree:
                 self._work_tree.forget()
+            if self._shipment:
+                await self._shipment.stop()
             self._free()
             self._context.note(self.claim, verdict)
             log.info("attempt of %s ends: %s", self.claim.name, type(verdict).__name__.lower(), extra=where)
@@ -220,7 +228,7 @@ class Attempt:
             job = await self._insist(lambda: self._context.preparation.prepare(self.claim, self.lease))
             if not isinstance(job, Job):
                 return job
-            self._job = job
+            self._take(job)
             if self.claim.epoch > 1:
                 await self._insist(lambda: self._context.clear(self.claim))
             entered = await self._enter(job)
@@ -248,6 +256,17 @@ class Attempt:
         except Exception as error:  # noqa: BLE001 - without a verdict it would be claimed and fail again forever
             return Failed(f"The worker could not run it. {_defect(error)}", retryable=False)
         return verdict
+
+    def _take(self, job: Job) -> None:
+        self._job = job
+        if ship := self._context.ship:
+            claim = self.claim
+            self._shipment = Shipment(ship, claim.task_id, claim.epoch, job.log.path, self._context.world.sleep)
+
+    async def _finish_shipment(self) -> None:
+        """The log of an attempt is complete before its task leaves the active state."""
+        if self._shipment and (problem := await self._shipment.finish(self._insist)):
+            self._context.notify(problem)
 
     def _judge(self, job: Job, ending: Ending) -> Verdict:
         is_overspent = self._overspending and self._stop in (None, "overspent")

@@ -17,6 +17,12 @@ TAIL_BYTES = 65_536
 """How much of the end is kept in memory."""
 PLAIN = re.compile(r"[a-z0-9_\[\]-][a-z0-9_.\[\]-]{0,99}(?<!\.)")
 """Task names that are good names of folders. Without capitals, since some file systems do not tell them apart."""
+PARTS = {"head": "", "older": ".2", "newest": ".1"}
+IN_READING_ORDER = tuple(PARTS)
+AGENT_SUFFIX = ".agent"
+"""Of a file beside the log of a coding agent, with its name."""
+NOTICE_BYTES = 256
+"""The notice at the end of a full head, which changes while the log goes on, is shorter."""
 UNSAFE = re.compile(r"[^A-Za-z0-9_.\[\]-]+")
 
 
@@ -35,11 +41,12 @@ def folder_of(task_name: str) -> str:
 
 def log_parts(path: Path) -> list[Path]:
     """The existing files of a log, in reading order."""
-    return [part for part in (path, _part(path, 2), _part(path, 1)) if part.exists()]
+    return [part for name in IN_READING_ORDER if (part := name_part(path, name)).exists()]
 
 
-def _part(path: Path, number: int) -> Path:
-    return path.with_name(f"{path.name}.{number}")
+def name_part(path: Path, part: str) -> Path:
+    """A file of a log; `agent` says whose stream it is, if it is one."""
+    return path.with_suffix(AGENT_SUFFIX) if part == "agent" else path.with_name(f"{path.name}{PARTS[part]}")
 
 
 class AttemptLog:
@@ -175,13 +182,13 @@ class AttemptLog:
 
     def _open(self) -> int:
         self.make_folder()
-        path = self.path if self._in_head else _part(self.path, 1)
+        path = self.path if self._in_head else name_part(self.path, "newest")
         return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
 
     def _rotate(self) -> None:
         """Continue in a new file; the oldest of two is dropped."""
         assert self._file is not None
-        newest, older = _part(self.path, 1), _part(self.path, 2)
+        newest, older = name_part(self.path, "newest"), name_part(self.path, "older")
         if self._in_head:
             self._notice_at = os.fstat(self._file).st_size
             os.write(self._file, self._notice())

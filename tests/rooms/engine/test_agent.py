@@ -392,6 +392,18 @@ async def test_what_really_happened_to_the_process_wins_over_a_cancel(
         assert (await engine.get_task(claim.task_id)).state == expected
 
 
+@pytest.mark.parametrize("how", ["complete", "ask"])
+async def test_a_canceled_run_keeps_no_task_for_a_person(database_url: str, clock: ManualClock, how: str) -> None:
+    async with proved_engine(database_url, clock) as engine:
+        worker = await register(engine)
+        await submit_agents(engine)
+        claim = await claim_one(engine, worker)
+        assert (await engine.signal_run(claim.run_id, "cancel")).state == "CANCELED"
+        report = AttemptReport(question="really?", session_id="s-1") if how == "ask" else AttemptReport()
+        ended = await engine.report_attempt(claim.task_id, claim.epoch, how, report)
+        assert (ended.state, ended.reason) == ("CANCELLED", "the run is CANCELED")
+
+
 async def test_a_cancel_of_the_last_attempt_does_not_touch_the_next_one(database_url: str, clock: ManualClock) -> None:
     async with proved_engine(database_url, clock) as engine:
         worker = await register(engine)

@@ -7,14 +7,14 @@ import re
 from pathlib import Path
 
 from pointsman.server.logs import Follower, Logs, Snapshot
-from pointsman.worker.log import AttemptLog, log_parts
+from pointsman.worker.log import AttemptLog, log_parts, name_part
 
 CAP = 400
 
 
 def make_logs(folder: Path) -> tuple[Logs, Path]:
     path = folder / "1.log"
-    return Logs(folder, folder, lambda *_: path, log_parts), path
+    return Logs(folder, folder, lambda *_: path, log_parts, name_part, 1 << 20), path
 
 
 async def test_a_range_goes_across_the_files_of_a_rotated_log(tmp_path: Path) -> None:

@@ -16,8 +16,9 @@ from tests.rooms.worker.stand_in import STREAMS
 from pointsman.settings import AgentProfile
 from pointsman.store.rows import ZERO_USD
 from pointsman.worker.agent import Agent, AgentEvent, Finished, SessionSeen, Used
-from pointsman.worker.agent_log import AGENT_SUFFIX, BUILT_IN, read_transcript
+from pointsman.worker.agent_log import BUILT_IN, read_transcript
 from pointsman.worker.agents.custom import Custom
+from pointsman.worker.log import name_part
 from pointsman.worker.meter import UsageMeter
 from pointsman.worker.transcript import Transcript
 
@@ -96,7 +97,7 @@ def test_only_a_terminal_event_is_a_usage_limit(name: str) -> None:
 )
 def test_the_log_of_a_usage_limit_can_be_read(tmp_path: Path, name: str, reset: str) -> None:
     log = tmp_path / "1.log"
-    log.with_suffix(AGENT_SUFFIX).write_text(name)
+    name_part(log, "agent").write_text(name)
     transcript = read_transcript(log, {})
     assert transcript
     lines = STREAMS[name].limit(f"You've hit your usage limit · {reset}", 0)

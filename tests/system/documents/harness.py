@@ -33,15 +33,17 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+import pytest
 from tests.databases import postgres_database, registered_sqlite_url
 from tests.system.faults.project import find_work
 from tests.system.faults.prompt import prompt
+from tests.system.server.harness import start
 
 from pointsman import app
 from pointsman.cli import main
@@ -49,6 +51,8 @@ from pointsman.engine.submit import NewRun
 from pointsman.lifecycles import load_lifecycle
 from pointsman.worker.process_table import Process
 
+PLACES = ("sqlite", "postgres", "server")
+"""Where the runs are: in a database, or on a server."""
 PATIENCE_SECONDS = 90
 """Machines are shared: nothing here has to be quick, only to happen."""
 WORKING = ("run", "resume", "worker", "logs")
@@ -115,6 +119,8 @@ class Scenario:
     recovery: frozenset[str]
     findings: tuple[str, ...]
     play: Play
+    breaks_database: bool = False
+    """It damages the database so that its user fails, which is the server, and no worker, where there is one."""
 
 
 @dataclass(slots=True)
@@ -128,15 +134,27 @@ class Scenarios:
     """Those that this is about, where it is not about all machines of the file."""
     scenarios: list[Scenario] = field(default_factory=list)
 
-    def add(self, *rows: str, recovery: tuple[str, ...] = (), findings: tuple[str, ...] = ()) -> Callable[[Play], Play]:
+    def add(
+        self, *rows: str, recovery: tuple[str, ...] = (), findings: tuple[str, ...] = (), breaks_database: bool = False
+    ) -> Callable[[Play], Play]:
         """Claim rows; `findings` are patterns for what the doctor finds in the end, one for each finding."""
 
         def declare(play: Play) -> Play:
             claimed = frozenset(row for text in rows for row in read_rows(self.lifecycle, text))
-            self.scenarios.append(Scenario(play.__name__, claimed, frozenset(recovery), findings, play))
+            scenario = Scenario(play.__name__, claimed, frozenset(recovery), findings, play, breaks_database)
+            self.scenarios.append(scenario)
             return play
 
         return declare
+
+    def each_place(self) -> list[Any]:
+        """Every scenario at every place, as parameters of a test."""
+        return [
+            pytest.param(scenario, place, id=f"{scenario.name}-{place}")
+            for scenario in self.scenarios
+            for place in PLACES
+            if not (scenario.breaks_database and place == "server")
+        ]
 
     def check_coverage(self) -> None:
         """Every row of every machine in the file of the lifecycle, and of the recovery table, has a scenario or a reason."""
@@ -158,9 +176,11 @@ class Scenarios:
 class Project:
     """A project in its own folder, with processes of the command line."""
 
-    def __init__(self, folder: Path, url: str) -> None:
+    def __init__(self, folder: Path, url: str, server: Server | None = None) -> None:
         self.folder = folder
         self.url = url
+        self.server = server
+        """What has the runs, and is all that the command line knows."""
         self._started: list[subprocess.Popen[bytes]] = []
 
     # Commands
@@ -305,9 +325,11 @@ class Project:
         for process in self._started:
             assert process.poll() is not None, f"{process.args!r} still runs"
         assert not self.find_work()
-        journal = self.folder / ".state" / "transitions.jsonl"
-        events = [json.loads(line) for line in journal.read_text().splitlines()]
-        assert len(events) == self.ask("SELECT count(*) FROM transition")[0][0], "the journal has every transition"
+        journal = (self.server.folder if self.server else self.folder) / ".state" / "transitions.jsonl"
+        if self.server:  # it writes the journal a moment later
+            until(lambda: len(read_lines(journal)) >= self.count_transitions())
+        events = read_lines(journal)
+        assert len(events) == self.count_transitions(), "the journal has every transition"
         seen = {
             Row(event["metadata"]["machine"], event["from_state"], event["to_state"], event["trigger"])
             for event in events
@@ -320,6 +342,9 @@ class Project:
         for finding, pattern in zip(found, scenario.findings, strict=True):
             assert re.search(pattern, finding)
         self.read("doctor", "--audit")
+
+    def count_transitions(self) -> int:
+        return int(self.ask("SELECT count(*) FROM transition")[0][0])
 
     def stop(self, command: Command) -> None:
         """Stop a process between its transactions: one that stops with a lock stops everybody."""
@@ -338,11 +363,13 @@ class Project:
 
     @property
     def _options(self) -> tuple[str, ...]:
-        return ("--store", self.url, "-C", str(self.folder))
+        where = ("--server", self.server.url) if self.server else ("--store", self.url)
+        return (*where, "-C", str(self.folder))
 
     def _environment(self, **settings: object) -> dict[str, str]:
         env = {name: value for name, value in os.environ.items() if not name.startswith("POINTSMAN_")}
-        env |= {"POINTSMAN_STORE": self.url, "POINTSMAN_SLOTS": "2", "POINTSMAN_LEASE_SECONDS": "20"}
+        env |= {"POINTSMAN_SERVER": self.server.url} if self.server else {"POINTSMAN_STORE": self.url}
+        env |= {"POINTSMAN_SLOTS": "2", "POINTSMAN_LEASE_SECONDS": "20"}
         return env | {f"POINTSMAN_{name.upper()}": str(value) for name, value in settings.items()}
 
 
@@ -395,13 +422,33 @@ def until(is_so: Callable[[], Answer], describe: Callable[[], object] = lambda: 
     return answer
 
 
-def play(scenario: Scenario, folder: Path, database: str) -> None:
-    """Play a scenario on a database of its own, and check what it leaves."""
+def read_lines(journal: Path) -> list[Any]:
+    return [json.loads(line) for line in journal.read_text().splitlines()] if journal.exists() else []
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """`pointsman serve` with a project of its own."""
+
+    url: str
+    folder: Path
+
+
+@contextmanager
+def serve(folder: Path, database_url: str) -> Iterator[Server]:
+    folder.mkdir()
+    with start("serve", folder, database_url) as (client, _):
+        yield Server(client.url, folder)
+
+
+def play(scenario: Scenario, folder: Path, place: str) -> None:
+    """Play a scenario on a database or a server of its own, and check what it leaves."""
     with ExitStack() as stack:
-        postgres = database == "postgres"
+        postgres = place == "postgres"
         url = stack.enter_context(postgres_database(registered=True)) if postgres else registered_sqlite_url(folder)
         (folder / ".pointsman").mkdir()
-        project = Project(folder, url)
+        server = stack.enter_context(serve(folder / "server", url)) if place == "server" else None
+        project = Project(folder, url, server)
         stack.callback(project.end_processes)
         scenario.play(project)
         project.check(scenario)

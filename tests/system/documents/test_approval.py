@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.databases import DATABASES
 from tests.system.documents.harness import Project, Scenario, Scenarios, play, until
 
 SCENARIOS = Scenarios(
@@ -176,7 +175,6 @@ def test_every_row_has_a_scenario() -> None:
     SCENARIOS.check_coverage()
 
 
-@pytest.mark.parametrize("database", DATABASES)
-@pytest.mark.parametrize("scenario", SCENARIOS.scenarios, ids=lambda scenario: scenario.name)
-def test_the_command_line_takes_it_through_the_document(scenario: Scenario, database: str, tmp_path: Path) -> None:
-    play(scenario, tmp_path, database)
+@pytest.mark.parametrize(("scenario", "place"), SCENARIOS.each_place())
+def test_the_command_line_takes_it_through_the_document(scenario: Scenario, tmp_path: Path, place: str) -> None:
+    play(scenario, tmp_path, place)

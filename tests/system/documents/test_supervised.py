@@ -9,7 +9,6 @@ import signal
 from pathlib import Path
 
 import pytest
-from tests.databases import DATABASES
 from tests.system.documents.harness import Command, Project, Scenario, Scenarios, play, until
 
 TRANSIENT = "worker: a transient error is retried"
@@ -48,6 +47,7 @@ def wait_for_worker(project: Project, name: str, state: str) -> None:
     "worker: RUNNING -> FAILED : error_unrecoverable",
     "worker: COMPLETED, FAILED -> TERMINATED : terminate",
     recovery=(TRANSIENT, UNRECOVERABLE, UNAVAILABLE),
+    breaks_database=True,
 )
 def a_job_waits_for_all_of_its_workers(project: Project) -> None:
     project.write_flow("""
@@ -174,10 +174,9 @@ def a_supervisor_replaces_a_crashed_worker_and_ends_a_silent_one(project: Projec
     assert [move["to"] for move in moves] == ["SUBMITTED", "PENDING", "RUNNING", "COMPLETED"]
 
 
-@pytest.mark.parametrize("database", DATABASES)
-@pytest.mark.parametrize("scenario", SCENARIOS.scenarios, ids=lambda scenario: scenario.name)
-def test_the_command_line_takes_it_through_the_document(scenario: Scenario, tmp_path: Path, database: str) -> None:
-    play(scenario, tmp_path, database)
+@pytest.mark.parametrize(("scenario", "place"), SCENARIOS.each_place())
+def test_the_command_line_takes_it_through_the_document(scenario: Scenario, tmp_path: Path, place: str) -> None:
+    play(scenario, tmp_path, place)
 
 
 def test_every_row_has_a_scenario() -> None:

@@ -70,7 +70,7 @@ def fuzz(
             *("--phases", phases, "--max-examples", str(cases), "--seed", str(seed), "--checks", ",".join(CHECKS)),
             *("--request-timeout", "20", "--continue-on-failure", "--warnings", "off", "--no-color"),
             *("--generation-database", "none"),
-            *(word for route in ALL if route.streams for word in ("--exclude-path", route.path)),  # they do not end
+            *(word for route in ALL if route.streams or route.waits for word in ("--exclude-path", route.path)),  # they last
         ],
         cwd=folder,
         capture_output=True,

@@ -99,6 +99,7 @@ def compare_with_nothing(globex: Client, ids: dict[str, str]) -> None:
 
 JSON = {"Content-Type": "application/json"}
 BODIES: dict[str, dict[str, object]] = {
+    "/api/v1/tasks/{task_id}/reports": {"epoch": 1},
     "/api/v1/runs/{run_id}/signals": {"signal": "cancel"},
     "/api/v1/runs/{run_id}/tasks": {"tasks": [{"name": "x"}]},
     "/api/v1/runs/{run_id}/budget": {"budget_usd": None},

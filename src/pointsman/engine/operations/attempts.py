@@ -17,6 +17,7 @@ from pointsman.engine.submit import NewTask
 from pointsman.engine.tasks import Report
 from pointsman.engine.work import Cause, Work
 from pointsman.errors import LeaseLost, PointsmanError, Problem, StoreError
+from pointsman.kernel.machine import Outcome, Phase
 from pointsman.store.rows import ZERO_USD, Task, TaskKey
 
 LONGEST_REASON = 500
@@ -116,6 +117,14 @@ class ReportAttempt(Operation[Task], frozen=True):
         if plan and plan.new:
             submit.add_subtasks(work, task, plan)
         tasks.take(work, task, decided, self._cause(task), report)
+        self._close(work, task)
+
+    def _close(self, work: Work, task: Task) -> None:
+        """A run that has been canceled meanwhile leaves no task to a person or to another attempt."""
+        run = work.runs.rows[task.run_id]
+        is_open = task.phase not in (Phase.ACTIVE, Phase.DONE)
+        if is_open and run.outcome == Outcome.CANCELED:
+            tasks.withdraw(work, task, Cause(reason=f"the run is {run.state}"))
 
     def _cause(self, task: Task) -> Cause:
         """Whose attempt it is; a try that does not count says so in the audit trail."""

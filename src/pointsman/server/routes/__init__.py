@@ -12,10 +12,12 @@ from pointsman.server.routes import (
     runs_003,
     site,
     tasks_004,
+    v1_engine,
     v1_logs,
     v1_operators,
     v1_runs,
     v1_tenants,
+    v1_workers,
 )
 
 ALL: tuple[Route, ...] = (
@@ -28,13 +30,12 @@ ALL: tuple[Route, ...] = (
     *v1_logs.ROUTES,
     *v1_operators.ROUTES,
     *v1_tenants.ROUTES,
+    *v1_workers.ROUTES,
     *live.ROUTES,
+    *v1_engine.ROUTES,
 )
 NOT_SERVED: Mapping[str, str] = {
-    "send_heartbeat": "Only workers with access to the database send heartbeats.",
-    "claim_tasks": "Only workers with access to the database claim tasks.",
     "give_up_tasks": "It follows from a heartbeat.",
-    "report_attempt": "Only workers with access to the database report.",
-    "report_attempts": "Only workers with access to the database report.",
+    "report_attempts": "It is several reports at once, for the workers of Pointsman: they use /api/v1/engine.",
 }
-"""Operations that no route performs, each with the reason."""
+"""Operations that have no route of their own, each with the reason."""

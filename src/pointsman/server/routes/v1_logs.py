@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Annotated
+from base64 import b64decode
+from typing import Annotated, Literal
 
 from msgspec import Struct
 from starlette.responses import Response, StreamingResponse
 
-from pointsman.errors import NotFound
+from pointsman.engine.calls import AGENT_HEADER
+from pointsman.engine.fields import Text, whole
+from pointsman.engine.operations.attempts import check_epoch
+from pointsman.errors import NotFound, Problem, RequestInvalid
 from pointsman.server.logs import Follower, Snapshot, read_range
 from pointsman.server.message import HEADERS
 from pointsman.server.route import Call, Route
 from pointsman.store.rows import Attempt
 
 TEXT = "text/plain"
+LARGEST_OFFSET = 1 << 40
 LOG_HEADERS = {**HEADERS, "Content-Security-Policy": "default-src 'none'; sandbox"}
 """A log may contain anything. No browser renders it, or runs what is in it."""
 
@@ -23,6 +28,38 @@ class LogQuery(Struct, frozen=True, kw_only=True):
     """How to read a log."""
 
     follow: Annotated[bool, "Go on until the attempt ends. The header Range is ignored then."] = False
+
+
+class NewLogPart(Struct, frozen=True, kw_only=True):
+    """Bytes of the log of an attempt."""
+
+    part: Annotated[
+        Literal["head", "older", "newest", "agent"],
+        "Its beginning; of a log that is longer than its limit, the two files of its end; or the name of its coding agent.",
+    ] = "head"
+    offset: Annotated[int, whole(0, LARGEST_OFFSET), "Where the bytes belong in this part."]
+    data: Annotated[Text, "The bytes, as Base64; at most a megabyte of them."]
+
+
+class LogPartAnswer(Struct, frozen=True, kw_only=True):
+    """How much of a part of a log the server has."""
+
+    size: int
+    """Send what comes next from here on. Bytes behind a gap are not stored."""
+
+
+async def write_log(call: Call) -> LogPartAnswer:
+    """Only the attempt that holds its task has a log that grows."""
+    task = await call.engine.get_task(call.path["task_id"])
+    attempt = await _find_attempt(call)
+    sent = call.read_as(NewLogPart)
+    check_epoch(task, attempt.epoch)
+    try:
+        data = b64decode(sent.data, validate=True)
+    except ValueError:
+        raise RequestInvalid([Problem("data", "It is not Base64.")]) from None
+    size = await asyncio.to_thread(call.site.logs.write, task, attempt.epoch, sent.part, sent.offset, data)
+    return LogPartAnswer(size=size)
 
 
 async def read_log(call: Call) -> Response:
@@ -42,7 +79,9 @@ async def read_log(call: Call) -> Response:
     asked = None if "if-range" in call.headers else call.headers.get("range")
     part = None if asked is None else read_range(asked, snapshot.total)
     first, end = part or (0, snapshot.total)
-    headers = {**LOG_HEADERS, "Accept-Ranges": "bytes", "Content-Length": str(end - first)}
+    agent = await asyncio.to_thread(logs.read_agent, path)
+    headers = {**LOG_HEADERS, **({AGENT_HEADER: agent} if agent else {})}
+    headers |= {"Accept-Ranges": "bytes", "Content-Length": str(end - first)}
     if part:
         headers["Content-Range"] = f"bytes {first}-{end - 1}/{snapshot.total}"
     return StreamingResponse(snapshot.read(first, end), 206 if part else 200, headers, media_type=TEXT)
@@ -67,5 +106,15 @@ ROUTES = (
         problems=("not-found", "log-elsewhere", "range-not-satisfiable"),
         media_type=TEXT,
         takes_range=True,
+    ),
+    Route(
+        "POST",
+        "/api/v1/tasks/{task_id}/attempts/{attempt}/log",
+        "Send a part of the log of an attempt that runs on a machine without access to the files of the server.",
+        write_log,
+        LogPartAnswer,
+        scope="worker",
+        reads=NewLogPart,
+        problems=("not-found", "lease-lost", "log-elsewhere"),
     ),
 )

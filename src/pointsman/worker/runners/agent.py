@@ -38,11 +38,11 @@ from pointsman.worker.agent import (
     ToolCalled,
     Used,
 )
-from pointsman.worker.agent_log import AGENT_SUFFIX, find_agent, find_built_in
+from pointsman.worker.agent_log import find_agent, find_built_in
 from pointsman.worker.agents.custom import Custom
 from pointsman.worker.ending import Ending
 from pointsman.worker.lines import Line, LineSplitter
-from pointsman.worker.log import AttemptLog
+from pointsman.worker.log import AGENT_SUFFIX, AttemptLog
 from pointsman.worker.meter import UsageMeter
 from pointsman.worker.runner import Job, Running, wait_for
 from pointsman.worker.runners.command import SHELLS, NotStarted, RunningCommand, start_command

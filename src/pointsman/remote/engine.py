@@ -1,0 +1,206 @@
+"""The methods of an engine, each as a request to a server.
+
+    await engine.get_run("run_1")  ──▶  POST /api/v1/engine/get_run {"run_id": "run_1"}  ──▶  the engine of the server
+
+The command line and the worker use it like an engine on a database. The server performs the duties, keeps the journal and
+delivers notifications.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, Never, TypeVar, cast
+from urllib.parse import quote
+from uuid import UUID
+
+import msgspec
+from msgspec import Struct
+
+from pointsman.client.transport import ACTOR_HEADER, KEY_HEADER, Transport
+from pointsman.engine.calls import AGENT_HEADER, GET_HOLDER, Holder, Query, bind, find_answer_type, list_queries
+from pointsman.engine.duties import Duties
+from pointsman.engine.engine import Engine, TenantEngine
+from pointsman.engine.machines import restore
+from pointsman.engine.operation import DEFAULT_TENANT, Caller, Operation, name_of, write_operation
+from pointsman.engine.operations.attempts import ReportAttempts
+from pointsman.engine.operations.workers import ClaimTasks, GiveUpTasks, SendHeartbeat
+from pointsman.engine.outbox import Outbox
+from pointsman.errors import CallRefused, EngineClosed, Problem, RequestInvalid
+from pointsman.kernel.machine import Machine
+from pointsman.remote.line import Line, read_refusal
+from pointsman.store.rows import Entity, MachineRow, Transition
+from pointsman.world import World
+
+Answer = TypeVar("Answer")
+UNKEYED = (SendHeartbeat, ClaimTasks, GiveUpTasks, ReportAttempts)
+"""Operations that are safe to repeat as they are: the epoch of an attempt makes them so."""
+READ_BYTES = 4 << 20
+ONLY_WITH_DATABASE = (
+    "start",
+    "for_request",
+    "authenticate",
+    "issue_ticket",
+    "redeem_ticket",
+    "take_figures",
+    "tally_transitions",
+    "watch_all",
+    "tend",
+)
+
+
+class LogRead(Struct, frozen=True, kw_only=True):
+    """Some bytes of a log."""
+
+    data: bytes
+    agent: str | None = None
+    """The coding agent whose stream it is."""
+
+
+class RemoteTenantEngine(TenantEngine):
+    """What one tenant can ask of the engine of a server."""
+
+    def __init__(self, line: Line, caller: Caller, holder: Holder, machines: dict[int, Machine | MachineRow]) -> None:
+        self._around = self._line = line
+        self._caller = caller
+        self._holder = holder
+        self._machines = machines
+        """By number: the machines, and the definitions of those that nobody has needed yet."""
+
+    async def _submit(self, operation: Operation[Answer]) -> Answer:
+        """An answer that gets lost is no harm: the request is sent again with its key, and has one effect."""
+        kind = type(operation)
+        key = operation.request_id or (None if kind in UNKEYED else self._new_key())
+        answer: Any = await self.call_server(name_of(kind), write_operation(operation), find_answer_type(kind), key)
+        if kind is ReportAttempts:
+            answer = [each and read_refusal(each) for each in answer]
+        return cast("Answer", answer)
+
+    @property
+    def outbox(self) -> Outbox:
+        return RemoteOutbox(self)
+
+    async def call_server(self, method: str, arguments: Mapping[str, Any], answers: Any, key: str | None = None) -> Any:
+        """Call a method of the engine of the server, in the name of the caller."""
+        if self._line.is_closed:
+            raise EngineClosed("The engine is closed, and answers no more.")
+        given = {
+            KEY_HEADER: key,
+            ACTOR_HEADER: None if self._holder.has_key else self._caller.actor,
+            "traceparent": self._caller.traceparent,
+        }
+        headers = {name: value for name, value in given.items() if value is not None}
+        return await self._line.call(method, arguments, answers, headers)
+
+    def _new_key(self) -> str:
+        return str(UUID(int=self._line.world.chance.getrandbits(128), version=4))
+
+    async def get_machine(self, entity: Entity | Transition) -> Machine:
+        if entity.machine_id not in self._machines:
+            await self._learn()
+        return self._restore(entity.machine_id)
+
+    async def list_machines(self) -> list[Machine]:
+        await self._learn()
+        machines = sorted(map(self._restore, tuple(self._machines)), key=lambda each: each.version)
+        return [machine for _, machine in sorted({each.name: each for each in machines}.items())]
+
+    async def _learn(self) -> None:
+        for row in await self.list_definitions():
+            self._machines.setdefault(row.id, row)
+
+    def _restore(self, number: int) -> Machine:
+        found = self._machines[number]
+        if isinstance(found, MachineRow):
+            found = self._machines[number] = restore(found)
+        return found
+
+
+class RemoteOutbox(Outbox):
+    """What people can ask of the notifications of a server."""
+
+    def __init__(self, engine: RemoteTenantEngine) -> None:
+        self.call_server = engine.call_server
+
+
+class RemoteEngine(RemoteTenantEngine, Engine):
+    """The engine of a server, for the tenant of an API key; open one with `pointsman.app.open`."""
+
+    def __init__(self, line: Line, holder: Holder) -> None:
+        super().__init__(line, Caller(holder.tenant, holder.actor), holder, {})
+        self._duties = Duties(line, self._note_duty)
+
+    async def ship_log(self, task_id: str, epoch: int, part: str, offset: int, data: bytes) -> int:
+        """Send bytes of the log of an attempt that runs here; how much of this part the server has then."""
+        body = {"part": part, "offset": offset, "data": data}  # bytes become Base64
+        reply = await self._line.send("POST", find_log_path(task_id, epoch), body)
+        return int(msgspec.json.decode(reply.body)["size"])
+
+    async def read_log(self, task_id: str, epoch: int, offset: int) -> LogRead | None:
+        """What is behind an offset of the log of an attempt; None where the server has no such log."""
+        headers = {"Range": f"bytes={offset}-{offset + READ_BYTES - 1}"}
+        try:
+            reply = await self._line.send("GET", find_log_path(task_id, epoch), headers=headers)
+        except CallRefused as refused:
+            if refused.problem == "range-not-satisfiable":
+                return LogRead(data=b"")
+            if refused.problem == "log-elsewhere":
+                return None
+            raise
+        return LogRead(data=reply.body, agent=reply.headers.get(AGENT_HEADER.lower()))
+
+    def for_tenant(self, tenant: str = DEFAULT_TENANT, *, actor: str = "user", traceparent: str | None = None) -> TenantEngine:
+        if tenant not in (DEFAULT_TENANT, self.tenant):
+            message = (
+                f"This server acts for the tenant '{self.tenant}' here, not for '{tenant}'. Use an API key of that tenant."
+            )
+            raise RequestInvalid([Problem("tenant", message)])
+        return RemoteTenantEngine(self._line, Caller(self.tenant, actor, traceparent), self._holder, self._machines)
+
+    async def close(self) -> None:
+        if not self._line.is_closed:
+            self._line.is_closed = True
+            await self._duties.stop()
+            self._line.wakeups.close()
+            self._line.transport.close()
+
+    async def _note_duty(self, name: str, error: Exception | None, failures: int) -> None:
+        """What fails here is in the log here; the server notes its own."""
+
+
+async def connect(transport: Transport, world: World) -> RemoteEngine:
+    """An engine for whom the server knows by the key of the transport."""
+    line = Line(transport, world)
+    holder: Holder = await line.call(GET_HOLDER, {}, Holder)
+    return RemoteEngine(line, holder)
+
+
+def find_log_path(task_id: str, epoch: int) -> str:
+    return f"/api/v1/tasks/{quote(task_id, safe='')}/attempts/{epoch}/log"
+
+
+def _asks(query: Query) -> Callable[..., Coroutine[Any, Any, Any]]:
+    """A method that calls the one of the server."""
+
+    async def method(self: RemoteTenantEngine | RemoteOutbox, *arguments: Any, **named: Any) -> Any:
+        return await self.call_server(query.name, bind(query, arguments, named), query.answers)
+
+    return method
+
+
+def _refuses(name: str) -> Callable[..., Never]:
+    def method(*_: Any, **__: Any) -> Never:
+        raise CallRefused("not-found", f"'{name}' needs the database itself, not a server. Use --store.")
+
+    return method
+
+
+def _find_owner(query: Query) -> type:
+    if query.name.startswith("outbox."):
+        return RemoteOutbox
+    return RemoteEngine if query.is_of_all else RemoteTenantEngine
+
+
+for _query in list_queries().values():
+    setattr(_find_owner(_query), _query.name.rpartition(".")[2], _asks(_query))
+for _name in ONLY_WITH_DATABASE:
+    setattr(RemoteEngine, _name, _refuses(_name))

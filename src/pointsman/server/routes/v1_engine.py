@@ -1,0 +1,147 @@
+"""/api/v1/engine: the engine for Pointsman itself, on other machines: its command line and its workers.
+
+A call is a method of the engine by its name, with its arguments as JSON (`engine/calls.py`). Its answers are rows, which differ
+between versions, so the other side has to be of the same version. All other clients have the rest of /api/v1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from operator import attrgetter
+from typing import Any
+
+from msgspec import Struct
+
+from pointsman import __version__
+from pointsman.engine.calls import GET_HOLDER, VERSION_HEADER, Holder, Query, list_queries
+from pointsman.engine.operation import Operation, name_of
+from pointsman.engine.operations import OPERATIONS
+from pointsman.engine.operations.attempts import ReportAttempts
+from pointsman.engine.operations.keys import Scope
+from pointsman.engine.operations.runs import AddTasks
+from pointsman.engine.operations.tenants import AddTenant
+from pointsman.engine.operations.tools import DeclareTool
+from pointsman.engine.operations.workers import SignalWorker
+from pointsman.errors import CallRefused, NotFound, PointsmanError
+from pointsman.server import problems
+from pointsman.server.auth import check_scope
+from pointsman.server.route import Act, Call, Route
+from pointsman.server.routes import tasks_004, v1_operators, v1_runs
+from pointsman.server.wakeups import WakeupAnswer, WakeupQuery
+
+BY_WORKERS = tuple(name_of(each) for each in (AddTasks, DeclareTool, SignalWorker))
+"""What workers do as well: they add subtasks, declare their tools and leave."""
+SCOPES_OF_QUERIES: Mapping[str, Scope] = {"list_keys": "admin", "outbox.retry": "operate"}
+"""Of queries that show more than runs, or change something."""
+SCOPES_OF: Mapping[str, Scope] = {
+    **dict.fromkeys(OPERATIONS, "worker"),
+    **{
+        name_of(each.operation): each.scope
+        for each in (*tasks_004.ROUTES, *v1_runs.ROUTES, *v1_operators.ROUTES)
+        if each.operation
+    },
+}
+"""An operation needs the scope that it needs by its own route; those that have none are for workers."""
+OF_ALL_TENANTS = (name_of(AddTenant),)
+
+
+async def _list_diagnoses(call: Call) -> object:
+    _check(call, "admin")
+    return (await v1_operators.diagnose(call)).diagnoses
+
+
+async def _list_nothing(_: Call) -> object:
+    return ()
+
+
+OF_ONE_TENANT: Mapping[str, Act] = {"diagnose": _list_diagnoses, "list_duty_failures": _list_nothing}
+"""What a key is told instead of what is about all tenants."""
+
+
+class Arguments(Struct, frozen=True):
+    """The arguments of a call, by name."""
+
+
+async def answer_call(call: Call) -> object:
+    """Perform an operation, or answer a query."""
+    name = call.path["method"]
+    if name != GET_HOLDER and name not in OPERATIONS and name not in list_queries():
+        raise NotFound("method", name)
+    check_version(call.headers)
+    if operation := OPERATIONS.get(name):
+        return await _perform(call, name, operation)
+    if query := list_queries().get(name):
+        return await _ask(call, query)
+    return Holder(tenant=call.holder.tenant, actor=call.holder.actor, has_key=bool(call.holder.key_id))
+
+
+def check_version(headers: Mapping[str, str]) -> None:
+    given = headers.get(VERSION_HEADER)
+    if given != __version__:
+        theirs = "another program" if given is None else f"Pointsman {given[:20]!a}"
+        message = f"The server is Pointsman {__version__}, and this is {theirs}. Install the same version on both sides."
+        raise CallRefused("version-mismatch", message)
+
+
+async def _perform(call: Call, name: str, operation: type[Operation[Any]]) -> object:
+    if name in OF_ALL_TENANTS:
+        _check_whole(call, name)
+    _check(call, SCOPES_OF[name], *(("worker",) if name in BY_WORKERS else ()))
+    answer = await call.engine.perform(call.read(operation))
+    return [_describe_refusal(call, each) for each in answer] if operation is ReportAttempts else answer
+
+
+def _describe_refusal(call: Call, error: PointsmanError | None) -> dict[str, Any] | None:
+    return None if error is None else problems.explain(error, call.site.new_reference()).body
+
+
+async def _ask(call: Call, query: Query) -> object:
+    scope = SCOPES_OF_QUERIES.get(query.name)
+    _check(call, *((scope,) if scope else ("read", "worker")))
+    if query.is_of_all and call.holder.key_id and query.name in OF_ONE_TENANT:
+        return await OF_ONE_TENANT[query.name](call)
+    if query.is_of_all:
+        _check_whole(call, query.name)
+    engine = call.site.engine if query.is_of_all else call.engine
+    arguments = query.read(call.body if call.request_id is None else {**call.body, "request_id": call.request_id})
+    return await attrgetter(query.name)(engine)(**arguments)
+
+
+def _check(call: Call, scope: Scope, *others: Scope) -> None:
+    check_scope(call.holder.actor, call.holder.scopes, scope, *others)
+
+
+def _check_whole(call: Call, name: str) -> None:
+    if call.holder.key_id:
+        message = f"'{name}' is about all tenants, and an API key is about one. Use the database itself: --store"
+        raise CallRefused("forbidden", message, members={"scope": "none"})
+
+
+async def wait_for_wakeups(call: Call) -> WakeupAnswer:
+    asked: WakeupQuery = call.query
+    return await call.site.beacon.wait(asked)
+
+
+ROUTES = (
+    Route(
+        "POST",
+        "/api/v1/engine/{method}",
+        "Call a method of the engine, as the command line and the workers of Pointsman do. Only of the same version.",
+        answer_call,
+        Any,
+        or_scope="worker",
+        reads=Arguments,
+        problems=("not-found", "version-mismatch"),
+        names_call=True,
+    ),
+    Route(
+        "GET",
+        "/api/v1/wakeups",
+        "Wait until tasks may be claimed, workers are told something, or transitions were made.",
+        wait_for_wakeups,
+        WakeupAnswer,
+        or_scope="worker",
+        query=WakeupQuery,
+        waits=True,
+    ),
+)

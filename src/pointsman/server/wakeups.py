@@ -1,0 +1,83 @@
+"""Wake-ups for clients: a request waits until something has happened that its client has not heard of.
+
+A process counts its wake-ups of each kind. A client says how far it has heard, and of which process; what it has missed between
+two requests, or because it asks another process now, it hears at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from contextlib import suppress
+from functools import partial
+from typing import Annotated
+
+from msgspec import Struct
+
+from pointsman.engine.engine import Engine
+from pointsman.engine.fields import CountFromZero, Name, number
+from pointsman.store.contract import Wakeup
+
+KINDS: Mapping[str, Wakeup] = {"tasks": Wakeup.TASKS, "workers": Wakeup.WORKERS, "events": Wakeup.EVENTS}
+LONGEST_WAIT_SECONDS = 30.0
+
+
+class WakeupQuery(Struct, frozen=True, kw_only=True):
+    """What the client waits for, and how far it has heard."""
+
+    process: Annotated[Name | None, "`process` of the answer before; without it, the answer comes at once."] = None
+    tasks: Annotated[CountFromZero | None, "Wait for tasks that may be claimed: `tasks` of the answer before."] = None
+    workers: Annotated[CountFromZero | None, "Wait for what is told to workers: `workers` of the answer before."] = None
+    events: Annotated[CountFromZero | None, "Wait for transitions: `events` of the answer before."] = None
+    wait_seconds: Annotated[float, number(0, LONGEST_WAIT_SECONDS), "How long at most."] = LONGEST_WAIT_SECONDS
+
+
+class WakeupAnswer(Struct, frozen=True, kw_only=True):
+    """How often each kind of wake-up was heard since the process started."""
+
+    process: str
+    tasks: int
+    workers: int
+    events: int
+
+
+class Beacon:
+    """Counts the wake-ups of a process, and tells those who wait."""
+
+    def __init__(self, engine: Engine, process: str) -> None:
+        self._process = process
+        self._counts = dict.fromkeys(KINDS, 0)
+        self._is_closed = False
+        self._waiting: dict[asyncio.Event, frozenset[str]] = {}
+        for name, kind in KINDS.items():
+            engine.listen(kind, partial(self._hear, name))
+
+    def _hear(self, name: str) -> None:
+        self._counts[name] += 1
+        for event, wanted in self._waiting.items():
+            if name in wanted:
+                event.set()
+
+    async def wait(self, asked: WakeupQuery) -> WakeupAnswer:
+        """Until one of the kinds that are asked for was heard again, but no longer than asked for."""
+        seen = {name: count for name in KINDS if (count := getattr(asked, name)) is not None}
+        if seen and asked.process == self._process and not self._is_closed:
+            await self._wait_for_more(seen, asked.wait_seconds)
+        return WakeupAnswer(process=self._process, **self._counts)
+
+    async def _wait_for_more(self, seen: Mapping[str, int], seconds: float) -> None:
+        event = asyncio.Event()
+        self._waiting[event] = frozenset(seen)
+        try:
+            if all(self._counts[name] == count for name, count in seen.items()):
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(seconds):
+                        await event.wait()
+        finally:
+            del self._waiting[event]
+
+    def close(self) -> None:
+        """Answer all who wait."""
+        self._is_closed = True
+        for event in self._waiting:
+            event.set()

@@ -1,0 +1,281 @@
+"""An engine over HTTP: workers and the command line on machines without access to the database."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.system.server.harness import Client, start, until
+from tests.system.server.test_keys import EVERY, create_keys, with_key
+
+from pointsman import app
+from pointsman.engine.submit import NewRun, NewTask
+from pointsman.errors import AuthenticationFailed, CallRefused, NotFound, RequestInvalid, ServerUnavailable, TransitionRefused
+from pointsman.kernel.machine import Case, Refusal
+
+FLOW = 'name: remote\ntasks: {say: {run: \'for i in $(seq 300); do echo line $i; done; echo "{}" > "$POINTSMAN_OUTPUT"\'}}'
+
+
+PEOPLE = "name: words\ntasks:\n  a: {run: echo hello}\n  ok: {needs: a, approval: {prompt: Fine?}}\n"
+OF_RUNS = ("status", "history", "logs")
+OF_PROJECTS = ("budget", "workers", "breakers", "notices", "notify", "inbox")
+
+
+def environment(url: str, key: str | None = None) -> dict[str, str]:
+    env = {name: value for name, value in os.environ.items() if not name.startswith("POINTSMAN_")}
+    return env | {"POINTSMAN_SERVER": url} | ({"POINTSMAN_API_KEY": key} if key else {})
+
+
+def call(folder: Path, url: str, *words: str, key: str | None = None) -> subprocess.CompletedProcess[str]:
+    """A command in a folder that knows nothing but the server."""
+    command = [sys.executable, "-m", "pointsman", *words]
+    return subprocess.run(
+        command, cwd=folder, env=environment(url, key), capture_output=True, text=True, check=False, timeout=120
+    )
+
+
+@contextmanager
+def work(folder: Path, url: str, key: str | None = None) -> Iterator[subprocess.Popen[bytes]]:
+    """A worker that reaches the database through the server only; it drains when the block is left."""
+    folder.mkdir(exist_ok=True)
+    with (folder / "worker.txt").open("wb") as said:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "pointsman", "worker", "--slots", "2", "--lease", "6s"],
+            cwd=folder,
+            env=environment(url, key),
+            stdin=subprocess.DEVNULL,
+            stdout=said,
+            stderr=said,
+        )
+    try:
+        yield process
+    finally:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(60)
+        finally:
+            process.kill()
+            process.wait()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Of the client; the project of the server is elsewhere."""
+    made = tmp_path / "client"
+    made.mkdir()
+    return made
+
+
+def home(folder: Path, name: str = "server") -> Path:
+    """A folder for a server, so that the client is in no folder below it."""
+    made = folder / name
+    made.mkdir()
+    return made
+
+
+def submit(client: Client, flow: str = FLOW) -> str:
+    run: str = client.post("/api/v1/flows/run", {"flow": flow}).json["id"]
+    return run
+
+
+def wait_for(client: Client, run: str, state: str) -> Any:
+    return client.until(f"/api/v1/runs/{run}", lambda found: found["state"] == state)
+
+
+def list_tasks(client: Client, run: str) -> Mapping[str, Any]:
+    return {task["name"]: task for task in client.get(f"/api/v1/runs/{run}/tasks").json["items"]}
+
+
+def test_a_worker_with_its_own_scope_does_the_work_and_the_server_has_its_log(
+    tmp_path: Path, folder: Path, database_url: str
+) -> None:
+    keys = create_keys(database_url, [("default", "root", EVERY), ("default", "box", ("worker",))])
+    with start("serve", home(tmp_path), database_url) as (anybody, _), work(folder / "box", anybody.url, keys[1]) as worker:
+        client = with_key(anybody, keys[0])
+        run = submit(client)
+        wait_for(client, run, "SUCCEEDED")
+        task = list_tasks(client, run)["say"]
+        log = client.send("GET", f"/api/v1/tasks/{task['id']}/attempts/1/log")
+        assert log.text.splitlines() == [f"line {i}".encode() for i in range(1, 301)]
+        said = call(folder, client.url, "logs", run, "--tail", "1", key=keys[0])
+        assert (said.returncode, said.stdout) == (0, "say | line 300\n")
+        assert worker.poll() is None
+        refused = call(folder, client.url, "cancel", run, key=keys[1])
+        assert refused.returncode == 2
+        assert "This needs the scope operate. The key 'box' has: worker." in refused.stderr
+
+
+def test_a_log_is_followed_while_its_worker_elsewhere_writes(tmp_path: Path, folder: Path, database_url: str) -> None:
+    flow = "name: slow\ntasks: {say: {run: 'echo one; until test -e go; do sleep 0.1; done; echo two'}}"
+    with start("serve", home(tmp_path), database_url) as (client, _), work(folder / "box", client.url):
+        (folder / "slow.yaml").write_text(flow)
+        box = folder / "box"
+        (box / "slow.yaml").write_text(flow)
+        run = call(box, client.url, "run", "slow.yaml", "--detach").stdout.strip()
+        task = list_tasks(client, run)["say"]
+        until(lambda: client.send("GET", f"/api/v1/tasks/{task['id']}/attempts/1/log").text == b"one\n")
+        follow = [sys.executable, "-m", "pointsman", "logs", run, "--follow"]
+        with subprocess.Popen(follow, cwd=folder, env=environment(client.url), stdout=subprocess.PIPE) as following:
+            assert following.stdout is not None
+            assert following.stdout.readline() == b"say | one\n"
+            (box / "go").touch()
+            assert following.stdout.read() == b"say | two\n"
+        assert following.returncode == 0
+
+
+def test_a_killed_server_costs_nothing(tmp_path: Path, folder: Path, database_url: str) -> None:
+    """The worker waits, keeps its task, and reports when a server answers at the same address again."""
+    flow = "name: long\ntasks: {hold: {run: 'echo start >> starts; until test -e go; do sleep 0.1; done'}}"
+    box = folder / "box"
+    box.mkdir()
+    (box / "long.yaml").write_text(flow)
+    with start("serve", home(tmp_path), database_url) as (client, server):
+        port = client.url.rpartition(":")[2]
+        with work(box, client.url):
+            run = call(box, client.url, "run", "long.yaml", "--detach").stdout.strip()
+            until((box / "starts").exists)
+            server.kill()
+            server.wait()
+            said = call(folder, client.url, "status")
+            assert said.returncode == 2
+            assert "Cannot connect to" in said.stderr
+            assert "Traceback" not in said.stderr
+            (box / "go").touch()
+            with start("serve", home(tmp_path, "again"), database_url, "--port", port) as (again, _):
+                wait_for(again, run, "SUCCEEDED")
+                assert list_tasks(again, run)["hold"]["attempts"] == 1
+    assert (box / "starts").read_text() == "start\n"
+
+
+def test_a_killed_worker_is_replaced_after_its_lease_and_what_it_still_says_counts_no_more(
+    tmp_path: Path, folder: Path, database_url: str
+) -> None:
+    flow = "name: hold\ntasks: {hold: {run: 'echo $POINTSMAN_EPOCH >> starts; test $POINTSMAN_EPOCH = 2 || sleep 600'}}"
+    box = folder / "box"
+    box.mkdir()
+    (box / "hold.yaml").write_text(flow)
+    with start("serve", home(tmp_path), database_url) as (client, _):
+        with work(box, client.url) as first:
+            run = call(box, client.url, "run", "hold.yaml", "--detach").stdout.strip()
+            until((box / "starts").exists)
+            first.kill()
+            first.wait()
+        task = list_tasks(client, run)["hold"]
+        with work(box, client.url):
+            wait_for(client, run, "SUCCEEDED")
+        late = client.post(f"/api/v1/tasks/{task['id']}/reports", {"epoch": 1, "signal": "complete"})
+        assert late.problem == "lease-lost"
+        part = client.post(f"/api/v1/tasks/{task['id']}/attempts/1/log", {"offset": 0, "data": "bGF0ZQ=="})
+        assert part.problem == "lease-lost"
+    assert (box / "starts").read_text() == "1\n2\n"
+
+
+def test_a_worker_in_another_language_claims_by_a_long_poll_reports_and_is_fenced(client: Client) -> None:
+    worker = client.post("/api/v1/workers", {"name": "curl", "capabilities": ["by-hand"]}).json["id"]
+    body = {"name": "hand", "tasks": [{"name": "t", "capabilities": ["by-hand"], "payload": {"x": 1}}]}
+    run = client.post("/api/v1/runs", body).json["id"]
+    (claim,) = client.post(f"/api/v1/workers/{worker}/claims", {"wait_seconds": 20}).json["items"]
+    assert (claim["name"], claim["epoch"], claim["payload"]) == ("t", 1, {"x": 1})
+    beat = client.post(f"/api/v1/workers/{worker}/heartbeats", {"attempts": [[claim["task_id"], 1], [claim["task_id"], 7]]})
+    assert beat.json["lost"] == [{"task_id": claim["task_id"], "epoch": 7}]
+    done = client.post(f"/api/v1/tasks/{claim['task_id']}/reports", {"epoch": 1, "signal": "complete", "output": {"y": 2}})
+    assert (done.json["state"], done.json["output"]) == ("SUCCEEDED", {"y": 2})
+    assert client.get(f"/api/v1/runs/{run}").json["state"] == "SUCCEEDED"
+    assert client.post(f"/api/v1/workers/{worker}/claims", {"wait_seconds": 0.1}).json["items"] == []
+    for offset, data, size in ((0, "YWJj", None), (9, "YWJj", None)):
+        refused = client.post(f"/api/v1/tasks/{claim['task_id']}/attempts/1/log", {"offset": offset, "data": data})
+        assert (refused.problem, size) == ("lease-lost", None), "the attempt has ended"
+
+
+def test_a_log_has_no_gaps_whatever_is_sent(client: Client) -> None:
+    worker = client.post("/api/v1/workers", {"name": "curl", "capabilities": ["logs"]}).json["id"]
+    client.post("/api/v1/runs", {"name": "hand", "tasks": [{"name": "t", "capabilities": ["logs"]}]})
+    (claim,) = client.post(f"/api/v1/workers/{worker}/claims", {"wait_seconds": 20}).json["items"]
+    log = f"/api/v1/tasks/{claim['task_id']}/attempts/1/log"
+    sent = [(5, "YWJj", 0), (0, "YWJj", 3), (0, "YWJj", 3), (3, "ZGVm", 6), (99, "ZGVm", 6)]
+    assert [client.post(log, {"offset": at, "data": data}).json["size"] for at, data, _ in sent] == [size for *_, size in sent]
+    assert client.send("GET", log).text == b"abcdef"
+    assert client.post(log, {"offset": 0, "data": "no base64!"}).problem == "invalid-request"
+    assert client.post(log, {"offset": 10**9, "data": "YWJj"}).problem == "body-too-large"
+
+
+async def test_an_engine_of_a_server_is_an_engine(client: Client) -> None:
+    async with app.open(client.url) as engine:
+        person = engine.for_tenant(actor="Zoë")
+        run = await person.submit_run(
+            NewRun(name="python", tasks=(NewTask(name="a", capabilities=("nobody",)),)), request_id="once"
+        )
+        assert (
+            await person.submit_run(
+                NewRun(name="python", tasks=(NewTask(name="a", capabilities=("nobody",)),)), request_id="once"
+            )
+        ).id == run.id
+        assert [task.name for task in await engine.list_tasks(run.id)] == ["a"]
+        machine = await engine.get_machine(run)
+        assert machine.name in {each.name for each in await engine.list_machines()}
+        assert (await person.signal_run(run.id, "cancel", reason="enough")).state == "CANCELED"
+        move = (await engine.list_history(run.id))[-1]
+        assert (move.actor, move.reason) == ("Zoë", "enough")
+        with pytest.raises(TransitionRefused) as refused:
+            await person.signal_run(run.id, "pause")
+        assert isinstance(refused.value.refusal, Refusal)
+        assert refused.value.refusal.case is Case.TERMINAL
+        with pytest.raises(NotFound):
+            await engine.get_run("run_unknown")
+        with pytest.raises(RequestInvalid, match="not for 'acme'"):
+            engine.for_tenant("acme")
+        async for transition in engine.watch(run_id=run.id):
+            assert transition.run_id == run.id
+            break
+
+
+async def test_a_wrong_key_another_version_and_an_absent_server_are_said_at_once(
+    tmp_path: Path, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await asyncio.to_thread(create_keys, database_url, [("default", "root", EVERY)])
+    with start("serve", home(tmp_path), database_url) as (client, _), pytest.raises(AuthenticationFailed):
+        async with app.open(client.url, key="pm_wrong"):
+            raise AssertionError
+    with pytest.raises(ServerUnavailable, match="Cannot connect"):
+        async with app.open(client.url):
+            raise AssertionError
+    with start("serve", home(tmp_path, "other"), f"sqlite:///{tmp_path}/other.db") as (client, _):
+        monkeypatch.setattr("pointsman.remote.line.__version__", "0.0.1")
+        with pytest.raises(CallRefused, match="Install the same version on both sides") as refused:
+            async with app.open(client.url):
+                raise AssertionError
+        assert refused.value.problem == "version-mismatch"
+
+
+def test_a_person_uses_the_command_line_with_a_key(tmp_path: Path, folder: Path, database_url: str) -> None:
+    (key,) = create_keys(database_url, [("acme", "ada", EVERY)])
+    (folder / "flow.yaml").write_text(
+        "name: words\ntasks:\n  a: {run: echo hello}\n  ok: {needs: a, approval: {prompt: Fine?}}\n"
+    )
+    with start("serve", home(tmp_path), database_url) as (client, _):
+        run = call(folder, client.url, "run", "flow.yaml", "--detach", key=key).stdout.strip()
+        with work(folder, client.url, key):
+            mine = with_key(client, key)
+            wait_for(mine, run, "WAITING")
+            inbox = call(folder, client.url, "inbox", "--json", key=key)
+            assert [item["task"] for item in json.loads(inbox.stdout)] == ["ok"], inbox
+            assert "approve" in call(folder, client.url, "inbox", "--list", key=key).stdout
+            assert call(folder, client.url, "approve", run, key=key).returncode == 0
+            wait_for(mine, run, "SUCCEEDED")
+        for words in [*((name, run) for name in OF_RUNS), *((name,) for name in OF_PROJECTS)]:
+            said = call(folder, client.url, *words, key=key)
+            assert said.returncode == 0, (words, said)
+        refused = call(folder, client.url, "doctor", "--audit", key=key)
+        assert refused.returncode == 2
+        assert "is about all tenants, and an API key is about one" in refused.stderr
+        assert "Traceback" not in refused.stderr
+    assert not (folder / ".state").exists(), "the journal is up to the server"
