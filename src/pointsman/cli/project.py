@@ -168,6 +168,8 @@ class Project:
     @property
     def ship(self) -> Ship | None:
         """How logs get to the server."""
+        if not self.is_remote:
+            return None
         from pointsman.remote.engine import RemoteEngine
 
         return self.engine.ship_log if isinstance(self.engine, RemoteEngine) else None
@@ -175,6 +177,8 @@ class Project:
     @property
     def read_log(self) -> ReadLog | None:
         """How to read logs that the server has."""
+        if not self.is_remote:
+            return None
         from pointsman.remote.engine import RemoteEngine
 
         return self.engine.read_log if isinstance(self.engine, RemoteEngine) else None

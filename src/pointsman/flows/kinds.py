@@ -30,7 +30,8 @@ BUILT_IN = {
     "approval": "pointsman.flows.approval:Gate",
 }
 
-HIDDEN = {"merges": "pointsman.worker.runners.merge:MergeRunner"}
+MERGES = "merges"
+HIDDEN = {MERGES: "pointsman.worker.runners.merge:MergeRunner"}
 """Kinds of tasks that nobody writes: runs have them when their flows ask for something that a worker does."""
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from msgspec import structs
 from pydantic import ValidationError
@@ -18,12 +18,12 @@ from pointsman.errors import ExpressionFailed
 from pointsman.flows.build import build_subtasks
 from pointsman.flows.expressions import evaluate
 from pointsman.flows.items import list_items
+from pointsman.flows.kinds import MERGES
 from pointsman.flows.model import FlowTask, read_task
 from pointsman.flows.results import describe_run
 from pointsman.flows.templates import refers_to, render_task, render_text
 from pointsman.settings import Settings, ToolProfile
 from pointsman.store.rows import Attempt
-from pointsman.worker.agent_log import find_reader, has_heard
 from pointsman.worker.cost_file import CostFile
 from pointsman.worker.inside_tools import InsideTools
 from pointsman.worker.lease import Lease
@@ -31,12 +31,14 @@ from pointsman.worker.left_files import list_added, read_subtasks
 from pointsman.worker.log import AttemptLog, log_path
 from pointsman.worker.merging import find_work
 from pointsman.worker.runner import OUTPUT_SUFFIX, SUBTASKS_SUFFIX, Job, Progress, build_environment
-from pointsman.worker.runners.merge import MergeTask
 from pointsman.worker.runners.python import CallTask
 from pointsman.worker.scope import RunScope, Scopes
 from pointsman.worker.verdict import Completed, Failed, FanOut, Skipped
 from pointsman.worker.worktrees import Place
 from pointsman.world import Clock
+
+if TYPE_CHECKING:
+    from pointsman.worker.runners.merge import MergeTask
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +69,7 @@ class Preparation:
                 f"The settings of this worker have no tool '{claim.tool}'. Add [tools.{claim.tool}] to its pointsman.toml."
             )
             return Failed(message, retryable=True)
-        if isinstance(task, MergeTask) and (verdict := await self._explain_missing(run, task)):
+        if task.kind == MERGES and (verdict := await self._explain_missing(run, cast("MergeTask", task))):
             return verdict
         try:
             scope = await self._build_scope(run, task)
@@ -126,6 +128,8 @@ class Preparation:
 
     def _has_heard(self, claim: Claim, attempt: Attempt) -> bool | None:
         """Whether the agent of a former attempt has heard what it was told; None if its program has written nothing."""
+        from pointsman.worker.agent_log import find_reader, has_heard  # all agents, which most workers do not need
+
         log = Path(log_path(self.settings.directory, claim.run_id, claim.name, attempt.epoch))
         reader = find_reader(log, self.settings.agents)
         if reader is None:  # its log is on another machine, if there is one
@@ -199,7 +203,7 @@ class Preparation:
 def _find_place(claim: Claim, task: FlowTask, run: RunScope, project: Path, scope: Mapping[str, Any]) -> Place | None:
     """The worktree that a task works in: its own, or that of its run. A thread of the worker works in none."""
     own, shared = task.worktree, run.payload.get("worktree", {})
-    if isinstance(task, MergeTask) or (isinstance(task, CallTask) and task.mode == "thread") or (own and not own.wanted):
+    if task.kind == MERGES or (isinstance(task, CallTask) and task.mode == "thread") or (own and not own.wanted):
         return None
     if not own and not shared:
         return None

@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 
 from msgspec import structs
 
+from pointsman.flows.kinds import MERGES
 from pointsman.flows.model import FlowTask
 from pointsman.flows.values import Text, Truth
 from pointsman.worker.ending import Ending
@@ -30,7 +31,7 @@ MOST_NAMES = 50
 class MergeTask(FlowTask):
     """A merge of worktrees."""
 
-    kind = "merges"
+    kind = MERGES
 
     merges: Text
     """The task whose worktrees it merges; empty for that of the run."""
