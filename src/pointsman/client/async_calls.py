@@ -511,8 +511,8 @@ class AsyncRoutes(AsyncCalls):
         reason: str | None = None,
         request_id: str | None = None,
     ) -> TaskAnswer:
-        """Send a task what a person decides: approve, accept, answer, reject, cancel, skip, reset, retry … Needs the
-        scope `approve`.
+        """Send a task what a person decides: cancel, reset, retry, resume; with the scope `approve`: approve, accept,
+        answer, reject, skip. Needs the scope `operate`.
 
         task_id: The task.
         signal: One of: approve, accept, answer, reject, cancel, skip, reset, retry, resume, ready.
@@ -543,8 +543,8 @@ class AsyncRoutes(AsyncCalls):
         reason: str | None = None,
         request_id: str | None = None,
     ) -> TransitionResult:
-        """Move a run, a task or a worker by a trigger, or to a state, as document 000 asks for it. Needs the scope
-        `operate`.
+        """Move a run, a task or a worker by a trigger, or to a state, as document 000 asks for it. A task needs the
+        scope `approve`. Needs the scope `operate`.
 
         kind: What it is: run, task or worker.
         entity_id: Its id.

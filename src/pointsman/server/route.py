@@ -20,7 +20,7 @@ from starlette.responses import Response
 from pointsman.engine.engine import TenantEngine
 from pointsman.engine.fields import Name, Schema, shape_of, whole
 from pointsman.engine.operation import Operation, name_of, read_operation
-from pointsman.engine.operations.keys import Scope
+from pointsman.engine.operations.keys import SCOPES, Scope
 from pointsman.errors import PointsmanError, Problem, RequestInvalid
 from pointsman.server import problems
 from pointsman.server.auth import Holder
@@ -138,7 +138,7 @@ class Route:
     waits: bool = False
     """Its answer may take as long as the request says."""
     names_call: bool = False
-    """Its path names what is done: an idempotency key counts for each name."""
+    """Its path names what is done, which decides about the scope; an idempotency key counts for each name."""
     named: str = ""
     """What the Python client calls it, if that is not the name of its function."""
 
@@ -210,6 +210,8 @@ class Route:
             return site.door.admit_anybody(request)
         if self.streams:
             return await site.door.admit_stream(request)
+        if self.names_call:
+            return await site.door.admit(request, "read", *SCOPES)
         others = () if self.or_scope is None else (self.or_scope,)
         return await site.door.admit(request, self.scope, *others)
 

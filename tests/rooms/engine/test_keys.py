@@ -336,6 +336,6 @@ def test_a_request_for_a_key_is_checked(body: dict[str, object], path: str) -> N
 
 async def test_a_key_may_have_every_scope(database_url: str, clock: ManualClock) -> None:
     async with open_engine(database_url, clock) as engine:
-        issued = await engine.create_key("all", SCOPES)  # type: ignore[arg-type]
+        issued = await engine.create_key("all", SCOPES)
         assert (await engine.authenticate(text_of(issued))).scopes == frozenset(SCOPES)
         assert not hasattr(ApiKey, "secret_hash"), "what people see has no hash"

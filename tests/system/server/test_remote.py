@@ -111,7 +111,7 @@ def test_a_worker_with_its_own_scope_does_the_work_and_the_server_has_its_log(
         assert worker.poll() is None
         refused = call(folder, client.url, "cancel", run, key=keys[1])
         assert refused.returncode == 2
-        assert "This needs the scope operate. The key 'box' has: worker." in refused.stderr
+        assert "This needs the scope read. The key 'box' has: worker." in refused.stderr
 
 
 def test_a_log_is_followed_while_its_worker_elsewhere_writes(tmp_path: Path, folder: Path, database_url: str) -> None:

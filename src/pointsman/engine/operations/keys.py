@@ -19,7 +19,7 @@ from pointsman.store.contract import Wakeup
 from pointsman.store.rows import ApiKey, Notice, StoredKey
 
 Scope = Literal["read", "submit", "operate", "approve", "worker", "admin"]
-SCOPES: tuple[str, ...] = get_args(Scope)
+SCOPES: tuple[Scope, ...] = get_args(Scope)
 
 
 class IssuedKey(Struct, frozen=True, kw_only=True):

@@ -19,34 +19,39 @@ from pointsman.engine.operations import OPERATIONS
 from pointsman.engine.operations.attempts import ReportAttempts
 from pointsman.engine.operations.keys import Scope
 from pointsman.engine.operations.runs import AddTasks
-from pointsman.engine.operations.tenants import AddTenant
+from pointsman.engine.operations.tenants import AddTenant, SetQuotas
 from pointsman.engine.operations.tools import DeclareTool
-from pointsman.engine.operations.workers import SignalWorker
+from pointsman.engine.operations.workers import GiveUpTasks, SignalWorker
 from pointsman.errors import CallRefused, NotFound, PointsmanError
 from pointsman.server import problems
 from pointsman.server.auth import check_scope
 from pointsman.server.route import Act, Call, Route
-from pointsman.server.routes import tasks_004, v1_operators, v1_runs
+from pointsman.server.routes import tasks_004, v1_operators, v1_runs, v1_tenants, v1_workers
 from pointsman.server.wakeups import WakeupAnswer, WakeupQuery
 
 BY_WORKERS = tuple(name_of(each) for each in (AddTasks, DeclareTool, SignalWorker))
 """What workers do as well: they add subtasks, declare their tools and leave."""
-SCOPES_OF_QUERIES: Mapping[str, Scope] = {"list_keys": "admin", "outbox.retry": "operate"}
-"""Of queries that show more than runs, or change something."""
-SCOPES_OF: Mapping[str, Scope] = {
-    **dict.fromkeys(OPERATIONS, "worker"),
+SCOPES_OF: Mapping[str, tuple[Scope, ...]] = {
     **{
-        name_of(each.operation): each.scope
-        for each in (*tasks_004.ROUTES, *v1_runs.ROUTES, *v1_operators.ROUTES)
+        name_of(each.operation): (each.scope, each.or_scope) if each.or_scope else (each.scope,)
+        for routes in (tasks_004.ROUTES, v1_runs.ROUTES, v1_operators.ROUTES, v1_tenants.ROUTES, v1_workers.ROUTES)
+        for each in routes
         if each.operation
     },
+    **{name_of(each): ("worker",) for each in (GiveUpTasks, ReportAttempts)},
 }
-"""An operation needs the scope that it needs by its own route; those that have none are for workers."""
+"""An operation needs one of the scopes of its own route in /api/v1. Those that have none are for workers."""
+SCOPES_OF_QUERIES: Mapping[str, Scope] = {"list_keys": "admin", "diagnose": "admin", "outbox.retry": "operate"}
+"""Of queries that show more than runs, or change something. All others need `read`."""
+QUERIES_OF_WORKERS = (
+    *("now", "list_definitions", "list_breakers", "get_account", "explain_overspending", "get_worker"),
+    *("get_run", "get_task", "list_tasks_in_brief", "list_results", "list_attempts", "list_history"),
+)
+"""What workers ask on behalf of the attempts that they hold. They need not see anything else."""
 OF_ALL_TENANTS = (name_of(AddTenant),)
 
 
 async def _list_diagnoses(call: Call) -> object:
-    _check(call, "admin")
     return (await v1_operators.diagnose(call)).diagnoses
 
 
@@ -86,8 +91,12 @@ def check_version(headers: Mapping[str, str]) -> None:
 async def _perform(call: Call, name: str, operation: type[Operation[Any]]) -> object:
     if name in OF_ALL_TENANTS:
         _check_whole(call, name)
-    _check(call, SCOPES_OF[name], *(("worker",) if name in BY_WORKERS else ()))
-    answer = await call.engine.perform(call.read(operation))
+    _check(call, *SCOPES_OF[name], *(("worker",) if name in BY_WORKERS else ()))
+    if operation is SetQuotas:
+        v1_tenants.check_operator(call)
+    asked = call.read(operation)
+    v1_runs.check_decision(call, asked)
+    answer = await call.engine.perform(asked)
     return [_describe_refusal(call, each) for each in answer] if operation is ReportAttempts else answer
 
 
@@ -96,8 +105,8 @@ def _describe_refusal(call: Call, error: PointsmanError | None) -> dict[str, Any
 
 
 async def _ask(call: Call, query: Query) -> object:
-    scope = SCOPES_OF_QUERIES.get(query.name)
-    _check(call, *((scope,) if scope else ("read", "worker")))
+    others: tuple[Scope, ...] = ("worker",) if query.name in QUERIES_OF_WORKERS else ()
+    _check(call, SCOPES_OF_QUERIES.get(query.name, "read"), *others)
     if query.is_of_all and call.holder.key_id and query.name in OF_ONE_TENANT:
         return await OF_ONE_TENANT[query.name](call)
     if query.is_of_all:
@@ -107,8 +116,8 @@ async def _ask(call: Call, query: Query) -> object:
     return await attrgetter(query.name)(engine)(**arguments)
 
 
-def _check(call: Call, scope: Scope, *others: Scope) -> None:
-    check_scope(call.holder.actor, call.holder.scopes, scope, *others)
+def _check(call: Call, *scopes: Scope) -> None:
+    check_scope(call.holder.actor, call.holder.scopes, *scopes)
 
 
 def _check_whole(call: Call, name: str) -> None:
@@ -129,7 +138,6 @@ ROUTES = (
         "Call a method of the engine, as the command line and the workers of Pointsman do. Only of the same version.",
         answer_call,
         Any,
-        or_scope="worker",
         reads=Arguments,
         problems=("not-found", "version-mismatch"),
         names_call=True,

@@ -10,6 +10,7 @@ from msgspec import Struct
 from pointsman.engine.engine import TenantEngine
 from pointsman.engine.fields import Text
 from pointsman.engine.filters import RunFilter, TaskFilter
+from pointsman.engine.operations.keys import Scope
 from pointsman.engine.operations.runs import (
     AddTasks,
     ApproveRun,
@@ -24,6 +25,7 @@ from pointsman.engine.operations.tasks import SignalTask
 from pointsman.engine.operations.templates import StoreTemplate
 from pointsman.engine.operations.transition import RequestTransition, TransitionResult
 from pointsman.errors import FlowInvalid, TransitionRefused
+from pointsman.kernel.machine import Kind
 from pointsman.server.answers import (
     AttemptAnswer,
     RunAnswer,
@@ -35,12 +37,15 @@ from pointsman.server.answers import (
     make_tasks,
     make_transition,
 )
+from pointsman.server.auth import check_scope
 from pointsman.server.route import Call, PageAfter, PageLimit, Route, performs
 from pointsman.server.submission import NewFlowRun, submit_flow
 from pointsman.store.rows import Task, Template
 from pointsman.views.budgets import view_budget
 from pointsman.views.values import BudgetView, RunView
 
+STEERING = ("cancel", "reset", "retry", "resume", "ready")
+"""Signals about a task that decide nothing. To skip a gate passes it."""
 OF_RUN = ("not-found", "transition-refused")
 
 
@@ -228,12 +233,31 @@ async def list_history(call: Call) -> History:
 async def request_transition(call: Call) -> TransitionResult:
     """A refusal is an answer of the operation, and stored with its key. Over HTTP it has the status 409, like any other one."""
     asked = call.read(RequestTransition)
+    check_decision(call, asked)
     result = await call.engine.perform_valid(asked)
     if not result.success:
         machine = await call.engine.get_machine(await _find_entity(call.engine, asked))
         wanted = asked.to_state or asked.trigger or ""
         raise TransitionRefused(machine.refuse(result.from_state, wanted, already_there=wanted == result.from_state))
     return result
+
+
+def check_decision(call: Call, asked: object) -> None:
+    """To decide about a task needs another scope than to steer it. A transition to a state may be either."""
+    match asked:
+        case SignalTask():
+            scope: Scope = "operate" if asked.signal in STEERING else "approve"
+        case RequestTransition():
+            scope = "approve" if asked.kind == Kind.TASK else "operate"
+        case _:
+            return
+    check_scope(call.holder.actor, call.holder.scopes, scope)
+
+
+async def signal_task(call: Call) -> TaskAnswer:
+    asked = call.read(SignalTask)
+    check_decision(call, asked)
+    return await make_task(call.engine, await call.engine.perform_valid(asked))
 
 
 async def _find_entity(engine: TenantEngine, asked: RequestTransition) -> Any:
@@ -387,23 +411,28 @@ ROUTES = (
         problems=("not-found",),
         named="list_task_history",
     ),
-    performs(
+    Route(
         "POST",
         "/api/v1/tasks/{task_id}/signals",
-        "Send a task what a person decides: approve, accept, answer, reject, cancel, skip, reset, retry …",
-        SignalTask,
-        make_task,
+        "Send a task what a person decides: cancel, reset, retry, resume; with the scope `approve`: approve, accept, answer, "
+        "reject, skip.",
+        signal_task,
         TaskAnswer,
-        scope="approve",
+        scope="operate",
+        or_scope="approve",
+        reads=SignalTask,
+        operation=SignalTask,
         problems=(*OF_RUN, "not-allowed"),
     ),
     Route(
         "POST",
         "/api/v1/transitions",
-        "Move a run, a task or a worker by a trigger, or to a state, as document 000 asks for it.",
+        "Move a run, a task or a worker by a trigger, or to a state, as document 000 asks for it. A task needs the scope "
+        "`approve`.",
         request_transition,
         TransitionResult,
         scope="operate",
+        or_scope="approve",
         reads=RequestTransition,
         operation=RequestTransition,
         problems=(*OF_RUN, "not-allowed", "unknown-name"),
