@@ -180,7 +180,7 @@ async def open_listener(project: Project, front: Front) -> Listener:
     from pointsman.server.routes import ALL
     from pointsman.server.sent_flows import SentFlows
     from pointsman.server.site import Site
-    from pointsman.server.wakeups import Beacon
+    from pointsman.server.wakeups import WakeupCounter
     from pointsman.worker.tools import declare_missing
 
     async def declare(engine: TenantEngine, used: Iterable[str]) -> None:
@@ -201,7 +201,7 @@ async def open_listener(project: Project, front: Front) -> Listener:
         SentFlows(project.settings),
         declare,
         Metrics(project.engine, project.world.process),
-        Beacon(project.engine, project.world.process),
+        WakeupCounter(project.engine, project.world.process),
         project.find_dead,
         project.find_bound,
     )

@@ -86,19 +86,19 @@ class RemoteWakeups(Wakeups):
     """Listens to the server from the first moment on at which somebody waits here."""
 
     def __init__(self, transport: Transport, sleep: Sleep) -> None:
-        self._ear = _Ear(transport)
-        super().__init__(self._ear.listen, sleep)
+        self._poller = _WakeupPoller(transport)
+        super().__init__(self._poller.listen, sleep)
 
     def expect(self, wakeup: Wakeup) -> asyncio.Future[None]:
-        self._ear.want(wakeup)
+        self._poller.want(wakeup)
         return super().expect(wakeup)
 
     def listen(self, wakeup: Wakeup, heard: Callable[[], None]) -> Callable[[], None]:
-        self._ear.want(wakeup)
+        self._poller.want(wakeup)
         return super().listen(wakeup, heard)
 
 
-class _Ear:
+class _WakeupPoller:
     """Asks the server for wake-ups again and again, in a thread for each group of kinds."""
 
     def __init__(self, transport: Transport) -> None:

@@ -12,7 +12,7 @@ from pointsman.server.live import Live
 from pointsman.server.logs import Logs
 from pointsman.server.metrics import Metrics
 from pointsman.server.sent_flows import SentFlows
-from pointsman.server.wakeups import Beacon
+from pointsman.server.wakeups import WakeupCounter
 from pointsman.settings import Settings
 from pointsman.views import runs
 from pointsman.views.values import RunView
@@ -35,7 +35,7 @@ class Site:
     declare_tools: DeclareTools
     """Declares tools of the settings that a tenant uses."""
     metrics: Metrics
-    beacon: Beacon
+    wakeups: WakeupCounter
     find_dead: Callable[[], Collection[str]] = tuple
     """Workers of this machine that have died, although their leases may last."""
     find_bound: Callable[[], Mapping[str, str]] = dict
@@ -46,7 +46,7 @@ class Site:
 
     def end_streams(self) -> None:
         self.live.close()
-        self.beacon.close()
+        self.wakeups.close()
         self.stopping.set()
 
     def new_reference(self) -> str:

@@ -41,7 +41,7 @@ class WakeupAnswer(Struct, frozen=True, kw_only=True):
     events: int
 
 
-class Beacon:
+class WakeupCounter:
     """Counts the wake-ups of a process, and tells those who wait."""
 
     def __init__(self, engine: Engine, process: str) -> None:

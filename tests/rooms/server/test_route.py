@@ -21,7 +21,7 @@ from pointsman.server.metrics import Metrics
 from pointsman.server.route import Call, Route
 from pointsman.server.sent_flows import SentFlows
 from pointsman.server.site import Site
-from pointsman.server.wakeups import Beacon
+from pointsman.server.wakeups import WakeupCounter
 from pointsman.settings import load_settings
 from pointsman.world import World
 
@@ -34,9 +34,9 @@ def make_site(engine: Engine, folder: Path) -> Site:
 
     world = World()
     door, live, metrics = Door(engine, world.clock, "ada"), Live(engine, world), Metrics(engine, world.process)
-    beacon = Beacon(engine, world.process)
+    wakeups = WakeupCounter(engine, world.process)
     settings = load_settings(folder, {}, {})
-    return Site(engine, settings, world, door, live, NO_LOGS, SentFlows(settings), declare, metrics, beacon)
+    return Site(engine, settings, world, door, live, NO_LOGS, SentFlows(settings), declare, metrics, wakeups)
 
 
 def make_request(path: str) -> Request:

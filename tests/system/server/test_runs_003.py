@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ tasks:
   SEND:
     run: "true"
 """
+AT_ONCE = 8
 UNKNOWN = "run_00000000000000000000000000000000"
 
 
@@ -90,6 +92,15 @@ def test_one_key_is_one_run_and_the_repetition_gets_the_same_bytes(client: Clien
     assert in_body.text == first.text
     other = client.post("/runs", {"flow": NEWSLETTER, "reason": "again"}, idempotency_key="nightly-1")
     assert (other.status, other.problem) == (422, "key-reused")
+
+
+def test_requests_with_one_key_that_come_at_once_are_one_run_on_every_server(client: Client) -> None:
+    with ThreadPoolExecutor(AT_ONCE) as threads:
+        replies = list(
+            threads.map(lambda _: client.post("/runs", {"flow": NEWSLETTER}, idempotency_key="at once"), range(AT_ONCE))
+        )
+    assert {(reply.status, reply.text) for reply in replies} == {(201, replies[0].text)}
+    assert [reply.headers.get("idempotent-replayed") for reply in replies].count(None) == 1
 
 
 def test_a_key_counts_for_its_route_and_the_run_that_it_was_used_on(client: Client) -> None:

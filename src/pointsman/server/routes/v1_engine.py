@@ -128,7 +128,7 @@ def _check_whole(call: Call, name: str) -> None:
 
 async def wait_for_wakeups(call: Call) -> WakeupAnswer:
     asked: WakeupQuery = call.query
-    return await call.site.beacon.wait(asked)
+    return await call.site.wakeups.wait(asked)
 
 
 ROUTES = (
