@@ -31,6 +31,8 @@ from pointsman.server.wakeups import WakeupAnswer, WakeupQuery
 
 BY_WORKERS = tuple(name_of(each) for each in (AddTasks, DeclareTool, SignalWorker))
 """What workers do as well: they add subtasks, declare their tools and leave."""
+LEAVING = ("fail", "drain", "terminate")
+"""Signals that a worker sends about itself. Others are for operators."""
 SCOPES_OF: Mapping[str, tuple[Scope, ...]] = {
     **{
         name_of(each.operation): (each.scope, each.or_scope) if each.or_scope else (each.scope,)
@@ -96,6 +98,8 @@ async def _perform(call: Call, name: str, operation: type[Operation[Any]]) -> ob
         v1_tenants.check_operator(call)
     asked = call.read(operation)
     v1_runs.check_decision(call, asked)
+    if isinstance(asked, SignalWorker) and asked.signal not in LEAVING:
+        _check(call, "operate")
     answer = await call.engine.perform(asked)
     return [_describe_refusal(call, each) for each in answer] if operation is ReportAttempts else answer
 
