@@ -21,6 +21,7 @@ COMMANDS = {
     "inbox": "Show everything that waits for a person.",
     "watch": "Show the transitions of a run as they happen.",
     "logs": "Show the output of the tasks of a run.",
+    "artifacts": "List the files that tasks have left, or copy them.",
     "history": "Show every transition of a run, a task, a worker or a tool.",
     "cancel": "Cancel a run or a task.",
     "pause": "Start no further task of a run.",

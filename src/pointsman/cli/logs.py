@@ -21,7 +21,7 @@ from pointsman.cli.project import Asked, Project, in_project, project_options
 from pointsman.cli.streams import background_output, keep_up
 from pointsman.errors import Problem, RequestInvalid
 from pointsman.kernel.machine import Phase
-from pointsman.store.rows import Run, Task
+from pointsman.store.rows import Attempt, Run, Task
 from pointsman.views.find import find_run, find_task
 from pointsman.views.runs import arrange, is_needless
 from pointsman.views.values import read_error, read_output
@@ -246,6 +246,15 @@ async def follow_logs(project: Project, shelf: Shelf, run: Run, only: Task | Non
             await project.world.sleep(LOOK_SECONDS_AT_SERVER if project.is_remote else LOOK_SECONDS)
 
 
+async def find_attempt(project: Project, task: Task, number: int) -> Attempt:
+    attempts = await project.engine.list_attempts(task.id)
+    for attempt in attempts:
+        if attempt.epoch == number:
+            return attempt
+    there = ", ".join(str(attempt.epoch) for attempt in attempts) or "none"
+    raise RequestInvalid([Problem("", f"'{task.name}' has no attempt {number}. Its attempts: {there}.")])
+
+
 class Shelf:
     """Finds the logs of attempts: on this machine, or else at the server that has the runs."""
 
@@ -258,12 +267,8 @@ class Shelf:
         return await self._open(task, task.epoch, task.attempt_log_path)
 
     async def find_attempt(self, task: Task, number: int) -> Log:
-        attempts = await self._project.engine.list_attempts(task.id)
-        for attempt in attempts:
-            if attempt.epoch == number:
-                return await self._open(task, number, attempt.log_path)
-        there = ", ".join(str(attempt.epoch) for attempt in attempts) or "none"
-        raise RequestInvalid([Problem("", f"'{task.name}' has no attempt {number}. Its attempts: {there}.")])
+        attempt = await find_attempt(self._project, task, number)
+        return await self._open(task, number, attempt.log_path)
 
     async def update(self, log: Log) -> None:
         """Look for its file, which is created with the first byte, and copy what is new at the server."""
@@ -283,9 +288,9 @@ class Shelf:
     def _make_mirror(self, log: Log) -> Mirror:
         from pointsman.cli.log_mirror import Mirror
 
-        assert self._project.read_log
+        assert self._project.remote
         self._folder = self._folder or TemporaryDirectory(prefix="pointsman-logs-")
-        return Mirror(self._project.read_log, log.task, log.epoch, Path(self._folder.name))
+        return Mirror(self._project.remote.read_log, log.task, log.epoch, Path(self._folder.name))
 
 
 async def show_remains(log: Log, printer: Printer, *, several: bool) -> None:

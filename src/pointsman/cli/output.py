@@ -210,6 +210,16 @@ def show_seconds(seconds: float) -> str:
     return f"{whole}s"
 
 
+def show_size(size: int) -> str:
+    """1,000 bytes are a kB."""
+    amount = float(size)
+    for unit in ("B", "kB", "MB"):
+        if amount < 1000:
+            return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
+        amount /= 1000
+    return f"{amount:.1f} GB"
+
+
 def near(path: Path) -> str:
     """A path relative to the current folder, if it is below it."""
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)

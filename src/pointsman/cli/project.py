@@ -34,9 +34,8 @@ from pointsman.worker.journal import JOURNAL
 from pointsman.world import World
 
 if TYPE_CHECKING:
-    from pointsman.cli.log_mirror import ReadLog
     from pointsman.notify.notifier import Notifier
-    from pointsman.worker.shipping import Ship
+    from pointsman.remote.engine import RemoteEngine
 
 Result = TypeVar("Result")
 
@@ -166,22 +165,13 @@ class Project:
         return self.settings.server is not None
 
     @property
-    def ship(self) -> Ship | None:
-        """How logs get to the server."""
+    def remote(self) -> RemoteEngine | None:
+        """The engine of a server, which has logs and artifacts as well."""
         if not self.is_remote:
             return None
         from pointsman.remote.engine import RemoteEngine
 
-        return self.engine.ship_log if isinstance(self.engine, RemoteEngine) else None
-
-    @property
-    def read_log(self) -> ReadLog | None:
-        """How to read logs that the server has."""
-        if not self.is_remote:
-            return None
-        from pointsman.remote.engine import RemoteEngine
-
-        return self.engine.read_log if isinstance(self.engine, RemoteEngine) else None
+        return self.engine if isinstance(self.engine, RemoteEngine) else None
 
     def hint(self, command: str, *words: str) -> str:
         """A command about the same project, for people to copy."""

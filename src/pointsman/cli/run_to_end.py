@@ -110,7 +110,7 @@ async def run_to_end(project: Project, run: Run, *, after: str | None = None, as
     workspace = find_workspace(read_policy(run.policy).capabilities) or project.settings.workspace
     settings = replace(project.settings, workspace=workspace)
     worker = Worker(
-        engine, settings, world, name=worker_name(), run_id=run.id, owns_process=True, ship=project.ship, notify=say
+        engine, settings, world, name=worker_name(), run_id=run.id, owns_process=True, receiver=project.remote, notify=say
     )
     view = choose_view(progress, worker, run.name, as_json=as_json)
     interruption = Interruption()

@@ -128,7 +128,7 @@ async def _attend(
         lifecycle=lifecycle,
         metadata=metadata,
         owns_process=True,
-        ship=project.ship,
+        receiver=project.remote,
         notify=tell,
         note=AttemptPrinter(project.world.clock, name, as_json=as_json or in_pool).note,
     )

@@ -14,7 +14,7 @@ import msgspec
 
 from pointsman.cli.describe import show_json
 from pointsman.cli.group import Collection
-from pointsman.cli.output import LONGEST_NAME, count, cut, echo, near, show_state, show_table
+from pointsman.cli.output import LONGEST_NAME, count, cut, echo, near, show_size, show_state, show_table
 from pointsman.cli.project import Asked, Project, in_project, project_options
 from pointsman.errors import MergeStopped, NotFound, NothingYet, Problem, RequestInvalid, WorktreeError
 from pointsman.kernel.machine import Phase
@@ -216,15 +216,6 @@ def measure(folder: Path) -> int:
             except OSError:
                 continue
     return used
-
-
-def show_size(size: int) -> str:
-    amount = float(size)
-    for unit in ("B", "kB", "MB"):
-        if amount < 1000:
-            return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
-        amount /= 1000
-    return f"{amount:.1f} GB"
 
 
 def describe(glance: Glance) -> dict[str, object]:

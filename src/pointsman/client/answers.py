@@ -389,6 +389,31 @@ class LogPartAnswer(Struct, frozen=True, kw_only=True):
     """Send what comes next from here on. Bytes behind a gap are not stored."""
 
 
+class Artifact(Struct, frozen=True, kw_only=True):
+    """A file that an attempt has left."""
+
+    name: str
+    """Its path in the folder of the attempt, such as `report/index.html`."""
+    size: int
+    """In bytes."""
+
+
+class ArtifactList(Struct, frozen=True, kw_only=True):
+    """What an attempt has left."""
+
+    items: tuple[Artifact, ...]
+    """By name."""
+    left_out: int
+    """How many other entries there are: links, special files, names that are not printable, and files beyond the limits."""
+
+
+class ArtifactPartAnswer(Struct, frozen=True, kw_only=True):
+    """How much of an artifact the server has."""
+
+    size: int
+    """Send what comes next from here on. Bytes behind a gap are not stored."""
+
+
 class HeldTask(Struct, frozen=True, kw_only=True):
     run_id: str
     task_id: str

@@ -10,6 +10,8 @@ from typing import Any, Literal
 
 from pointsman.client.answers import (
     Account,
+    ArtifactList,
+    ArtifactPartAnswer,
     AttemptList,
     BreakerAnswer,
     BreakerList,
@@ -584,6 +586,27 @@ class AsyncRoutes(AsyncCalls):
             agent.
         """
         return await self._run(self._client.write_log, task_id, attempt, offset=offset, data=data, part=part)
+
+    async def list_artifacts(self, task_id: str, attempt: str) -> ArtifactList:
+        """List the artifacts of an attempt: the files that it has left in `$POINTSMAN_ARTIFACTS`. Needs the scope
+        `read`.
+
+        task_id: The id of a task.
+        attempt: The number of an attempt of the task, from 1.
+        """
+        return await self._run(self._client.list_artifacts, task_id, attempt)
+
+    async def write_artifact(self, task_id: str, attempt: str, *, name: str, offset: int, data: str) -> ArtifactPartAnswer:
+        """Send a part of an artifact of an attempt that runs on a machine without access to the files of the server.
+        Needs the scope `worker`.
+
+        task_id: The id of a task.
+        attempt: The number of an attempt of the task, from 1.
+        name: The path of the artifact, such as `report/index.html`.
+        offset: Where the bytes belong in it.
+        data: The bytes, as Base64; at most a megabyte of them. Without any, the artifact is an empty file.
+        """
+        return await self._run(self._client.write_artifact, task_id, attempt, name=name, offset=offset, data=data)
 
     async def list_workers(self) -> WorkerList:
         """List workers, and what they hold. Needs the scope `read`."""

@@ -110,6 +110,10 @@ class AsyncClient(AsyncRoutes):
         """What the log of an attempt has now, or the part of it that a slice has: `start=-1000` is its end."""
         return await self._run(self._client.read_log, task_id, attempt, start=start, end=end)
 
+    async def read_artifact(self, task_id: str, attempt: int, name: str, *, start: int = 0, end: int | None = None) -> bytes:
+        """An artifact of an attempt, or the part of it that a slice has. Of one with more than 64 MiB, read parts."""
+        return await self._run(self._client.read_artifact, task_id, attempt, name, start=start, end=end)
+
     def follow_log(self, task_id: str, attempt: int) -> AsyncStream[bytes]:
         """The log of an attempt from its beginning, as it is written, until the attempt has ended."""
         return AsyncStream(partial(self._client.follow_log, task_id, attempt))

@@ -6,10 +6,11 @@ import threading
 from collections.abc import Collection
 from functools import partial
 from typing import Literal, Self
+from urllib.parse import urlencode
 
 from pointsman.client.answers import RunAnswer
 from pointsman.client.calls import Routes
-from pointsman.client.session import RETRY_SECONDS, Session, given
+from pointsman.client.session import RETRY_SECONDS, Session, given, segment
 from pointsman.client.stream import DONE, Events, Stream, follow_log, is_behind_end, name_log, watch_run
 from pointsman.client.transport import TIMEOUT_SECONDS, Reply, Transport
 
@@ -118,13 +119,21 @@ class Client(Routes):
 
     def read_log(self, task_id: str, attempt: int, *, start: int = 0, end: int | None = None) -> bytes:
         """What the log of an attempt has now, or the part of it that a slice has: `start=-1000` is its end."""
+        return self._read_part(name_log(task_id, attempt), start, end)
+
+    def read_artifact(self, task_id: str, attempt: int, name: str, *, start: int = 0, end: int | None = None) -> bytes:
+        """An artifact of an attempt, or the part of it that a slice has. Of one with more than 64 MiB, read parts."""
+        path = f"/api/v1/tasks/{segment(task_id)}/attempts/{segment(attempt)}/artifact?{urlencode({'name': name})}"
+        return self._read_part(path, start, end)
+
+    def _read_part(self, path: str, start: int, end: int | None) -> bytes:
         if end is not None and (start < 0 or end <= start):
             raise ValueError("The end of a part is behind its start, which is not counted from the end then.")
         last = "" if end is None or start < 0 else str(end - 1)
         headers = {"Range": f"bytes={start}-{last}" if start >= 0 else f"bytes={start}"}
 
         def ask() -> Reply:
-            reply = self._session.transport.request("GET", name_log(task_id, attempt), headers=headers)
+            reply = self._session.transport.request("GET", path, headers=headers)
             return Reply(206, reply.headers, b"") if is_behind_end(reply) else reply
 
         return self._session.exchange(ask).body

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Never, TypeVar, cast
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 from uuid import UUID
 
 import msgspec
 from msgspec import Struct
 
-from pointsman.client.transport import ACTOR_HEADER, KEY_HEADER, Transport
+from pointsman.artifacts import ArtifactList
+from pointsman.client.transport import ACTOR_HEADER, KEY_HEADER, Reply, Transport
 from pointsman.engine.calls import AGENT_HEADER, GET_HOLDER, Holder, Query, bind, find_answer_type, list_queries
 from pointsman.engine.duties import Duties
 from pointsman.engine.engine import Engine, TenantEngine
@@ -27,7 +28,7 @@ from pointsman.engine.operations.workers import ClaimTasks, GiveUpTasks, SendHea
 from pointsman.engine.outbox import Outbox
 from pointsman.errors import CallRefused, EngineClosed, Problem, RequestInvalid
 from pointsman.kernel.machine import Machine
-from pointsman.remote.line import Line, read_refusal
+from pointsman.remote.line import Line, decoder_of, read_refusal
 from pointsman.store.rows import Entity, MachineRow, Transition
 from pointsman.world import World
 
@@ -131,22 +132,44 @@ class RemoteEngine(RemoteTenantEngine, Engine):
 
     async def ship_log(self, task_id: str, epoch: int, part: str, offset: int, data: bytes) -> int:
         """Send bytes of the log of an attempt that runs here; how much of this part the server has then."""
-        body = {"part": part, "offset": offset, "data": data}  # bytes become Base64
-        reply = await self._line.send("POST", find_log_path(task_id, epoch), body)
+        return await self._ship(f"{find_path(task_id, epoch)}/log", {"part": part, "offset": offset, "data": data})
+
+    async def ship_artifact(self, task_id: str, epoch: int, name: str, offset: int, data: bytes) -> int:
+        """Send bytes of an artifact of an attempt that runs here; how much of it the server has then."""
+        return await self._ship(f"{find_path(task_id, epoch)}/artifact", {"name": name, "offset": offset, "data": data})
+
+    async def _ship(self, path: str, body: Mapping[str, object]) -> int:
+        reply = await self._line.send("POST", path, body)  # bytes become Base64
         return int(msgspec.json.decode(reply.body)["size"])
 
     async def read_log(self, task_id: str, epoch: int, offset: int) -> LogRead | None:
         """What is behind an offset of the log of an attempt; None where the server has no such log."""
-        headers = {"Range": f"bytes={offset}-{offset + READ_BYTES - 1}"}
         try:
-            reply = await self._line.send("GET", find_log_path(task_id, epoch), headers=headers)
+            reply = await self._read_on(f"{find_path(task_id, epoch)}/log", offset)
         except CallRefused as refused:
-            if refused.problem == "range-not-satisfiable":
-                return LogRead(data=b"")
             if refused.problem == "log-elsewhere":
                 return None
             raise
-        return LogRead(data=reply.body, agent=reply.headers.get(AGENT_HEADER.lower()))
+        return LogRead(data=reply.body, agent=reply.headers.get(AGENT_HEADER.lower())) if reply else LogRead(data=b"")
+
+    async def list_artifacts(self, task_id: str, epoch: int) -> ArtifactList:
+        """The artifacts of an attempt that the server has."""
+        reply = await self._line.send("GET", f"{find_path(task_id, epoch)}/artifacts")
+        return decoder_of(ArtifactList).decode(reply.body)  # type: ignore[no-any-return]
+
+    async def read_artifact(self, task_id: str, epoch: int, name: str, offset: int) -> bytes:
+        """What is behind an offset of an artifact, up to a limit; empty at its end."""
+        reply = await self._read_on(f"{find_path(task_id, epoch)}/artifact?{urlencode({'name': name})}", offset)
+        return reply.body if reply else b""
+
+    async def _read_on(self, path: str, offset: int) -> Reply | None:
+        """What is behind an offset of a file at the server, up to a limit; None at its end."""
+        try:
+            return await self._line.send("GET", path, headers={"Range": f"bytes={offset}-{offset + READ_BYTES - 1}"})
+        except CallRefused as refused:
+            if refused.problem == "range-not-satisfiable":
+                return None
+            raise
 
     def for_tenant(self, tenant: str = DEFAULT_TENANT, *, actor: str = "user", traceparent: str | None = None) -> TenantEngine:
         if tenant not in (DEFAULT_TENANT, self.tenant):
@@ -174,8 +197,9 @@ async def connect(transport: Transport, world: World) -> RemoteEngine:
     return RemoteEngine(line, holder)
 
 
-def find_log_path(task_id: str, epoch: int) -> str:
-    return f"/api/v1/tasks/{quote(task_id, safe='')}/attempts/{epoch}/log"
+def find_path(task_id: str, epoch: int) -> str:
+    """The path of an attempt, below which its files are."""
+    return f"/api/v1/tasks/{quote(task_id, safe='')}/attempts/{epoch}"
 
 
 def _asks(query: Query) -> Callable[..., Coroutine[Any, Any, Any]]:

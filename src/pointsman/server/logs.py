@@ -9,19 +9,24 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-import stat
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
+from starlette.responses import StreamingResponse
+
+from pointsman.artifacts import FILE, ArtifactFolder, as_regular, write_without_gap
 from pointsman.errors import CallRefused
+from pointsman.server.message import HEADERS
 from pointsman.store.rows import Attempt, Task
 
 BLOCK = 1 << 16
 LOOK_SECONDS = 0.2
 """How often a log that is followed is looked at."""
 LONGEST_NAME = 200
+UNTRUSTED_HEADERS = {**HEADERS, "Content-Security-Policy": "default-src 'none'; sandbox"}
+"""What a task has written may be anything. No browser renders it, or runs what is in it."""
 _RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})")
 
 
@@ -69,17 +74,19 @@ class Logs:
             if not path.resolve().is_relative_to(self.folder.resolve() / task.run_id):
                 raise _elsewhere(task, epoch)
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
+            file = os.open(path, os.O_WRONLY | os.O_CREAT | FILE, 0o600)
             try:
-                size = os.fstat(file).st_size
-                if offset <= size:
-                    size = max(size, offset + os.pwrite(file, data, offset))
+                size = write_without_gap(file, offset, data)
             finally:
                 os.close(file)
         except (OSError, RuntimeError) as error:
             message = f"The log of attempt {epoch} of '{task.name}' cannot be written: {error}."
             raise CallRefused("log-elsewhere", message) from None
         return size
+
+    def find_artifacts(self, task: Task, epoch: int) -> ArtifactFolder:
+        """The folder in which workers of this project leave the artifacts of an attempt; it may not exist."""
+        return ArtifactFolder.beside(self.find(task.run_id, task.name, epoch), self.folder)
 
     def read_agent(self, path: Path) -> str | None:
         """The coding agent whose stream a log is."""
@@ -112,11 +119,7 @@ def _elsewhere_at(part: Path) -> CallRefused:
 
 def open_file(path: Path) -> BinaryIO:
     """A link in the place of a log could show any other file, and a pipe would never end."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise OSError("not a regular file")
-    return os.fdopen(descriptor, "rb")
+    return as_regular(os.open(path, os.O_RDONLY | FILE))
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +131,10 @@ class Snapshot:
 
     @classmethod
     def open(cls, logs: Logs, path: Path) -> Snapshot:
-        files = tuple(logs.open_parts(path))
+        return cls.of(*logs.open_parts(path))
+
+    @classmethod
+    def of(cls, *files: BinaryIO) -> Snapshot:
         return cls(files, tuple(os.fstat(file.fileno()).st_size for file in files))
 
     @property
@@ -149,8 +155,28 @@ class Snapshot:
                     position += len(block)
                     yield block
         finally:
-            for file in self.files:
-                file.close()
+            self.close()
+
+    def close(self) -> None:
+        for file in self.files:
+            file.close()
+
+
+def respond_with_part(
+    snapshot: Snapshot, asked: Mapping[str, str], headers: Mapping[str, str], media_type: str
+) -> StreamingResponse:
+    """The whole, or the range that the headers of a request ask for."""
+    header = None if "if-range" in asked else asked.get("range")
+    try:
+        part = None if header is None else read_range(header, snapshot.total)
+    except CallRefused:
+        snapshot.close()
+        raise
+    first, end = part or (0, snapshot.total)
+    headers = {**UNTRUSTED_HEADERS, **headers, "Accept-Ranges": "bytes", "Content-Length": str(end - first)}
+    if part:
+        headers["Content-Range"] = f"bytes {first}-{end - 1}/{snapshot.total}"
+    return StreamingResponse(snapshot.read(first, end), 206 if part else 200, headers, media_type=media_type)
 
 
 def read_range(header: str, total: int) -> tuple[int, int] | None:
@@ -165,7 +191,7 @@ def read_range(header: str, total: int) -> tuple[int, int] | None:
         if found[2] and int(found[2]) < first:
             return None
     if first >= end:
-        message = f"The log has {total:,} bytes, and {header!a} is behind its end. Ask for less, or wait until it grows."
+        message = f"There are {total:,} bytes, and {header!a} is behind their end. Ask for less, or wait until it grows."
         raise CallRefused("range-not-satisfiable", message, headers={"Content-Range": f"bytes */{total}"})
     return first, end
 

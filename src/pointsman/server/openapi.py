@@ -76,7 +76,7 @@ def name_problem(problem: ProblemType) -> str:
 
 def name_schema(route: Route) -> str:
     """The name of the type of its answer."""
-    texts = {"image/svg+xml": "SVG", "text/plain": "text"}
+    texts = {"image/svg+xml": "SVG", "text/plain": "text", "application/octet-stream": "bytes"}
     return texts.get(route.media_type, getattr(route.answers, "__name__", "object"))
 
 

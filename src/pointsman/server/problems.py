@@ -182,8 +182,16 @@ PROBLEMS: tuple[ProblemType, ...] = (
         "range-not-satisfiable",
         416,
         "The range is behind the end",
-        "The log has no byte of the range that the header `Range` names. The header `Content-Range` has its size.",
-        "The log has 120 bytes, and 'bytes=500-' is behind its end. Ask for less, or wait until it grows.",
+        "The log or artifact has no byte of the range that the header `Range` names. The header `Content-Range` has its size.",
+        "There are 120 bytes, and 'bytes=500-' is behind their end. Ask for less, or wait until it grows.",
+    ),
+    ProblemType(
+        "artifact-refused",
+        409,
+        "The artifact cannot be stored",
+        "The attempt has too many artifacts, or too large ones, or the server cannot write the file: its disk is full, or "
+        "something else has that name.",
+        "The artifact 'video.mp4' does not fit. An attempt has at most 1,000 artifacts with 1,000,000,000 bytes together.",
     ),
     ProblemType(
         "no-such-route",

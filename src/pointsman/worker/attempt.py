@@ -43,7 +43,7 @@ from pointsman.worker.prepare import Preparation
 from pointsman.worker.records import Record
 from pointsman.worker.reports import Reports
 from pointsman.worker.runner import Ending, Job, Runners, Running, find_session
-from pointsman.worker.shipping import Ship, Shipment
+from pointsman.worker.shipping import Receiver, Shipment
 from pointsman.worker.shortage import PAUSE_SECONDS, Shortage, is_shortage
 from pointsman.worker.tools import declare_missing
 from pointsman.worker.verdict import (
@@ -103,8 +103,8 @@ class AttemptContext:
     pace: Pace
     shortage: Shortage
     socket: AttemptSocket
-    ship: Ship | None = None
-    """Sends logs to the server, if that has the database."""
+    receiver: Receiver | None = None
+    """Takes logs and artifacts to the server, if that has the database."""
 
 
 class Attempt:
@@ -135,7 +135,7 @@ class Attempt:
         self._work_tree: WorkTree | None = None
         """What the reviewer of the result gets to see of the changes."""
         self._shipment: Shipment | None = None
-        """The log on its way to the server."""
+        """The log and the artifacts on their way to the server."""
 
     async def execute(self) -> None:
         claim = self.claim
@@ -259,13 +259,13 @@ class Attempt:
 
     def _take(self, job: Job) -> None:
         self._job = job
-        if ship := self._context.ship:
+        if receiver := self._context.receiver:
             claim = self.claim
-            self._shipment = Shipment(ship, claim.task_id, claim.epoch, job.log.path, self._context.world.sleep)
+            self._shipment = Shipment(receiver, claim.task_id, claim.epoch, job.log.path, self._context.world.sleep)
 
     async def _finish_shipment(self) -> None:
-        """The log of an attempt is complete before its task leaves the active state."""
-        if self._shipment and (problem := await self._shipment.finish(self._insist)):
+        """What an attempt has written is complete before its task leaves the active state."""
+        for problem in await self._shipment.finish(self._insist) if self._shipment else ():
             self._context.notify(problem)
 
     def _judge(self, job: Job, ending: Ending) -> Verdict:

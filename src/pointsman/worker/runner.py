@@ -17,6 +17,7 @@ from typing import Any, ClassVar, Literal, Protocol, cast
 
 from msgspec import Struct
 
+from pointsman.artifacts import SUFFIX as ARTIFACTS_SUFFIX
 from pointsman.engine.budgets import NO_USAGE, Usage
 from pointsman.engine.claims import Claim
 from pointsman.engine.sessions import invent_session
@@ -268,6 +269,7 @@ def build_environment(
         "POINTSMAN_OUTPUT": output_path,
         "POINTSMAN_COST": cost_path,
         "POINTSMAN_LOG_DIR": log_dir,
+        "POINTSMAN_ARTIFACTS": stem + ARTIFACTS_SUFFIX,
         "POINTSMAN_WORKER_ID": worker_id,
         "POINTSMAN_SESSION": find_session(claim),
         "POINTSMAN_QUESTION": stem + QUESTION_SUFFIX,

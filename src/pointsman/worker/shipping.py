@@ -1,7 +1,8 @@
-"""Shipping: the log of an attempt is sent to the server while it grows, and completely before the attempt is reported.
+"""Shipping: the log and the artifacts of an attempt are at the server before the attempt is reported.
 
     <epoch>.log ───────────── every second: what is new ───▶ the same file in the project of the server
     <epoch>.log.2, .log.1, .agent ─── at the end ──────────▲
+    <epoch>.artifacts/ ────────────── at the end ──────────▲
 
 Of a log that is longer than its limit, only the first half can be followed; the rest is there when the work has ended.
 """
@@ -15,6 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
+from pointsman.artifacts import LIMITS, ArtifactFolder
 from pointsman.errors import LeaseLost, PointsmanError, StoreError
 from pointsman.worker.log import NOTICE_BYTES, name_part
 from pointsman.world import Sleep
@@ -24,35 +26,46 @@ CHUNK_BYTES = 1 << 19
 AT_THE_END = ("older", "newest", "agent")
 
 
-class Ship(Protocol):
-    """Sends bytes of a part of a log; the answer is how long this part is at the server, and so where to go on."""
+class Receiver(Protocol):
+    """Takes bytes of files to the server; the answer is how long the file is there, and so where to go on."""
 
-    def __call__(self, task_id: str, epoch: int, part: str, offset: int, data: bytes) -> Awaitable[int]: ...
+    def ship_log(self, task_id: str, epoch: int, part: str, offset: int, data: bytes) -> Awaitable[int]: ...
+
+    def ship_artifact(self, task_id: str, epoch: int, name: str, offset: int, data: bytes) -> Awaitable[int]: ...
 
 
 class Shipment:
-    """The log of one attempt, on its way."""
+    """The log and the artifacts of one attempt, on their way."""
 
-    def __init__(self, ship: Ship, task_id: str, epoch: int, path: Path, sleep: Sleep) -> None:
-        self._ship = ship
+    def __init__(self, receiver: Receiver, task_id: str, epoch: int, path: Path, sleep: Sleep) -> None:
+        """`path` is that of the log."""
+        self._receiver = receiver
         self._task_id = task_id
         self._epoch = epoch
         self._path = path
         self._sleep = sleep
         self._sent = 0
         """How much of the head the server has."""
+        self._artifacts = ArtifactFolder.beside(path)
+        self._sent_artifacts: dict[str, int] = {}
+        """How much of each the server has."""
+        self._left_out = 0
         self._sending = asyncio.create_task(self._keep_sending(), name="ship log")
 
-    async def finish(self, insist: Callable[[Callable[[], Awaitable[None]]], Awaitable[None]]) -> str | None:
-        """Send the rest, and return why that was not possible. While the server is away, `insist` repeats it."""
+    async def finish(self, insist: Callable[[Callable[[], Awaitable[None]]], Awaitable[None]]) -> list[str]:
+        """Send the rest, and return what was not possible. While the server is away, `insist` repeats it."""
         await self.stop()
-        try:
-            await insist(self._send_rest)
-        except (LeaseLost, StoreError):
-            raise
-        except (OSError, PointsmanError) as error:
-            return f"The log {self._path} is not complete at the server: {error}"
-        return None
+        problems = []
+        for what, send in ((f"The log {self._path} is", self._send_rest), (f"{self._artifacts.path} is", self._send_artifacts)):
+            try:
+                await insist(send)
+            except (LeaseLost, StoreError):
+                raise
+            except (OSError, PointsmanError) as error:
+                problems.append(f"{what} not complete at the server: {error}")
+        if self._left_out:
+            problems.append(f"{self._left_out} files in {self._artifacts.path} were not sent. {LIMITS}, and none is a link.")
+        return problems
 
     async def stop(self) -> None:
         self._sending.cancel()
@@ -74,8 +87,21 @@ class Shipment:
         """Send what is behind an offset; how much the server has then."""
         path = name_part(self._path, part)
         while chunk := await asyncio.to_thread(_read, path, offset):
-            offset = await self._ship(self._task_id, self._epoch, part, offset, chunk)
+            offset = await self._receiver.ship_log(self._task_id, self._epoch, part, offset, chunk)
         return offset
+
+    async def _send_artifacts(self) -> None:
+        found = await asyncio.to_thread(self._artifacts.list_files)
+        self._left_out = found.left_out
+        for each in found.items:
+            # One request at least, so that an empty file is there as well.
+            while each.name not in self._sent_artifacts or self._sent_artifacts[each.name] < each.size:
+                offset = self._sent_artifacts.get(each.name, 0)
+                chunk = await asyncio.to_thread(self._artifacts.read, each.name, offset, CHUNK_BYTES)
+                if offset and not chunk:
+                    break  # it has become shorter
+                sent = await self._receiver.ship_artifact(self._task_id, self._epoch, each.name, offset, chunk)
+                self._sent_artifacts[each.name] = sent
 
 
 def _read(path: Path, offset: int) -> bytes:

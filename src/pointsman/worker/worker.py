@@ -33,7 +33,7 @@ from pointsman.worker.reports import Reports
 from pointsman.worker.resources import LackKind, ResourceWatch
 from pointsman.worker.runner import Runners, inherit_environment
 from pointsman.worker.scope import Scopes
-from pointsman.worker.shipping import Ship
+from pointsman.worker.shipping import Receiver
 from pointsman.worker.shortage import Shortage
 from pointsman.world import World
 
@@ -60,12 +60,13 @@ class Worker:
         lifecycle: str = DEFAULT,
         metadata: Mapping[str, Any] = NO_METADATA,
         owns_process: bool = False,
-        ship: Ship | None = None,
+        receiver: Receiver | None = None,
         notify: Callable[[str], None] = lambda _: None,
         note: Note = lambda *_: None,
     ) -> None:
-        """`notify` shows messages to the user; `note` is called for every attempt that starts and ends; `ship` sends logs.
+        """`notify` shows messages to the user; `note` is called for every attempt that starts and ends.
 
+        `receiver` takes logs and artifacts to the server, if that has the database.
         A worker that `owns_process` is all that this process does: everything that the process starts is ended with it.
         """
         self._engine = engine
@@ -76,7 +77,7 @@ class Worker:
         self._lifecycle = lifecycle
         self._metadata = metadata
         self._owns_process = owns_process
-        self._ship = ship
+        self._receiver = receiver
         self._notify = notify
         self._note = note
         self._store_error: StoreError | None = None
@@ -134,7 +135,7 @@ class Worker:
             pace=self._pace,
             shortage=self._shortage,
             socket=attempt_socket,
-            ship=self._ship,
+            receiver=self._receiver,
         )
         self._heartbeat = self._start_heartbeat(row.id)
         self._resources = self._make_resource_watch(row.id)

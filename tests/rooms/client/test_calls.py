@@ -19,7 +19,7 @@ from pointsman.server.events import TYPES
 from pointsman.server.openapi import load_examples
 from pointsman.server.routes import ALL
 
-BY_HAND = {"stream_events": "events", "read_log": "read_log"}
+BY_HAND = {"stream_events": "events", "read_log": "read_log", "read_artifact": "read_artifact"}
 """Routes that stream, and the methods that follow them."""
 
 

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from tests.system.server.fuzz import create_things
 from tests.system.server.harness import PATIENCE_SECONDS, Client, Reply, start
-from tests.system.server.test_keys import BODIES, EVERY, JSON, create_keys, with_key
+from tests.system.server.test_keys import BODIES, EVERY, JSON, QUERIES, create_keys, with_key
 
 from pointsman.engine.operations.keys import Scope
 from pointsman.server.route import Route
@@ -29,6 +29,7 @@ def ask(client: Client, route: Route, named: dict[str, str]) -> Reply:
     for name in route.parameters:
         path = path.replace(f"{{{name}}}", named[name])
     body = BODIES.get(route.path)
+    path += QUERIES.get(f"{route.method} {route.path}", "")
     return client.send(route.method, path, json.dumps(body).encode() if body else None, JSON if body else {})
 
 

@@ -13,15 +13,12 @@ from pointsman.engine.calls import AGENT_HEADER
 from pointsman.engine.fields import Text, whole
 from pointsman.engine.operations.attempts import check_epoch
 from pointsman.errors import NotFound, Problem, RequestInvalid
-from pointsman.server.logs import Follower, Snapshot, read_range
-from pointsman.server.message import HEADERS
+from pointsman.server.logs import UNTRUSTED_HEADERS, Follower, Snapshot, respond_with_part
 from pointsman.server.route import Call, Route
 from pointsman.store.rows import Attempt
 
 TEXT = "text/plain"
 LARGEST_OFFSET = 1 << 40
-LOG_HEADERS = {**HEADERS, "Content-Security-Policy": "default-src 'none'; sandbox"}
-"""A log may contain anything. No browser renders it, or runs what is in it."""
 
 
 class LogQuery(Struct, frozen=True, kw_only=True):
@@ -51,43 +48,40 @@ class LogPartAnswer(Struct, frozen=True, kw_only=True):
 async def write_log(call: Call) -> LogPartAnswer:
     """Only the attempt that holds its task has a log that grows."""
     task = await call.engine.get_task(call.path["task_id"])
-    attempt = await _find_attempt(call)
+    attempt = await find_attempt(call)
     sent = call.read_as(NewLogPart)
     check_epoch(task, attempt.epoch)
-    try:
-        data = b64decode(sent.data, validate=True)
-    except ValueError:
-        raise RequestInvalid([Problem("data", "It is not Base64.")]) from None
+    data = decode_base64(sent.data)
     size = await asyncio.to_thread(call.site.logs.write, task, attempt.epoch, sent.part, sent.offset, data)
     return LogPartAnswer(size=size)
 
 
+def decode_base64(text: str) -> bytes:
+    try:
+        return b64decode(text, validate=True)
+    except ValueError:
+        raise RequestInvalid([Problem("data", "It is not Base64.")]) from None
+
+
 async def read_log(call: Call) -> Response:
     task = await call.engine.get_task(call.path["task_id"])
-    attempt = await _find_attempt(call)
+    attempt = await find_attempt(call)
     logs = call.site.logs
     path = await asyncio.to_thread(logs.locate, task, attempt)
     query: LogQuery = call.query
     if query.follow:
 
         async def has_ended() -> bool:
-            return (await _find_attempt(call)).ended_at is not None
+            return (await find_attempt(call)).ended_at is not None
 
         stream = Follower(logs, path).follow(has_ended, call.site.stopping)
-        return StreamingResponse(stream, headers=LOG_HEADERS, media_type=TEXT)
+        return StreamingResponse(stream, headers=UNTRUSTED_HEADERS, media_type=TEXT)
     snapshot = await asyncio.to_thread(Snapshot.open, logs, path)
-    asked = None if "if-range" in call.headers else call.headers.get("range")
-    part = None if asked is None else read_range(asked, snapshot.total)
-    first, end = part or (0, snapshot.total)
     agent = await asyncio.to_thread(logs.read_agent, path)
-    headers = {**LOG_HEADERS, **({AGENT_HEADER: agent} if agent else {})}
-    headers |= {"Accept-Ranges": "bytes", "Content-Length": str(end - first)}
-    if part:
-        headers["Content-Range"] = f"bytes {first}-{end - 1}/{snapshot.total}"
-    return StreamingResponse(snapshot.read(first, end), 206 if part else 200, headers, media_type=TEXT)
+    return respond_with_part(snapshot, call.headers, {AGENT_HEADER: agent} if agent else {}, TEXT)
 
 
-async def _find_attempt(call: Call) -> Attempt:
+async def find_attempt(call: Call) -> Attempt:
     task_id, number = call.path["task_id"], call.path["attempt"]
     for attempt in await call.engine.list_attempts(task_id):
         if str(attempt.epoch) == number:
