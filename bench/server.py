@@ -5,7 +5,7 @@
     python bench/server.py --json figures.json          and every figure, for programs
     python bench/server.py --quick                      small counts, fewer rounds
     python bench/server.py --database sqlite            only one of the two
-    python bench/server.py --only requests,live         only some parts: requests, creations, live, process
+    python bench/server.py --only requests,live         only some parts: requests, creations, live, process, waiting
 
 The load comes from this process, over the loopback address, on the same cores. Everybody takes turns, round by round, after one
 round to warm up; medians are compared. Databases live in a temporary folder (choose it with TMPDIR; it should be on a real
@@ -34,7 +34,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from bench.contenders import ROOT, Pace
 from bench.databases import Database, opened
 from bench.report import Table, keep, machine, write_data
-from bench.serving import creations, live, process, requests
+from bench.serving import creations, live, process, requests, waiting
 from bench.serving.scale import Scale
 
 import pointsman
@@ -42,11 +42,20 @@ import pointsman
 BEGIN, END = "<!-- bench/server.py -->", "<!-- end of bench/server.py -->"
 PREFECT_PYTHON = ROOT / ".venv-prefect" / "bin" / "python"
 KINDS = ("sqlite", "postgres")
-PARTS = ("requests", "creations", "live", "process")
-# Workers that wait over HTTP for tasks, 10,000 at once, become a part of their own as soon as there are such workers.
+PARTS = ("requests", "creations", "live", "process", "waiting")
 
-FULL = Scale("full", Pace(rounds=9, seconds=0.7, most=10_000), clients=1_000, live_seconds=10.0, starts=5, idle_seconds=20.0)
-QUICK = Scale("quick", Pace(rounds=3, seconds=0.4, most=4_000), clients=200, live_seconds=3.0, starts=2, idle_seconds=5.0)
+FULL = Scale(
+    "full",
+    Pace(rounds=9, seconds=0.7, most=10_000),
+    clients=1_000,
+    live_seconds=10.0,
+    waiting=10_000,
+    starts=5,
+    idle_seconds=20.0,
+)
+QUICK = Scale(
+    "quick", Pace(rounds=3, seconds=0.4, most=4_000), clients=200, live_seconds=3.0, waiting=500, starts=2, idle_seconds=5.0
+)
 
 
 def measure(databases: list[Database], scale: Scale, parts: set[str], prefect_python: str | None) -> list[Table]:
@@ -59,6 +68,8 @@ def measure(databases: list[Database], scale: Scale, parts: set[str], prefect_py
         tables += live.measure(databases, scale)
     if "process" in parts:
         tables += process.measure(databases, scale)
+    if "waiting" in parts:
+        tables += waiting.measure(databases, scale)
     return tables
 
 

@@ -14,5 +14,7 @@ class Scale:
     clients: int
     """WebSockets that follow the live events."""
     live_seconds: float
+    waiting: int
+    """Long polls of remote workers that have nothing to do."""
     starts: int
     idle_seconds: float

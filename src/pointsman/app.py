@@ -77,7 +77,7 @@ async def open_remote(url: str, world: World, key: str | None) -> AsyncIterator[
 
     transport = Transport(url, key=key)
     try:
-        engine = await connect(transport, world)
+        engine = await connect(transport, world, has_key=bool(key))
     except BaseException:
         transport.close()
         raise

@@ -288,8 +288,8 @@ class AlreadyExists(RequestError):
 class NothingYet(RequestError):
     """There is no database here, or no run in it."""
 
-    def __init__(self, where: str = "here") -> None:
-        super().__init__(f"There are no runs {where} yet. Start one: pointsman run flow.yaml")
+    def __init__(self, where: str = "here", options: str = "") -> None:
+        super().__init__(f"There are no runs {where} yet. Start one: pointsman run flow.yaml{options}")
 
 
 class KeyReused(RequestError):

@@ -17,8 +17,9 @@ import msgspec
 from pointsman.cli.describe import list_results, show_json
 from pointsman.cli.hints import show_waiting, write_command
 from pointsman.cli.output import echo, fail, show_seconds
-from pointsman.cli.project import Asked, Project, in_project, person, project_options
+from pointsman.cli.project import Asked, Project, in_project, project_options
 from pointsman.cli.steer import Decision, steer
+from pointsman.cli.through_server import wait_out_outages
 from pointsman.errors import NothingYet, PointsmanError, WorktreeError
 from pointsman.store.contract import Wakeup
 from pointsman.views.find import short
@@ -55,7 +56,7 @@ def command(*, watch: bool, as_list: bool, actor: str | None, asked: Asked) -> N
     walks = sys.stdin.isatty() and sys.stdout.isatty() and not (watch or as_list or asked.as_json)
 
     def act(project: Project) -> Coroutine[Any, Any, None]:
-        for_person = replace(project, actor=actor or person())
+        for_person = replace(project, actor=actor or project.actor)
         if watch:
             return keep_showing(for_person, as_json=asked.as_json)
         return walk(for_person) if walks else show(for_person, as_json=asked.as_json)
@@ -110,6 +111,7 @@ async def tell_of_worktrees(project: Project) -> None:
 
 async def keep_showing(project: Project, *, as_json: bool) -> None:
     """Show each item once, when it begins to wait."""
+    wait_out_outages(project)
     moved = asyncio.Event()
     stop = project.engine.listen(Wakeup.EVENTS, moved.set)
     shown: set[tuple[str, datetime]] = set()
@@ -209,7 +211,8 @@ def show_item(project: Project, item: InboxItem, now: datetime) -> None:
         echo(f"  {command.ljust(width)}  {click.style(f'# {effect}', dim=True)}")
     if not commands and (step := next(iter(item.steps), None)):
         who = " or ".join(step.by) if step.by else f"somebody else than {' and '.join(step.not_by)}"
-        echo(f"  up to {who}: {project.hint('inbox', '--as', step.by[0] if step.by else 'NAME')}")
+        how = "with another API key" if project.has_key else project.hint("inbox", "--as", step.by[0] if step.by else "NAME")
+        echo(f"  up to {who}: {how}")
     echo()
 
 

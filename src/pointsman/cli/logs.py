@@ -19,6 +19,7 @@ from pointsman.cli.group import wants_color
 from pointsman.cli.output import TerminalOutput, echo, harmless
 from pointsman.cli.project import Asked, Project, in_project, project_options
 from pointsman.cli.streams import background_output, keep_up
+from pointsman.cli.through_server import wait_out_outages
 from pointsman.errors import Problem, RequestInvalid
 from pointsman.kernel.machine import Phase
 from pointsman.store.rows import Attempt, Run, Task
@@ -211,6 +212,7 @@ async def show_logs(
             continue
         await printer.show(log, to_the_end=not follow, tail=tail)
     if follow:
+        wait_out_outages(project)
         await follow_logs(project, shelf, run, only, logs, printer)
     if printer.is_silent and tail != 0:
         nobody = f"No task of '{run.name}' has {'written anything' if begun or follow else 'started, so there is no output'}."

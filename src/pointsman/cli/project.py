@@ -34,6 +34,7 @@ from pointsman.worker.journal import JOURNAL
 from pointsman.world import World
 
 if TYPE_CHECKING:
+    from pointsman.engine.calls import Holder
     from pointsman.notify.notifier import Notifier
     from pointsman.remote.engine import RemoteEngine
 
@@ -165,6 +166,16 @@ class Project:
         return self.settings.server is not None
 
     @property
+    def holder(self) -> Holder | None:
+        """For whom the server acts."""
+        return self.remote.holder if self.remote else None
+
+    @property
+    def has_key(self) -> bool:
+        """An API key says who acts."""
+        return self.holder is not None and self.holder.has_key
+
+    @property
     def remote(self) -> RemoteEngine | None:
         """The engine of a server, which has logs and artifacts as well."""
         if not self.is_remote:
@@ -179,7 +190,7 @@ class Project:
 
     def hint_decision(self, command: str, *words: str) -> str:
         """A command by which this person decides something."""
-        speaks = () if self.actor == person() else ("--as", self.actor)
+        speaks = () if self.has_key or self.actor == person() else ("--as", self.actor)
         return self.hint(command, *words, *speaks)
 
     def find_dead(self) -> set[str]:
@@ -233,11 +244,16 @@ async def open_project(
     settings: Settings | None = None,
     creates: bool = False,
     keeps: bool = False,
+    needs_database: bool = False,
     lifecycles: Iterable[Lifecycle] = (),
     **flags: object,
 ) -> AsyncIterator[Project]:
     """Open the project that a command is about; only a command that `creates` makes a database where there is none."""
     settings = settings or asked.settings(**flags)
+    if settings.server:
+        from pointsman.cli import through_server
+
+        through_server.check_settings(settings, lifecycles, needs_database=needs_database)
     file = database_file(settings)
     if file is not None and not file.exists():
         if not creates:
@@ -248,14 +264,22 @@ async def open_project(
     _tell_of_password(asked)
     world = World(tracing=open_tracing(os.environ))
     journal = settings.directory / JOURNAL if (settings.directory / FOLDER).exists() else None
-    key = os.environ.get(f"{PREFIX}{API_KEY}") if settings.server else None
+    key = (os.environ.get(f"{PREFIX}{API_KEY}") or None) if settings.server else None
     async with app.open(settings.url, lifecycles=lifecycles, keeps=keeps, journal=journal, world=world, key=key) as engine:
         project = Project(engine, settings, world, asked.options)
+        if project.holder and project.holder.has_key:
+            through_server.check_name(project.holder)
+            project = replace(project, actor=project.holder.actor)
         if keeps and not settings.server:  # a server delivers them itself
             notifier = make_notifier(project)
             await notifier.open()
             project = replace(project, notifier=notifier)
-        yield project
+        try:
+            yield project
+        except NothingYet:
+            if not asked.options:
+                raise
+            raise NothingYet(options=asked.options) from None
 
 
 def _tell_of_project(directory: Path, asked: Path) -> None:
@@ -309,7 +333,7 @@ def database_file(settings: Settings) -> Path | None:
     return Path(path) if path not in (settings.store, ":memory:") else None
 
 
-def warn_of_changes(run: Run) -> None:
+def warn_of_changes(project: Project, run: Run) -> None:
     """A run uses the flow as it was submitted; warn a person who has just edited the file."""
     payload = msgspec.json.decode(run.payload)
     if not isinstance(payload, dict) or not payload.get("file"):
@@ -321,4 +345,4 @@ def warn_of_changes(run: Run) -> None:
         return
     if is_changed:
         message = f"{file.name} has changed since this run was submitted. The run keeps the old version. To run the new one:"
-        echo(click.style(f"{message} pointsman run {shlex.quote(payload['file'])}", fg="yellow"), err=True)
+        echo(click.style(f"{message} {project.hint('run', payload['file'])}", fg="yellow"), err=True)

@@ -56,9 +56,12 @@ async def _resume(
     from pointsman.cli.detach import hand_over
     from pointsman.cli.run import declare_tools
     from pointsman.cli.run_to_end import run_to_end
+    from pointsman.cli.through_server import check_scope
     from pointsman.worker.leftovers import end_dead_workers
 
     async with open_project(asked, keeps=True, **flags) as project:
+        if background is None:
+            check_scope(project)
         # Also if the run has ended: another worker may have finished it while the processes of a killed one go on.
         await end_dead_workers(project.engine, project.settings.directory, project.world.sleep)
         run = await find_run(project.engine, name)
@@ -76,7 +79,7 @@ async def _resume(
             run = await project.engine.for_tenant(actor=decision.actor).signal_run(
                 run.id, "resume", reason=decision.reason, request_id=decision.request_id
             )
-        warn_of_changes(run)
+        warn_of_changes(project, run)
         await declare_tools(project)
         if background is not None:
             return await hand_over(project, run, background, as_json=asked.as_json)

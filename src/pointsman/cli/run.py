@@ -85,6 +85,7 @@ async def _run(
     from pointsman.cli.detach import is_served
     from pointsman.cli.notifier import deliver_unattended
     from pointsman.cli.run_to_end import conclude, run_to_end
+    from pointsman.cli.through_server import check_scope
     from pointsman.flows import build_run
     from pointsman.flows.load import load_with_lifecycle
 
@@ -92,6 +93,8 @@ async def _run(
     new = build_run(flow, inputs, directory=str(settings.directory), tools=settings.all_tools, lifecycle=lifecycle)
     new = replace(new, tags=(*new.tags, *tags))
     async with open_project(asked, settings=settings, creates=True, keeps=True, lifecycles=[lifecycle]) as project:
+        if not detach:
+            check_scope(project)
         after = await project.engine.last_position()  # a repeated request continues its run
         run = await submit(project, flow, new, decision)
         if detach:

@@ -135,7 +135,7 @@ def command(*, front: Front, asked: Asked) -> int:
 async def _serve(front: Front, asked: Asked) -> int:
     from pointsman.cli.run_to_end import drain_then_kill
 
-    async with open_project(asked, creates=True, keeps=True) as project:
+    async with open_project(asked, creates=True, keeps=True, needs_database=True) as project:
         listener = await open_listener(project, front)
         assert project.notifier is not None
         project.notifier.start(commands_of="")

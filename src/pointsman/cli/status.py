@@ -115,7 +115,7 @@ async def show_runs(project: Project, number: int, wanted: RunFilter = EVERY_RUN
     show_table(("state", "name", "done", "created", "elapsed", "run"), rows)
     await show_failing_duties(project)
     if len(listed) > number:
-        echo(f"There are older runs: pointsman status -n {number * 2}", err=True)
+        echo(f"There are older runs: {project.hint('status', '-n', str(number * 2))}", err=True)
 
 
 async def show_run(project: Project, name: str, *, show_all: bool, as_json: bool) -> None:

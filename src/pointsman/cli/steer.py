@@ -220,7 +220,7 @@ async def show_decided(project: Project, signal: str, done: Decided, *, continue
     elif after.state != before.state or not decided:
         echo(f"{after.name} ({short(after.id)}): {show_change(before, after)}")
     if signal == "retry":
-        warn_of_changes(after)
+        warn_of_changes(project, after)
     view = await project.view_run(after.id)
     for sentence in tell_what_follows(project, view, done.list_stopped(), continues=continues):
         echo(sentence, err=True)

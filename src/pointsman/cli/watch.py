@@ -13,6 +13,7 @@ from pointsman.cli.hints import WaitingPrinter
 from pointsman.cli.output import cut, echo, show_seconds, show_state, show_time, tell, terminal_columns
 from pointsman.cli.project import Asked, Project, in_project, project_options
 from pointsman.cli.streams import background_output, keep_up
+from pointsman.cli.through_server import wait_out_outages
 from pointsman.engine.engine import Engine
 from pointsman.kernel.machine import Kind, Outcome, Phase
 from pointsman.store.rows import Run, Transition
@@ -47,6 +48,7 @@ async def watch(project: Project, name: str | None, *, from_start: bool, as_json
     engine = project.engine
     position = None if from_start else await engine.last_position()
     run = await find_run(engine, name)
+    wait_out_outages(project)
     if run.phase != Phase.DONE:
         await follow_with_reasons(project, run, position, as_json=as_json)
     elif from_start:

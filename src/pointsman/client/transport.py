@@ -350,4 +350,4 @@ def _advise(error: Exception) -> str:
         return "If its authority is your own, name the file of its certificate in SSL_CERT_FILE."
     if isinstance(error, ssl.SSLError):
         return "If the server has no certificate, its URL begins with http://."
-    return "Start it, or check its address: pointsman serve"
+    return "Check its address, or start it: pointsman serve"

@@ -31,6 +31,7 @@ NOT_CALLED = ("get_machine", "list_machines")
 """Machines are no JSON: an engine elsewhere makes them of their definitions."""
 OF_ALL_TENANTS = (
     "list_tenants",
+    "measure_tenants",
     "list_all_keys",
     "list_duty_failures",
     "list_all_transitions",
@@ -51,6 +52,8 @@ class Holder(Struct, frozen=True, kw_only=True):
     actor: str
     has_key: bool
     """An API key says who asks. Without one, the client says it."""
+    scopes: tuple[str, ...] = ()
+    """Of the key."""
 
 
 @dataclass(frozen=True, slots=True)

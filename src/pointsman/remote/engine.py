@@ -26,7 +26,7 @@ from pointsman.engine.operation import DEFAULT_TENANT, Caller, Operation, name_o
 from pointsman.engine.operations.attempts import ReportAttempts
 from pointsman.engine.operations.workers import ClaimTasks, GiveUpTasks, SendHeartbeat
 from pointsman.engine.outbox import Outbox
-from pointsman.errors import CallRefused, EngineClosed, Problem, RequestInvalid
+from pointsman.errors import AuthenticationFailed, CallRefused, EngineClosed, Problem, RequestInvalid, ServerFailed
 from pointsman.kernel.machine import Machine
 from pointsman.remote.line import Line, decoder_of, read_refusal
 from pointsman.store.rows import Entity, MachineRow, Transition
@@ -130,6 +130,15 @@ class RemoteEngine(RemoteTenantEngine, Engine):
         super().__init__(line, Caller(holder.tenant, holder.actor), holder, {})
         self._duties = Duties(line, self._note_duty)
 
+    @property
+    def holder(self) -> Holder:
+        """For whom the server acts."""
+        return self._holder
+
+    def wait_out_outages(self, tell: Callable[[str], None]) -> None:
+        """Repeat what the server does not answer until it does, and tell so; without this, it raises an error."""
+        self._line.tell = tell
+
     async def ship_log(self, task_id: str, epoch: int, part: str, offset: int, data: bytes) -> int:
         """Send bytes of the log of an attempt that runs here; how much of this part the server has then."""
         return await self._ship(f"{find_path(task_id, epoch)}/log", {"part": part, "offset": offset, "data": data})
@@ -174,7 +183,8 @@ class RemoteEngine(RemoteTenantEngine, Engine):
     def for_tenant(self, tenant: str = DEFAULT_TENANT, *, actor: str = "user", traceparent: str | None = None) -> TenantEngine:
         if tenant not in (DEFAULT_TENANT, self.tenant):
             message = (
-                f"This server acts for the tenant '{self.tenant}' here, not for '{tenant}'. Use an API key of that tenant."
+                f"This server acts for the tenant '{self.tenant}' here, not for '{tenant}'. "
+                "Use an API key of that tenant, or the database itself: --store"
             )
             raise RequestInvalid([Problem("tenant", message)])
         return RemoteTenantEngine(self._line, Caller(self.tenant, actor, traceparent), self._holder, self._machines)
@@ -190,10 +200,21 @@ class RemoteEngine(RemoteTenantEngine, Engine):
         """What fails here is in the log here; the server notes its own."""
 
 
-async def connect(transport: Transport, world: World) -> RemoteEngine:
+async def connect(transport: Transport, world: World, *, has_key: bool) -> RemoteEngine:
     """An engine for whom the server knows by the key of the transport."""
     line = Line(transport, world)
-    holder: Holder = await line.call(GET_HOLDER, {}, Holder)
+    try:
+        holder: Holder = await line.call(GET_HOLDER, {}, Holder)
+    except AuthenticationFailed as stranger:
+        if has_key:
+            raise
+        create = "To create one where its database is: pointsman key create"
+        raise CallRefused("unauthenticated", f"{transport.url} needs an API key: POINTSMAN_API_KEY. {create}") from stranger
+    except CallRefused as refused:
+        if refused.problem != "no-such-route":
+            raise
+        message = f"There is no server of Pointsman at {transport.url}. Give its address without a path: http://127.0.0.1:8642"
+        raise ServerFailed(message) from refused
     return RemoteEngine(line, holder)
 
 

@@ -20,7 +20,7 @@ from pointsman.client.transport import Reply, Transport
 from pointsman.engine.calls import VERSION_HEADER
 from pointsman.engine.queries import Surroundings
 from pointsman.engine.wakeups import Wakeups
-from pointsman.errors import EngineClosed, PointsmanError, StoreError, TransitionRefused
+from pointsman.errors import EngineClosed, PointsmanError, StoreError, StoreUnavailable, TransitionRefused
 from pointsman.kernel.machine import Case, Refusal, Transition
 from pointsman.store.contract import Wakeup
 from pointsman.world import Sleep, World
@@ -46,14 +46,33 @@ class Line(Surroundings):
     def __init__(self, transport: Transport, world: World) -> None:
         super().__init__(transport.url, world, RemoteWakeups(transport, world.sleep))
         self.transport = transport
+        self.tell: Callable[[str], None] | None = None
+        """Says that the server does not answer, and that it does again; without it, that is an error."""
+        self._is_away = False
 
     async def send(self, method: str, path: str, body: object = None, headers: Mapping[str, str] = NO_HEADERS) -> Reply:
         """Any request that may be sent twice; an answer that is no success is raised."""
         content = None if body is None else msgspec.json.encode(body)
-        reply = await asyncio.to_thread(self.transport.request, method, path, body=content, headers=headers, repeatable=True)
-        if reply.status >= 400:
-            raise explain(reply)
-        return reply
+        while True:
+            try:
+                reply = await asyncio.to_thread(
+                    self.transport.request, method, path, body=content, headers=headers, repeatable=True
+                )
+                if reply.status >= 400:
+                    raise explain(reply)
+            except StoreUnavailable:
+                if self.tell is None:
+                    raise
+                self._note_outage(is_away=True)
+                await self.world.sleep(PAUSE_SECONDS)
+            else:
+                self._note_outage(is_away=False)
+                return reply
+
+    def _note_outage(self, *, is_away: bool) -> None:
+        if self.tell and is_away != self._is_away:
+            self.tell("The server does not answer. Waiting for it." if is_away else "The server answers again.")
+        self._is_away = is_away
 
     async def call(
         self, method: str, arguments: Mapping[str, Any], answers: Any, headers: Mapping[str, str] = NO_HEADERS

@@ -283,7 +283,7 @@ class Worker:
         elif isinstance(self._store_error, StoreGone):
             return
         elif str(error) != str(self._store_error):
-            self._notify(str(error) if error else "The database answers again.")
+            self._notify(str(error) if error else f"The {'server' if self._receiver else 'database'} answers again.")
         self._store_error = error
 
     @property

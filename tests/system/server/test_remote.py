@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import json
 import os
 import signal
@@ -17,10 +18,12 @@ import pytest
 from tests.system.server.harness import Client, start, until
 from tests.system.server.test_keys import EVERY, create_keys, with_key
 
-from pointsman import app
+from pointsman import app, lifecycles
+from pointsman.engine.engine import Engine
 from pointsman.engine.submit import NewRun, NewTask
 from pointsman.errors import AuthenticationFailed, CallRefused, NotFound, RequestInvalid, ServerUnavailable, TransitionRefused
 from pointsman.kernel.machine import Case, Refusal
+from pointsman.remote.engine import RemoteEngine
 
 FLOW = 'name: remote\ntasks: {say: {run: \'for i in $(seq 300); do echo line $i; done; echo "{}" > "$POINTSMAN_OUTPUT"\'}}'
 
@@ -279,3 +282,80 @@ def test_a_person_uses_the_command_line_with_a_key(tmp_path: Path, folder: Path,
         assert "is about all tenants, and an API key is about one" in refused.stderr
         assert "Traceback" not in refused.stderr
     assert not (folder / ".state").exists(), "the journal is up to the server"
+
+
+def test_every_method_of_an_engine_is_asked_of_the_server_or_refused() -> None:
+    """What it would inherit needs a database, and there is none."""
+    needed = [name for name, each in vars(Engine).items() if inspect.iscoroutinefunction(each) and name[0] != "_"]
+    assert "measure_tenants" in needed
+    assert [name for name in needed if name not in vars(RemoteEngine)] == []
+
+
+def test_mistakes_with_a_key_are_refused_before_anything_is_done(tmp_path: Path, folder: Path, database_url: str) -> None:
+    root, ada = create_keys(database_url, [("default", "root", EVERY), ("default", "ada", ("read", "submit", "approve"))])
+    (folder / "flow.yaml").write_text(PEOPLE)
+    with start("serve", home(tmp_path), database_url) as (client, _):
+        mistakes = {
+            ("run", "flow.yaml"): "the API key 'ada' needs the scope worker. To leave them to other workers: --detach",
+            ("run", "flow.yaml", "--detach", "--as", "ben"): "acts in its own name, here 'ada', and not as 'ben'",
+            ("inbox", "--list", "--as", "ben"): "Leave --as out",
+            ("tenant",): "This command is about all tenants, and an API key is about one.",
+            ("serve",): "POINTSMAN_SERVER: This command needs a database, not a server.",
+        }
+        for words, advice in mistakes.items():
+            refused = call(folder, client.url, *words, key=ada)
+            assert (refused.returncode, advice in refused.stderr) == (2, True), refused
+        without = call(folder, client.url, "status")
+        assert "needs an API key: POINTSMAN_API_KEY." in without.stderr
+        lost = call(folder, f"{client.url}/api/v1", "status", key=ada)
+        assert "There is no server of Pointsman at" in lost.stderr
+        assert with_key(client, root).get("/api/v1/runs").json["items"] == []
+        as_herself = call(folder, client.url, "run", "flow.yaml", "--detach", "--as", "ada", key=ada)
+        assert as_herself.returncode == 0, as_herself
+
+
+def test_a_lifecycle_of_your_own_is_refused_and_hints_name_the_server(tmp_path: Path, folder: Path, database_url: str) -> None:
+    shipped = Path(inspect.getfile(lifecycles)).with_name("approval.yaml").read_text()
+    (folder / "mine.yaml").write_text(shipped.replace("lifecycle: approval", "lifecycle: mine"))
+    (folder / "flow.yaml").write_text("name: own\nlifecycle: ./mine.yaml\ntasks: {DRAFT: {run: echo drafted}}\n")
+    with start("serve", home(tmp_path), database_url) as (client, _):
+        refused = call(folder, client.url, "run", "flow.yaml")
+        assert refused.returncode == 2
+        assert "'mine' is a lifecycle of your own, and a server has only the shipped ones." in refused.stderr
+        env = {name: value for name, value in environment(client.url).items() if name != "POINTSMAN_SERVER"}
+        command = [sys.executable, "-m", "pointsman", "status", "latest", "--server", client.url]
+        empty = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False, timeout=60)
+        assert f"Start one: pointsman run flow.yaml --server {client.url}" in empty.stderr
+        assert call(folder, client.url, "tenant").returncode == 0
+
+
+def test_those_who_follow_wait_for_a_server_that_starts_anew(tmp_path: Path, folder: Path, database_url: str) -> None:
+    box = folder / "box"
+    box.mkdir()
+    (box / "long.yaml").write_text(
+        "name: long\ntasks: {hold: {run: 'echo one; until test -e go; do sleep 0.1; done; echo two'}}"
+    )
+    with start("serve", home(tmp_path), database_url) as (client, server):
+        port = client.url.rpartition(":")[2]
+        with work(box, client.url):
+            run = call(box, client.url, "run", "long.yaml", "--detach").stdout.strip()
+            wait_for(client, run, "RUNNING")
+            said = [follow(folder, client.url, words, run) for words in (("logs", "-f"), ("watch", "--all"))]
+            until(lambda: all(file.exists() and file.stat().st_size for _, file, _ in said))
+            server.kill()
+            server.wait()
+            until(lambda: all("The server does not answer. Waiting for it." in errors.read_text() for *_, errors in said))
+            (box / "go").touch()
+            with start("serve", home(tmp_path, "again"), database_url, "--port", port):
+                assert [process.wait(60) for process, *_ in said] == [0, 0]
+    (_, log, _), (_, moves, _) = said
+    assert log.read_text() == "hold | one\nhold | two\n"
+    assert moves.read_text().count("RUNNING → SUCCEEDED") == 2
+
+
+def follow(folder: Path, url: str, words: tuple[str, ...], run: str) -> tuple[subprocess.Popen[bytes], Path, Path]:
+    """A command in the background, and the files of its output and its errors."""
+    out, errors = folder / f"{words[0]}.out", folder / f"{words[0]}.err"
+    command = [sys.executable, "-m", "pointsman", words[0], run, *words[1:]]
+    with out.open("wb") as stdout, errors.open("wb") as stderr:
+        return subprocess.Popen(command, cwd=folder, env=environment(url), stdout=stdout, stderr=stderr), out, errors

@@ -79,7 +79,8 @@ async def answer_call(call: Call) -> object:
         return await _perform(call, name, operation)
     if query := list_queries().get(name):
         return await _ask(call, query)
-    return Holder(tenant=call.holder.tenant, actor=call.holder.actor, has_key=bool(call.holder.key_id))
+    holder = call.holder
+    return Holder(tenant=holder.tenant, actor=holder.actor, has_key=bool(holder.key_id), scopes=tuple(sorted(holder.scopes)))
 
 
 def check_version(headers: Mapping[str, str]) -> None:
@@ -92,7 +93,7 @@ def check_version(headers: Mapping[str, str]) -> None:
 
 async def _perform(call: Call, name: str, operation: type[Operation[Any]]) -> object:
     if name in OF_ALL_TENANTS:
-        _check_whole(call, name)
+        _check_whole(call)
     _check(call, *SCOPES_OF[name], *(("worker",) if name in BY_WORKERS else ()))
     if operation is SetQuotas:
         v1_tenants.check_operator(call)
@@ -114,7 +115,7 @@ async def _ask(call: Call, query: Query) -> object:
     if query.is_of_all and call.holder.key_id and query.name in OF_ONE_TENANT:
         return await OF_ONE_TENANT[query.name](call)
     if query.is_of_all:
-        _check_whole(call, query.name)
+        _check_whole(call)
     engine = call.site.engine if query.is_of_all else call.engine
     arguments = query.read(call.body if call.request_id is None else {**call.body, "request_id": call.request_id})
     return await attrgetter(query.name)(engine)(**arguments)
@@ -124,9 +125,9 @@ def _check(call: Call, *scopes: Scope) -> None:
     check_scope(call.holder.actor, call.holder.scopes, *scopes)
 
 
-def _check_whole(call: Call, name: str) -> None:
+def _check_whole(call: Call) -> None:
     if call.holder.key_id:
-        message = f"'{name}' is about all tenants, and an API key is about one. Use the database itself: --store"
+        message = "This command is about all tenants, and an API key is about one. Use the database itself: --store"
         raise CallRefused("forbidden", message, members={"scope": "none"})
 
 
