@@ -53,10 +53,10 @@ class Asked:
     @property
     def options(self) -> str:
         """The options that another command needs to find the same project, as far as they can be shown."""
-        shown = not self.hides_password and not self._is_default
-        store = f" --store {shlex.quote(self.store)}" if self.store and shown else ""
-        server = f" --server {shlex.quote(self.server)}" if self.server and shown else ""
-        return store + server + (f" -C {shlex.quote(str(self.directory))}" if self.directory != Path() else "")
+        named = ("--store", self.store) if self.store else ("--server", self.server)
+        shown = named[1] and not self.hides_password and not self._is_default
+        where = f" {shlex.join(map(str, named))}" if shown else ""
+        return where + (f" -C {shlex.quote(str(self.directory))}" if self.directory != Path() else "")
 
     @property
     def hides_password(self) -> bool:

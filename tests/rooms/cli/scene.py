@@ -52,13 +52,10 @@ class Said:
 class Scene:
     """Everything in one folder."""
 
-    def __init__(
-        self, folder: Path, capture: pytest.CaptureFixture[str], url: str | None = None, server: str | None = None
-    ) -> None:
-        """In the database of the folder or another one; the commands ask the `server`, if there is one."""
+    def __init__(self, folder: Path, capture: pytest.CaptureFixture[str], url: str | None = None) -> None:
         self.folder = folder
         self.url = url or f"sqlite:///{folder}/.pointsman/state.db"
-        self._store = ("--server", server) if server else ("--store", url) if url else ()
+        self._store = ("--store", url) if url else ()
         self._capture = capture
 
     @property

@@ -381,6 +381,7 @@ OF_OPERATORS = [
     "budget set",
     "doctor",
     "tenant add",
+    "tenant set",
     *(f"key {each}" for each in ("create", "rotate", "revoke")),
 ]
 

@@ -186,14 +186,15 @@ def test_a_worker_in_another_language_claims_by_a_long_poll_reports_and_is_fence
     worker = client.post("/api/v1/workers", {"name": "curl", "capabilities": ["by-hand"]}).json["id"]
     body = {"name": "hand", "tasks": [{"name": "t", "capabilities": ["by-hand"], "payload": {"x": 1}}]}
     run = client.post("/api/v1/runs", body).json["id"]
-    (claim,) = client.post(f"/api/v1/workers/{worker}/claims", {"wait_seconds": 20}).json["items"]
+    wanted = {"wait_seconds": 20, "run_id": run}  # other tests have left tasks, too
+    (claim,) = client.post(f"/api/v1/workers/{worker}/claims", wanted).json["items"]
     assert (claim["name"], claim["epoch"], claim["payload"]) == ("t", 1, {"x": 1})
     beat = client.post(f"/api/v1/workers/{worker}/heartbeats", {"attempts": [[claim["task_id"], 1], [claim["task_id"], 7]]})
     assert beat.json["lost"] == [{"task_id": claim["task_id"], "epoch": 7}]
     done = client.post(f"/api/v1/tasks/{claim['task_id']}/reports", {"epoch": 1, "signal": "complete", "output": {"y": 2}})
     assert (done.json["state"], done.json["output"]) == ("SUCCEEDED", {"y": 2})
     assert client.get(f"/api/v1/runs/{run}").json["state"] == "SUCCEEDED"
-    assert client.post(f"/api/v1/workers/{worker}/claims", {"wait_seconds": 0.1}).json["items"] == []
+    assert client.post(f"/api/v1/workers/{worker}/claims", {"wait_seconds": 0.1, "run_id": run}).json["items"] == []
     for offset, data, size in ((0, "YWJj", None), (9, "YWJj", None)):
         refused = client.post(f"/api/v1/tasks/{claim['task_id']}/attempts/1/log", {"offset": offset, "data": data})
         assert (refused.problem, size) == ("lease-lost", None), "the attempt has ended"
@@ -201,8 +202,8 @@ def test_a_worker_in_another_language_claims_by_a_long_poll_reports_and_is_fence
 
 def test_a_log_has_no_gaps_whatever_is_sent(client: Client) -> None:
     worker = client.post("/api/v1/workers", {"name": "curl", "capabilities": ["logs"]}).json["id"]
-    client.post("/api/v1/runs", {"name": "hand", "tasks": [{"name": "t", "capabilities": ["logs"]}]})
-    (claim,) = client.post(f"/api/v1/workers/{worker}/claims", {"wait_seconds": 20}).json["items"]
+    run = client.post("/api/v1/runs", {"name": "hand", "tasks": [{"name": "t", "capabilities": ["logs"]}]}).json["id"]
+    (claim,) = client.post(f"/api/v1/workers/{worker}/claims", {"wait_seconds": 20, "run_id": run}).json["items"]
     log = f"/api/v1/tasks/{claim['task_id']}/attempts/1/log"
     sent = [(5, "YWJj", 0), (0, "YWJj", 3), (0, "YWJj", 3), (3, "ZGVm", 6), (99, "ZGVm", 6)]
     assert [client.post(log, {"offset": at, "data": data}).json["size"] for at, data, _ in sent] == [size for *_, size in sent]
