@@ -47,6 +47,9 @@ def check_question(question: Question, expects: Expects | None) -> tuple[Questio
     """A question with what its task expects of the answer; or what is wrong with it."""
     if not question.text.strip():
         return None, "its question has no text"
+    offered = [*question.options, *([question.suggestion] if question.suggestion is not None else [])]
+    if any(printable(each) != each for each in offered):
+        return None, "a choice or the default of its question has control characters, which no person can see or type"
     question = replace(question, text=printable(question.text))
     if expects is not None:
         question = replace(

@@ -32,6 +32,9 @@ AGENT = """
 SUBTASKS = [{"name": "one", "run": "echo one"}, {"name": "two", "run": "true", "needs": ["one"]}]
 WRONG = {
     ("ask", '{"text": " "}'): "Its question has no text.",
+    ("ask", '{"text": "Which?", "choices": ["a", "\\u001b[31mb"]}'): (
+        "A choice or the default of its question has control characters, which no person can see or type."
+    ),
     ("ask", '{"text": "a\\u0000b"}'): "text: It contains a NUL character.",
     ("ask", '{"text": 7}'): "text: Must be text, not 7.",
     ("ask", '{"text": "Where?", "choices": "east"}'): "choices: Must be a list, not 'east'.",
