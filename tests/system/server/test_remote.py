@@ -360,3 +360,18 @@ def follow(folder: Path, url: str, words: tuple[str, ...], run: str) -> tuple[su
     command = [sys.executable, "-m", "pointsman", words[0], run, *words[1:]]
     with out.open("wb") as stdout, errors.open("wb") as stderr:
         return subprocess.Popen(command, cwd=folder, env=environment(url), stdout=stdout, stderr=stderr), out, errors
+
+
+def test_workers_with_and_without_the_database_share_a_run(tmp_path: Path, folder: Path, database_url: str) -> None:
+    flow = "name: shared\ntasks: {each: {foreach: range(12), run: 'sleep 0.3; echo ${{ item }}'}}"
+    with start("up", home(tmp_path), database_url, "--slots", "1") as (client, _), work(folder / "box", client.url):
+        until(lambda: len(client.get("/api/v1/workers").json["items"]) == 2)
+        run = submit(client, flow)
+        wait_for(client, run, "SUCCEEDED")
+        tasks = list_tasks(client, run)
+        ids = [tasks[f"each[{number}]"]["id"] for number in range(12)]
+        attempts = [client.get(f"/api/v1/tasks/{each}/attempts").json["items"] for each in ids]
+        assert [len(each) for each in attempts] == [1] * 12
+        assert len({each[0]["worker_id"] for each in attempts}) == 2
+        logs = [client.send("GET", f"/api/v1/tasks/{each}/attempts/1/log").text for each in ids]
+        assert logs == [f"{number}\n".encode() for number in range(12)]
