@@ -110,7 +110,9 @@ def test_a_new_connection_that_is_refused_behind_a_cut_off_change_leaves_open_wh
 @pytest.mark.parametrize("method", ["GET", "POST"])
 def test_a_server_that_does_not_listen(method: str) -> None:
     url = refused_url()
-    with pytest.raises(ServerUnavailable, match=f"Cannot connect to {url}: Connection refused. Check its address, or start it") as raised:
+    with pytest.raises(
+        ServerUnavailable, match=f"Cannot connect to {url}: Connection refused. Check its address, or start it"
+    ) as raised:
         Transport(url).request(method, "/")
     assert not raised.value.may_have_happened
 
