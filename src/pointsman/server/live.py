@@ -88,7 +88,9 @@ class Stream:
     """Everything up to here has been handed to its connection."""
     ending: Ending | None = None
     is_heartbeat_due: bool = True
-    """At first as well: it says that the client has caught up, and where it is."""
+    """At first as well: it says that the client has caught up with what there was when it joined, and where it is."""
+    joined_at: int = 0
+    """The end of the event stream when the client joined. The reader may not have come so far yet."""
     _wake: asyncio.Event = field(default_factory=asyncio.Event)
 
     def end(self, ending: Ending) -> None:
@@ -132,9 +134,9 @@ class Live:
         try:
             stream.wanted = await read_filter(self._engine, holder.tenant, query)
             await self._start()
-            stream.cursor = self._head if cursor is None else cursor
-            if stream.cursor > self._head:  # of another server, which has read further
-                await self._check_cursor(stream.cursor)
+            stream.joined_at = int(await self._engine.last_position() or 0)
+            stream.cursor = stream.joined_at if cursor is None else cursor
+            _check_cursor(stream)
         except BaseException:
             self.leave(stream)
             raise
@@ -157,7 +159,7 @@ class Live:
             if stream.cursor < self._head:
                 if frames := await self._advance(stream):
                     return frames
-            elif stream.is_heartbeat_due:
+            elif stream.is_heartbeat_due and stream.cursor >= stream.joined_at:
                 stream.is_heartbeat_due = False
                 return (write_frame((), stream.cursor),)
             else:
@@ -196,12 +198,6 @@ class Live:
         last = int(page[-1].position) if page else 0
         stream.cursor = last if len(page) == PAGE else max(last, head)
         return tuple(write_frames(filter(wanted.wants, events), stream.cursor))
-
-    async def _check_cursor(self, cursor: int) -> None:
-        last = int(await self._engine.last_position() or 0)
-        if cursor > last:
-            message = f"The event stream has only {last:,} positions. Is it of another database? Leave it out to begin now."
-            raise RequestInvalid([Problem("after", message)])
 
     # the reader, and what happens from time to time
 
@@ -277,3 +273,10 @@ class Live:
         for stream in self._streams:
             if stream.holder.key_id not in (valid if keys else {""}):
                 stream.end(Ending.KEY_ENDED)
+
+
+def _check_cursor(stream: Stream) -> None:
+    if stream.cursor > stream.joined_at:
+        last = stream.joined_at
+        message = f"The event stream has only {last:,} positions. Is it of another database? Leave it out to begin now."
+        raise RequestInvalid([Problem("after", message)])
