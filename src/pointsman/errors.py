@@ -28,6 +28,7 @@
     │   ├── KeyEnded              an API key is revoked or has expired, and gets no new secret
     │   ├── AuthenticationFailed  a text is not that of a valid API key; never says why
     │   ├── NotAllowed            the flow leaves this decision to other people
+    │   ├── NotYourWorker         the worker belongs to another API key
     │   ├── QuotaExceeded         the tenant has too much unfinished work for more; names the quota
     │   ├── LeaseLost             the attempt is over; its process must end, and its reports are ignored
     │   ├── WorkerUnavailable     the worker may not claim in its state
@@ -84,6 +85,7 @@ __all__ = [
     "MergeStopped",
     "NotAllowed",
     "NotFound",
+    "NotYourWorker",
     "NothingYet",
     "OutcomeUnknown",
     "Overloaded",
@@ -316,6 +318,16 @@ class AuthenticationFailed(RequestError):
 
 class NotAllowed(RequestError):
     """A person decides what the flow leaves to others."""
+
+
+class NotYourWorker(RequestError):
+    """An API key acts only as the workers that it has registered."""
+
+    def __init__(self, worker_id: str) -> None:
+        super().__init__(
+            f"Worker {worker_id} was not registered with this API key, and only its own key acts as it. "
+            "Register a worker with this key."
+        )
 
 
 class QuotaExceeded(RequestError):

@@ -141,6 +141,7 @@ def _make_stopping(detail: str, _: Members, headers: Mapping[str, str]) -> Point
 
 _MAKERS: Mapping[str, Maker] = {
     "unauthenticated": _plain(errors.AuthenticationFailed),
+    "not-your-worker": _plain(errors.NotYourWorker),
     "not-allowed": _plain(errors.NotAllowed),
     "not-found": _make_not_found,
     "transition-refused": _make_refusal,

@@ -258,7 +258,14 @@ class Engine(TenantEngine):
         return TenantEngine(self._core, Caller(tenant, actor, read_traceparent(traceparent)))
 
     def for_request(
-        self, tenant: str, actor: str, endpoint: str, request_hash: str, traceparent: str | None = None
+        self,
+        tenant: str,
+        actor: str,
+        endpoint: str,
+        request_hash: str,
+        traceparent: str | None = None,
+        *,
+        key_id: str | None = None,
     ) -> tuple[TenantEngine, Receipt]:
         """The same engine for one request to a route of a server. The receipt says whether its answer is a repeated one.
 
@@ -267,7 +274,7 @@ class Engine(TenantEngine):
         """
         checks.refuse([*checks.name("tenant", tenant), *checks.name("actor", actor)])
         receipt = Receipt()
-        caller = RemoteCaller(tenant, actor, traceparent, endpoint=endpoint, request_hash=request_hash, receipt=receipt)
+        caller = RemoteCaller(tenant, actor, traceparent, key_id, endpoint=endpoint, request_hash=request_hash, receipt=receipt)
         return TenantEngine(self._core, caller), receipt
 
     def start(self, *, keeps: bool) -> None:

@@ -38,6 +38,8 @@ class Caller(Struct, frozen=True):
     actor: Name = "user"
     traceparent: Name | None = None
     """The span in which it asks."""
+    key_id: Name | None = None
+    """Its API key; None for those who have the database, or reach the server without a key."""
 
 
 class Receipt(Struct):

@@ -11,6 +11,7 @@ import msgspec
 from pointsman.engine import breakers, budgets, tasks
 from pointsman.engine.policy import read_policy
 from pointsman.engine.work import Cause, Work
+from pointsman.errors import NotYourWorker
 from pointsman.kernel.machine import Kind, Outcome, Phase, Refusal, Transition
 from pointsman.store.contract import Wakeup
 from pointsman.store.rows import Run, Task, Worker
@@ -374,6 +375,19 @@ def _start_with(work: Work, run: Run, free: list[Worker]) -> bool:
 
     facts = runs.facts_of(run, free_workers=len(free))
     return runs.try_send(work, run, "start", Cause(reason=f"{len(free)} free workers"), facts=facts) is None
+
+
+def find_own(work: Work, tenant: str, key_id: str | None, worker_id: str) -> Worker:
+    """The worker as which a caller acts."""
+    worker = work.worker(tenant, worker_id)
+    check_key(worker, key_id)
+    return worker
+
+
+def check_key(worker: Worker, key_id: str | None) -> None:
+    """A key acts only as the workers that it has registered. Without a key, a caller has the database or its server."""
+    if key_id is not None and worker.key_id != key_id:
+        raise NotYourWorker(worker.id)
 
 
 def served_tenants(worker: Worker) -> frozenset[str] | None:

@@ -137,6 +137,17 @@ PROBLEMS: tuple[ProblemType, ...] = (
         (errors.NotAllowed,),
     ),
     ProblemType(
+        "not-your-worker",
+        403,
+        "The worker belongs to another API key",
+        "A key acts only as the workers that it has registered: it claims, and sends their heartbeats, logs and artifacts, "
+        "and reports their attempts. Workers of other keys, and those with access to the database, are none of its own. A "
+        "key with the scope `operate` may pause or end them all the same.",
+        "Worker worker_1 was not registered with this API key, and only its own key acts as it. Register a worker with this "
+        "key.",
+        (errors.NotYourWorker,),
+    ),
+    ProblemType(
         "operator-only",
         403,
         "Only the operator does this",

@@ -196,7 +196,9 @@ class Route:
         path = request.url.path if self.names_call else self.path
         endpoint = f"{holder.key_id} {self.method} {path}".strip()
         request_hash = "" if key is None else hash_request(request, body)
-        engine, receipt = site.engine.for_request(holder.tenant, holder.actor, endpoint, request_hash, traceparent)
+        engine, receipt = site.engine.for_request(
+            holder.tenant, holder.actor, endpoint, request_hash, traceparent, key_id=holder.key_id or None
+        )
         call = Call(site, engine, holder, dict(request.path_params), body, query, key, request.headers)
         found = await self.act(call)
         if isinstance(found, Response):

@@ -263,7 +263,10 @@ class TaskKey(Struct, frozen=True, kw_only=True):
 
 
 class Worker(Entity, kw_only=True):
-    FIXED = ("name", "lifecycle", "serves", "max_concurrent_tasks", "lease_seconds", "only_run_id", "worker_metadata")
+    FIXED = (
+        *("name", "lifecycle", "serves", "max_concurrent_tasks", "lease_seconds", "only_run_id", "worker_metadata"),
+        "key_id",
+    )
     name: str
     lifecycle: str
     serves: str = "[]"
@@ -283,6 +286,8 @@ class Worker(Entity, kw_only=True):
     """The only run that it works for; it is allocated to no other one."""
     worker_metadata: str = "{}"
     """A JSON object: what the worker says of itself. `metadata` belongs to its last move."""
+    key_id: str | None = None
+    """The API key that has registered it, the only one that acts as it; None for a worker with access to the database."""
     drain_wanted: bool = False
     pause_wanted: bool = False
     terminate_wanted: bool = False
@@ -298,7 +303,7 @@ class Worker(Entity, kw_only=True):
         """The worker as a tenant may see it: only its owner learns what it does for other tenants."""
         if self.tenant == tenant:
             return self
-        hidden = dict.fromkeys(("reason", "actor", "metadata", "error", "run_id", "only_run_id", "last_tenant"))
+        hidden = dict.fromkeys(("reason", "actor", "metadata", "error", "run_id", "only_run_id", "last_tenant", "key_id"))
         return replace(self, serves=msgspec.json.encode([tenant]).decode(), worker_metadata="{}", **hidden)
 
 

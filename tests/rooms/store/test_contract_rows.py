@@ -198,6 +198,7 @@ def test_a_worker_comes_back_as_it_was_stored(db: StoreFixture) -> None:
         run_id=run.id,
         only_run_id=run.id,
         worker_metadata=JSON,
+        key_id=WORDS,
         drain_wanted=True,
         pause_wanted=True,
         terminate_wanted=True,

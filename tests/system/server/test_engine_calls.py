@@ -271,8 +271,8 @@ def test_to_steer_tasks_is_not_to_decide_about_them(tmp_path: Path, database_url
 
 
 def test_a_worker_leaves_but_steers_no_other_worker(tmp_path: Path, database_url: str) -> None:
-    with serve(tmp_path, database_url, [("acme", "root", EVERY), ("acme", "box", ("worker",))]) as (root, box):
-        worker = Things.make(root, MARK).worker
+    with serve(tmp_path, database_url, [("acme", "root", EVERY), ("acme", "box", ("worker",))]) as (_, box):
+        worker = succeed(box, "register_worker", {"name": "own"})["id"]
         refused = [ask(box, "signal_worker", {"worker_id": worker, "signal": signal}) for signal in ("pause", "resume")]
         assert [(each.problem, each.json["scope"]) for each in refused] == [("forbidden", "operate")] * 2
         assert succeed(box, "signal_worker", {"worker_id": worker, "signal": "terminate", "ended": True})["phase"] == "done"

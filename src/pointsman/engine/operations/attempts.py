@@ -11,12 +11,12 @@ from msgspec import Struct
 from pointsman.engine import breakers, budgets, bulk, checks, claims, submit, tasks, workers
 from pointsman.engine.budgets import Usage
 from pointsman.engine.fields import INLINE, Amount, Epoch, ExitCode, Instant, Json, TaskId, Text, Tokens
-from pointsman.engine.operation import Needs, Operation
+from pointsman.engine.operation import Caller, Needs, Operation
 from pointsman.engine.people import check_worker
 from pointsman.engine.submit import NewTask
 from pointsman.engine.tasks import Report
 from pointsman.engine.work import Cause, Work
-from pointsman.errors import LeaseLost, PointsmanError, Problem, StoreError
+from pointsman.errors import LeaseLost, NotYourWorker, PointsmanError, Problem, StoreError
 from pointsman.kernel.machine import Outcome, Phase
 from pointsman.store.rows import ZERO_USD, Task, TaskKey
 
@@ -78,17 +78,18 @@ class ReportAttempt(Operation[Task], frozen=True):
             yield Problem("usage_limit_until", f"It goes with the signal {INTERRUPT} only. Give it with that one.")
 
     def decide(self, work: Work) -> Callable[[], Task]:
-        task = self.decide_for(work, self.tenant)
+        task = self.decide_for(work, self.caller)
         return lambda: task
 
-    def decide_for(self, work: Work, tenant: str) -> Task:
-        task = work.task(tenant, self.task_id)
+    def decide_for(self, work: Work, caller: Caller) -> Task:
+        task = work.task(caller.tenant, self.task_id)
+        if self.signal is not None:
+            check_worker(self.signal)
+        check_epoch(task, self.epoch)
+        _check_key(work, task, caller.key_id)
         if self.signal is None:
-            check_epoch(task, self.epoch)
             self._note(work, task)
         else:
-            check_worker(self.signal)
-            check_epoch(task, self.epoch)
             self._signal(work, task, self.signal, _as_report(self.signal, self.report))
         return task
 
@@ -184,8 +185,11 @@ class ReportAttempts(Operation[list[Any]], frozen=True):
         first = self.reports[0]
         for group in work.groups:
             leader = work.tasks.rows[group[0].id]
-            if self._are_untouched(work, group) and bulk.lead(
-                work, leader, group, first.signal or "", _as_report(first.signal, first.report)
+            # Tasks that are alike have the same worker.
+            if (
+                self._are_untouched(work, group)
+                and _has_key(work, leader, self.caller.key_id)
+                and bulk.lead(work, leader, group, first.signal or "", _as_report(first.signal, first.report))
             ):
                 followers |= set(work.tasks.followers[leader.id])
             else:
@@ -200,7 +204,7 @@ class ReportAttempts(Operation[list[Any]], frozen=True):
 
     def _decide_one(self, work: Work, report: ReportAttempt) -> PointsmanError | None:
         try:
-            report.decide_for(work, self.tenant)
+            report.decide_for(work, self.caller)
         except StoreError:
             raise
         except PointsmanError as error:
@@ -221,6 +225,22 @@ def check_epoch(task: Task, epoch: int) -> None:
     else:
         why = f"attempt {task.current_attempt} has taken over"
     raise LeaseLost(task.id, epoch, why)
+
+
+def _check_key(work: Work, task: Task, key_id: str | None) -> None:
+    """Only the key of the worker that holds a task may report about it. That key never changes, so no lock is needed."""
+    if key_id is not None and task.attempt_worker_id is not None:
+        held_by = work.transaction.find_worker(task.tenant, task.attempt_worker_id)
+        assert held_by, "the law has checked that it serves the tenant"
+        workers.check_key(held_by, key_id)
+
+
+def _has_key(work: Work, task: Task, key_id: str | None) -> bool:
+    try:
+        _check_key(work, task, key_id)
+    except NotYourWorker:
+        return False
+    return True
 
 
 def _as_report(signal: str | None, report: AttemptReport) -> Report:

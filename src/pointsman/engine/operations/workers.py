@@ -62,6 +62,7 @@ class RegisterWorker(Operation[Worker], frozen=True):
             heartbeat_at=work.now,
             only_run_id=self.only_run_id,
             worker_metadata=msgspec.json.encode(self.metadata or {}).decode(),
+            key_id=self.caller.key_id,
         )
         if self.only_run_id is not None:
             _check_run(work, worker, self.only_run_id)
@@ -154,7 +155,7 @@ class SendHeartbeat(Operation[HeartbeatReply], frozen=True):
         return Needs(worker_ids=(self.worker_id,))
 
     def decide(self, work: Work) -> Callable[[], HeartbeatReply]:
-        worker = work.worker(self.tenant, self.worker_id)
+        worker = workers.find_own(work, self.tenant, self.caller.key_id, self.worker_id)
         if worker.phase != Phase.DONE:
             workers.heard_of(work, worker)
         held = {task_id for _, task_id, _ in work.transaction.find_held_tasks([worker.id])}
@@ -201,7 +202,7 @@ class GiveUpTasks(Operation[int], frozen=True):
 
     def decide(self, work: Work) -> Callable[[], int]:
         """Only what it still holds: another worker may have taken a task over meanwhile."""
-        worker = work.worker(self.tenant, self.worker_id)
+        worker = workers.find_own(work, self.tenant, self.caller.key_id, self.worker_id)
         given_up = 0
         for task_id, epoch in self.attempts:
             task = work.tasks.rows.get(task_id)
@@ -226,7 +227,7 @@ class ClaimTasks(Operation[tuple[list[Claim], float]], frozen=True):
         return Needs(worker_ids=(self.worker_id,), run_ids=(self.run_id,) if self.run_id else ())
 
     def decide(self, work: Work) -> Callable[[], tuple[list[Claim], float]]:
-        worker = work.worker(self.tenant, self.worker_id)
+        worker = workers.find_own(work, self.tenant, self.caller.key_id, self.worker_id)
         if self.run_id is not None:
             _check_run(work, worker, self.run_id)
         claimed = claims.claim(work, worker, self.limit, self.run_id)

@@ -15,11 +15,10 @@ from starlette.responses import Response
 
 from pointsman.artifacts import MAX_NAME_BYTES, ArtifactList, is_name
 from pointsman.engine.fields import Rule, Text, whole
-from pointsman.engine.operations.attempts import check_epoch
 from pointsman.errors import NotFound, Problem
 from pointsman.server.logs import Snapshot, respond_with_part
 from pointsman.server.route import Call, Route
-from pointsman.server.routes.v1_logs import LARGEST_OFFSET, decode_base64, find_attempt
+from pointsman.server.routes.v1_logs import LARGEST_OFFSET, check_writer, decode_base64, find_attempt
 
 BYTES = "application/octet-stream"
 
@@ -77,7 +76,7 @@ async def write_artifact(call: Call) -> ArtifactPartAnswer:
     task = await call.engine.get_task(call.path["task_id"])
     attempt = await find_attempt(call)
     sent = call.read_as(NewArtifactPart)
-    check_epoch(task, attempt.epoch)
+    await check_writer(call, task, attempt)
     folder = call.site.logs.find_artifacts(task, attempt.epoch)
     return ArtifactPartAnswer(
         size=await asyncio.to_thread(folder.write, sent.name, sent.offset, decode_base64(sent.data)),
@@ -112,6 +111,6 @@ ROUTES = (
         ArtifactPartAnswer,
         scope="worker",
         reads=NewArtifactPart,
-        problems=("not-found", "lease-lost", "artifact-refused"),
+        problems=("not-found", "lease-lost", "artifact-refused", "not-your-worker"),
     ),
 )

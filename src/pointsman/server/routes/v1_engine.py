@@ -22,6 +22,7 @@ from pointsman.engine.operations.runs import AddTasks
 from pointsman.engine.operations.tenants import AddTenant, SetQuotas
 from pointsman.engine.operations.tools import DeclareTool
 from pointsman.engine.operations.workers import GiveUpTasks, SignalWorker
+from pointsman.engine.workers import check_key
 from pointsman.errors import CallRefused, NotFound, PointsmanError
 from pointsman.server import problems
 from pointsman.server.auth import check_scope
@@ -99,10 +100,17 @@ async def _perform(call: Call, name: str, operation: type[Operation[Any]]) -> ob
         v1_tenants.check_operator(call)
     asked = call.read(operation)
     v1_runs.check_decision(call, asked)
-    if isinstance(asked, SignalWorker) and asked.signal not in LEAVING:
-        _check(call, "operate")
+    if isinstance(asked, SignalWorker) and "operate" not in call.holder.scopes:
+        await _check_leaving(call, asked)
     answer = await call.engine.perform(asked)
     return [_describe_refusal(call, each) for each in answer] if operation is ReportAttempts else answer
+
+
+async def _check_leaving(call: Call, asked: SignalWorker) -> None:
+    """A worker says of itself that it leaves; all else is for operators."""
+    if asked.signal not in LEAVING:
+        _check(call, "operate")
+    check_key(await call.engine.get_worker(asked.worker_id), call.holder.key_id)
 
 
 def _describe_refusal(call: Call, error: PointsmanError | None) -> dict[str, Any] | None:

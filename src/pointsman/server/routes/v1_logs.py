@@ -12,10 +12,11 @@ from starlette.responses import Response, StreamingResponse
 from pointsman.engine.calls import AGENT_HEADER
 from pointsman.engine.fields import Text, whole
 from pointsman.engine.operations.attempts import check_epoch
+from pointsman.engine.workers import check_key
 from pointsman.errors import NotFound, Problem, RequestInvalid
 from pointsman.server.logs import UNTRUSTED_HEADERS, Follower, Snapshot, respond_with_part
 from pointsman.server.route import Call, Route
-from pointsman.store.rows import Attempt
+from pointsman.store.rows import Attempt, Task
 
 TEXT = "text/plain"
 LARGEST_OFFSET = 1 << 40
@@ -50,10 +51,17 @@ async def write_log(call: Call) -> LogPartAnswer:
     task = await call.engine.get_task(call.path["task_id"])
     attempt = await find_attempt(call)
     sent = call.read_as(NewLogPart)
-    check_epoch(task, attempt.epoch)
+    await check_writer(call, task, attempt)
     data = decode_base64(sent.data)
     size = await asyncio.to_thread(call.site.logs.write, task, attempt.epoch, sent.part, sent.offset, data)
     return LogPartAnswer(size=size)
+
+
+async def check_writer(call: Call, task: Task, attempt: Attempt) -> None:
+    """Only the worker that holds a task adds to what its attempt leaves."""
+    check_epoch(task, attempt.epoch)
+    if attempt.worker_id is not None:
+        check_key(await call.engine.get_worker(attempt.worker_id), call.holder.key_id or None)
 
 
 def decode_base64(text: str) -> bytes:
@@ -109,6 +117,6 @@ ROUTES = (
         LogPartAnswer,
         scope="worker",
         reads=NewLogPart,
-        problems=("not-found", "lease-lost", "log-elsewhere"),
+        problems=("not-found", "lease-lost", "log-elsewhere", "not-your-worker"),
     ),
 )

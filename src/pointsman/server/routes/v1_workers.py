@@ -94,7 +94,7 @@ ROUTES = (
         scope="worker",
         reads=NewClaims,
         operation=ClaimTasks,
-        problems=("not-found", "worker-unavailable"),
+        problems=("not-found", "not-your-worker", "worker-unavailable"),
         waits=True,
     ),
     Route(
@@ -106,7 +106,7 @@ ROUTES = (
         scope="worker",
         reads=SendHeartbeat,
         operation=SendHeartbeat,
-        problems=("not-found",),
+        problems=("not-found", "not-your-worker"),
     ),
     performs(
         "POST",
@@ -116,6 +116,6 @@ ROUTES = (
         make_task,
         TaskAnswer,
         scope="worker",
-        problems=("not-found", "lease-lost", "transition-refused"),
+        problems=("not-found", "lease-lost", "not-your-worker", "transition-refused"),
     ),
 )
