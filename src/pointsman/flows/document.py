@@ -6,20 +6,21 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from functools import cache
 from typing import Any
 
-from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
+from msgspec import Struct
+from pydantic import BaseModel
 
 from pointsman.errors import Finding, Place
 from pointsman.flows import kinds
 from pointsman.flows.values import Content, content_of
-from pointsman.kernel.compose import compose
+from pointsman.kernel.compose import Mapping, Node, Scalar, Sequence, compose
 
 Path = tuple[str | int, ...]
 """Where a value is in a flow, as `("tasks", "build", "needs", 0)`."""
 MAX_NODES = 200_000
 MAX_DEPTH = 100
-_TAG = "tag:yaml.org,2002:"
 _MERGE = "<<"
 
 TEXT_KEYS = frozenset(
@@ -46,41 +47,70 @@ class Mode(Enum):
 _MODES = {Content.TEXT: Mode.TEXT, Content.SHELL: Mode.TEXT, Content.DATA: Mode.DATA}
 
 
-@dataclass(slots=True)
-class Spot:
-    """The position of a value: its key, the value, its source text, and the spots of the values in it."""
+class _Source(Struct, frozen=True):
+    """A text, and the name of its file."""
 
-    key: Place
-    value: Place
-    source: str = ""
+    file: str
+    text: str
+
+    def place(self, node: Node) -> Place:
+        quote = 1 if isinstance(node, Scalar) and node.style in ("'", '"') else 0
+        return Place(self.file, node.line + 1, node.column + 1 + quote)
+
+
+class Spot(Struct, eq=False):
+    """The position of a value, and the spots of the values in it. Places are made when a finding asks for them."""
+
+    source: _Source
+    node: Node | None
+    key_node: Node | None = None
+    above: Spot | None = None
+    """The spot of the mapping or list that it is in."""
     inside: dict[str, Spot] | list[Spot] | None = None
+
+    @property
+    def key(self) -> Place:
+        """Where its key begins; an entry of a list is its own key."""
+        if self.key_node is not None:
+            return self.source.place(self.key_node)
+        if self.above is None or self.node is None:
+            return Place(self.source.file, 1, 1)
+        return self.above.key if _is_left_out(self.node) else self.source.place(self.node)
+
+    @property
+    def value(self) -> Place:
+        """Where the value begins; one that is left out has the position of its key."""
+        return self.key if self.node is None or _is_left_out(self.node) else self.source.place(self.node)
 
     def find(self, path: Path) -> Spot:
         """The spot of a path, or of its nearest ancestor."""
         spot = self
         for step in path:
             inside = spot.inside
-            spots: dict[Any, Spot] = dict(enumerate(inside)) if isinstance(inside, list) else inside or {}
-            if step not in spots:
+            if isinstance(inside, list) and isinstance(step, int) and 0 <= step < len(inside):
+                spot = inside[step]
+            elif isinstance(inside, dict) and step in inside:
+                spot = inside[str(step)]
+            else:
                 return spot
-            spot = spots[step]
         return spot
 
     def place_of(self, snippet: str) -> Place:
         """Where a part of the source text begins; where the value begins if it is not found."""
-        at = self.source.find(snippet) if snippet else -1
-        if at < 0:
-            return self.value
-        lines = self.source[:at].split("\n")
         start = self.value
+        source = self.source.text[self.node.start : self.node.end] if isinstance(self.node, Scalar) else ""
+        at = source.find(snippet) if snippet else -1
+        if at < 0:
+            return start
+        lines = source[:at].split("\n")
         if len(lines) == 1:
-            return Place(start.file, start.line, start.column + at - self._quote)
+            # The position of a quoted value is after the quote, but its source text starts with it.
+            return Place(start.file, start.line, start.column + at - (1 if source[:1] in ("'", '"') else 0))
         return Place(start.file, start.line + len(lines) - 1, len(lines[-1]) + 1)
 
-    @property
-    def _quote(self) -> int:
-        """The position of a quoted value is after the quote, but its source text starts with it."""
-        return 1 if self.source[:1] in ("'", '"') else 0
+
+def _is_left_out(node: Node) -> bool:
+    return isinstance(node, Scalar) and not node.value and node.style is None
 
 
 @dataclass(slots=True)
@@ -95,21 +125,22 @@ class Document:
 def read_document(text: str, file: str) -> Document:
     """Read a YAML text; values that cannot be read are left out and reported."""
     text = text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
-    top = Place(file, 1, 1)
+    source = _Source(file, text)
     root, broken = compose(text, file)
     if broken and "more than one document" in broken.message:
         broken = replace(broken, advice="Keep one flow per file: move what follows the `---` to another file, or remove it.")
     if broken or root is None:
-        empty = Finding("yaml", top, "The file is empty.", "Start with `name:` and `tasks:`.")
-        return Document(None, Spot(top, top), [broken or empty])
-    builder = _Builder(text, file)
-    value, spot = builder.build(root, (), Mode.KEYS, top)
+        empty = Finding("yaml", Place(file, 1, 1), "The file is empty.", "Start with `name:` and `tasks:`.")
+        return Document(None, Spot(source, None), [broken or empty])
+    builder = _Builder(source)
+    spot = Spot(source, root)
+    value = builder.build(root, (), Mode.KEYS, spot)
     return Document(None if builder.is_too_large else value, spot, builder.findings)
 
 
 class _Builder:
-    def __init__(self, text: str, file: str) -> None:
-        self._text, self._file = text, file
+    def __init__(self, source: _Source) -> None:
+        self._source = source
         self._nodes = self._entries_seen = 0
         self._found: dict[Finding, None] = {}
         """Each once: the target of an alias is built wherever the alias is used."""
@@ -119,89 +150,90 @@ class _Builder:
     def findings(self) -> list[Finding]:
         return list(self._found)
 
-    def build(self, node: Node, path: Path, mode: Mode, key: Place) -> tuple[Any, Spot]:
+    def build(self, node: Node, path: Path, mode: Mode, spot: Spot) -> Any:
         self._nodes += 1
-        spot = Spot(key, self._place(node, key), self._source(node))
         if self.is_too_large or self._nodes > MAX_NODES or len(path) > MAX_DEPTH:
             self._report_size(spot.value)
-            return None, spot
-        if isinstance(node, MappingNode):
-            return self._build_mapping(node, path, mode, spot), spot
-        if isinstance(node, SequenceNode):
-            pairs = [self.build(item, (*path, at), mode, self._place(item, key)) for at, item in enumerate(node.value)]
-            spot.inside = [inner for _, inner in pairs]
-            return [value for value, _ in pairs], spot
-        return self._build_scalar(node, mode, spot), spot
+            return None
+        if isinstance(node, Scalar):
+            return self._build_scalar(node, mode, spot)
+        if isinstance(node, Mapping):
+            return self._build_mapping(node, path, mode, spot)
+        assert isinstance(node, Sequence)
+        spots = spot.inside = [Spot(self._source, item, above=spot) for item in node.items]
+        return [self.build(item, (*path, at), mode, spots[at]) for at, item in enumerate(node.items)]
 
-    def _build_mapping(self, node: MappingNode, path: Path, mode: Mode, spot: Spot) -> dict[str, Any]:
+    def _build_mapping(self, node: Mapping, path: Path, mode: Mode, spot: Spot) -> dict[str, Any]:
         values: dict[str, Any] = {}
         spots: dict[str, Spot] = {}
         spot.inside = spots
-        modes = _modes_of_task([str(key.value) for key, _ in node.value]) if path[:-1] == ("tasks",) else {}
-        for name, inner, place, merged in self._entries(node):
+        is_task = len(path) == 2 and path[0] == "tasks"
+        modes = _modes_of_task([key.value if isinstance(key, Scalar) else "" for key, _ in node.entries]) if is_task else {}
+        for name, inner, key, merged in self._entries(node):
             if name in values:
                 if not merged:
-                    self._report(place, f"`{name}` occurs twice.", "Keep one of them.")
+                    self._report(key, f"`{name}` occurs twice.", "Keep one of them.")
                 continue
             below = modes.get(name) or _mode_below(path, name, mode)
-            values[name], spots[name] = self.build(inner, (*path, name), below, place)
+            spots[name] = Spot(self._source, inner, key, spot)
+            values[name] = self.build(inner, (*path, name), below, spots[name])
         return values
 
-    def _entries(self, node: MappingNode) -> Iterator[tuple[str, Node, Place, bool]]:
-        """The entries of a mapping; those merged from others (`<<: *name`) come last."""
+    def _entries(self, node: Mapping) -> Iterator[tuple[str, Node, Node, bool]]:
+        """The entries of a mapping, with the node of the key; those merged from others (`<<: *name`) come last."""
         merged: list[Node] = []
-        for key, value in node.value:
-            place = self._place(key, None)
-            if self._has_seen_enough(place):
+        for key, value in node.entries:
+            if self._has_seen_enough(key):
                 return
-            if not isinstance(key, ScalarNode):
-                self._report(place, "A key must be text.", "Write `name: value`.")
+            if not isinstance(key, Scalar):
+                self._report(key, "A key must be text.", "Write `name: value`.")
             elif key.value == _MERGE and key.style is None:
-                merged += value.value if isinstance(value, SequenceNode) else [value]
+                merged += value.items if isinstance(value, Sequence) else [value]
                 self._entries_seen += len(merged)
             else:
-                yield self._whole(str(key.value), place), value, place, False
+                yield self._whole(key), value, key, False
         for other in merged:
-            if not isinstance(other, MappingNode) or other is node:
-                self._report(self._place(other, None), "Only a mapping can be merged.", "Write `<<: *name`.")
+            if not isinstance(other, Mapping) or other is node:
+                self._report(other, "Only a mapping can be merged.", "Write `<<: *name`.")
                 continue
-            for key, value in other.value:
-                place = self._place(key, None)
-                if self._has_seen_enough(place):
+            for key, value in other.entries:
+                if self._has_seen_enough(key):
                     return
-                if isinstance(key, ScalarNode) and key.value != _MERGE:
-                    yield self._whole(str(key.value), place), value, place, True
+                if isinstance(key, Scalar) and key.value != _MERGE:
+                    yield self._whole(key), value, key, True
 
-    def _has_seen_enough(self, place: Place) -> bool:
+    def _has_seen_enough(self, key: Node) -> bool:
         """Entries that exist already are not built, but reading them takes time, too."""
         self._entries_seen += 1
         if self._entries_seen > MAX_NODES:
-            self._report_size(place)
+            self._report_size(self._source.place(key))
         return self._entries_seen > MAX_NODES
 
-    def _build_scalar(self, node: Node, mode: Mode, spot: Spot) -> Any:
-        tag = str(node.tag).removeprefix(_TAG)
-        text = self._whole(str(node.value), spot.value)
-        if tag == "null":
+    def _build_scalar(self, node: Scalar, mode: Mode, spot: Spot) -> Any:
+        if node.tag == "null":
             return None
-        if tag not in _READERS:
-            self._report(spot.value, f"The tag {node.tag} is not supported.", "Remove the tag.")
+        if node.tag not in _READERS:
+            self._found[Finding("structure", spot.value, f"The tag {node.tag} is not supported.", "Remove the tag.")] = None
             return None
-        if mode is Mode.TEXT:
+        text = self._whole(node, spot)
+        if mode is Mode.TEXT or node.tag == "str":
             return text
         try:
-            return _READERS[tag](text)
+            return _READERS[node.tag](text)
         except (ValueError, OverflowError):
             return text
 
-    def _whole(self, text: str, place: Place) -> str:
+    def _whole(self, node: Scalar, spot: Spot | None = None) -> str:
         """The text with surrogate pairs, as JSON writes them, joined into characters."""
+        text = node.value
         if text.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in text):
             return text
         try:
             return text.encode("utf-16", "surrogatepass").decode("utf-16")
         except UnicodeDecodeError:
-            self._report(place, "This contains half of a surrogate pair.", "Fix its encoding: it is not valid Unicode.")
+            advice = "Fix its encoding: it is not valid Unicode."
+            place = spot.value if spot else self._source.place(node)
+            self._found[Finding("structure", place, "This contains half of a surrogate pair.", advice)] = None
             return text.encode("ascii", "replace").decode()
 
     def _report_size(self, place: Place) -> None:
@@ -210,26 +242,19 @@ class _Builder:
             advice = "Split it, and look for an alias (`*name`) that contains itself or is merged very often."
             self._found[Finding("too-large", place, "The file is too large or nested too deeply.", advice)] = None
 
-    def _report(self, place: Place, message: str, advice: str) -> None:
-        self._found[Finding("structure", place, message, advice)] = None
-
-    def _place(self, node: Node, key: Place | None) -> Place:
-        """An empty value has the position of its key."""
-        if key is not None and isinstance(node, ScalarNode) and not node.value and node.style is None:
-            return key
-        quote = 1 if isinstance(node, ScalarNode) and node.style in ("'", '"') else 0
-        return Place(self._file, node.start_mark.line + 1, node.start_mark.column + 1 + quote)
-
-    def _source(self, node: Node) -> str:
-        if not isinstance(node, ScalarNode):
-            return ""
-        return self._text[node.start_mark.index : node.end_mark.index]
+    def _report(self, node: Node, message: str, advice: str) -> None:
+        self._found[Finding("structure", self._source.place(node), message, advice)] = None
 
 
 def _modes_of_task(keys: list[str]) -> dict[str, Mode]:
     """How the keys of the runner of a task are read."""
     model = kinds.find_model(keys)
-    contents = {key: content_of(model.model_fields[field]) for key, field in kinds.keys_of(model).items()} if model else {}
+    return _modes_of(model) if model else {}
+
+
+@cache
+def _modes_of(model: type[BaseModel]) -> dict[str, Mode]:
+    contents = {key: content_of(model.model_fields[field]) for key, field in kinds.keys_of(model).items()}
     return {key: _MODES[content] for key, content in contents.items() if content in _MODES}
 
 
@@ -257,9 +282,6 @@ def _read_float(text: str) -> float:
 
 _READERS: dict[str, Callable[[str], Any]] = {
     "str": str,
-    "timestamp": str,
-    "value": str,
-    "merge": str,
     "int": _read_int,
     "float": _read_float,
     "bool": lambda text: text.lower() == "true",

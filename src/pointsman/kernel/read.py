@@ -7,10 +7,8 @@ from collections.abc import Iterator
 from enum import StrEnum
 from typing import TypeVar
 
-from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
-
 from pointsman.errors import Finding, LifecycleInvalid, Place, nearest, suggest
-from pointsman.kernel.compose import compose
+from pointsman.kernel.compose import Mapping, Node, Scalar, Sequence, compose
 from pointsman.kernel.draft import LifecycleDraft, MachineDraft, StateDraft, Word
 from pointsman.kernel.grammar import Line, parse_binding, parse_duration, parse_moves
 from pointsman.kernel.machine import Kind, Outcome, Phase, State, TaskDefaults
@@ -32,7 +30,7 @@ def read_lifecycle(text: str, file: str) -> tuple[LifecycleDraft | None, list[Fi
     root, broken = compose(text, file)
     if broken:
         return None, [broken]
-    if not isinstance(root, MappingNode):
+    if not isinstance(root, Mapping):
         advice = f"Begin with `lifecycle: NAME`; the keys are {', '.join(_LIFECYCLE_KEYS)}."
         reader.report("structure", Place(file, 1, 1), "The file is not a mapping.", advice)
         return None, reader.findings
@@ -52,17 +50,17 @@ class _Reader:
         self.findings.append(Finding(rule, place, message, advice))
 
     def place(self, node: Node) -> Place:
-        if isinstance(node, ScalarNode) and not node.value and id(node) in self._keys:
+        if isinstance(node, Scalar) and not node.value and id(node) in self._keys:
             return self._keys[id(node)]
-        quote = 1 if isinstance(node, ScalarNode) and node.style in ("'", '"') else 0
-        return Place(self.file, node.start_mark.line + 1, node.start_mark.column + 1 + quote)
+        quote = 1 if isinstance(node, Scalar) and node.style in ("'", '"') else 0
+        return Place(self.file, node.line + 1, node.column + 1 + quote)
 
-    def line(self, node: ScalarNode) -> Line:
-        return Line(str(node.value), self.place(node), folded=node.start_mark.line != node.end_mark.line)
+    def line(self, node: Scalar) -> Line:
+        return Line(node.value, self.place(node), folded=node.line != node.end_line)
 
     # ── levels of the file ──
 
-    def lifecycle(self, root: MappingNode) -> LifecycleDraft:
+    def lifecycle(self, root: Mapping) -> LifecycleDraft:
         keys = self.keys(root, "a lifecycle file", _LIFECYCLE_KEYS)
         draft = LifecycleDraft(name=self.required_word(keys, root, "lifecycle", "the name of the lifecycle"))
         if "version" in keys:
@@ -90,7 +88,7 @@ class _Reader:
         draft = MachineDraft(name)
         before = len(self.findings)
         keys = self.keys(node, f"machine {name}", _MACHINE_KEYS)
-        if not isinstance(node, MappingNode):
+        if not isinstance(node, Mapping):
             draft.whole = False
             return draft
         if "same_as" in keys:
@@ -106,9 +104,9 @@ class _Reader:
         for key in ("states", "transitions"):
             if key not in keys:
                 self.report("structure", name.place, f"Machine {name} has no `{key}`.", f"Add `{key}:` to it.")
-        if isinstance(keys.get("states"), MappingNode):
+        if isinstance(keys.get("states"), Mapping):
             draft.state_names = set()
-        draft.moves_read = isinstance(keys.get("transitions"), SequenceNode)
+        draft.moves_read = isinstance(keys.get("transitions"), Sequence)
         for state, state_node in self.entries(keys.get("states"), "states", unique=False):
             self.state(draft, state, state_node)
         for item in self.items(keys.get("transitions"), "transitions"):
@@ -127,7 +125,7 @@ class _Reader:
         draft.state_names.add(name.text)
         self.check_name(name, "a state")
         keys = self.keys(node, f"state {name}", _STATE_KEYS)
-        if not isinstance(node, MappingNode):
+        if not isinstance(node, Mapping):
             return
         phase = self.choice(keys.get("phase"), Phase, f"the phase of state {name}", name.place)
         if phase is None:
@@ -150,13 +148,12 @@ class _Reader:
         draft.states.append(StateDraft(state, name.place, needs))
 
     def transition(self, draft: MachineDraft, node: Node) -> None:
-        pair = node.value[0] if isinstance(node, MappingNode) and len(node.value) == 1 else ()
-        if not pair or not all(isinstance(each, ScalarNode) for each in pair):
+        states, rule = node.entries[0] if isinstance(node, Mapping) and len(node.entries) == 1 else (node, node)
+        if not isinstance(states, Scalar) or not isinstance(rule, Scalar) or states is rule:
             advice = "Write it as `FROM -> TO : trigger`, with a space on both sides of the colon."
             self.report("syntax", self.place(node), "This is not a transition.", advice)
             draft.moves_read = False
             return
-        states, rule = pair
         self._keys[id(rule)] = self.place(states)
         try:
             draft.moves.extend(parse_moves(self.line(states), self.line(rule)))
@@ -168,8 +165,8 @@ class _Reader:
         if signal.text == _BY_NAME:
             draft.by_name.extend(self.words(node, "`by_name`"))
             return
-        for item in node.value if isinstance(node, SequenceNode) else [node]:
-            if self.text(item, f"the trigger of signal {signal}") is None or not isinstance(item, ScalarNode):
+        for item in node.items if isinstance(node, Sequence) else [node]:
+            if self.text(item, f"the trigger of signal {signal}") is None or not isinstance(item, Scalar):
                 continue
             try:
                 draft.bindings.append(parse_binding(signal, self.line(item)))
@@ -193,11 +190,11 @@ class _Reader:
     def entries(self, node: Node | None, what: str, *, unique: bool = True) -> Iterator[tuple[Word, Node]]:
         if node is None:
             return
-        if not isinstance(node, MappingNode):
+        if not isinstance(node, Mapping):
             self.report("structure", self.place(node), f"{_capital(what)} must be a mapping.", "Write `name: value` lines.")
             return
         seen: set[str] = set()
-        for key, value in node.value:
+        for key, value in node.entries:
             text = self.text(key, f"a key of {what}")
             if text is None:
                 continue
@@ -211,20 +208,20 @@ class _Reader:
     def items(self, node: Node | None, what: str) -> Iterator[Node]:
         if node is None:
             return
-        if not isinstance(node, SequenceNode):
+        if not isinstance(node, Sequence):
             self.report("structure", self.place(node), f"{_capital(what)} must be a list.", "Begin each line with `- `.")
             return
-        yield from node.value
+        yield from node.items
 
     def words(self, node: Node, what: str) -> Iterator[Word]:
-        for item in node.value if isinstance(node, SequenceNode) else [node]:
+        for item in node.items if isinstance(node, Sequence) else [node]:
             text = self.text(item, what)
             if text is not None:
                 yield Word(text, self.place(item))
 
     def text(self, node: Node, what: str) -> str | None:
-        if isinstance(node, ScalarNode) and node.value:
-            return str(node.value)
+        if isinstance(node, Scalar) and node.value:
+            return node.value
         self.report("structure", self.place(node), f"{_capital(what)} must be text.", "Write a single word or text here.")
         return None
 
@@ -269,8 +266,8 @@ class _Reader:
         node = keys.get(key)
         if node is None:
             return default
-        if isinstance(node, ScalarNode) and node.value in ("true", "True", "TRUE", "false", "False", "FALSE"):
-            return bool(node.value.lower() == "true")
+        if isinstance(node, Scalar) and node.value in ("true", "True", "TRUE", "false", "False", "FALSE"):
+            return node.value.lower() == "true"
         self.report("structure", self.place(node), f"`{key}` must be true or false.", "Write `true` or `false`.")
         return default
 

@@ -95,6 +95,6 @@ def test_only_one_module_prints_text() -> None:
 
 def test_help_imports_no_dependency() -> None:
     code = "import sys; from pointsman.cli import main; main(['--help']); print([m for m in sys.modules if m in "
-    code += "('click', 'msgspec', 'ruamel.yaml', 'pointsman.kernel')], file=sys.stderr)"
+    code += "('click', 'msgspec', 'ruamel.yaml', 'yaml', 'pointsman.kernel')], file=sys.stderr)"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stderr.strip() == "[]"
