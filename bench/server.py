@@ -5,7 +5,8 @@
     python bench/server.py --json figures.json          and every figure, for programs
     python bench/server.py --quick                      small counts, fewer rounds
     python bench/server.py --database sqlite            only one of the two
-    python bench/server.py --only requests,live         only some parts: requests, creations, live, process, waiting
+    python bench/server.py --only requests,live         only some parts: requests, creations, live, process, waiting;
+                                                        with --write, the others keep their tables
 
 The load comes from this process, over the loopback address, on the same cores. Everybody takes turns, round by round, after one
 round to warm up; medians are compared. Databases live in a temporary folder (choose it with TMPDIR; it should be on a real
@@ -26,7 +27,7 @@ import shutil
 import signal
 import sys
 import tempfile
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
@@ -39,7 +40,8 @@ from bench.serving.scale import Scale
 
 import pointsman
 
-BEGIN, END = "<!-- bench/server.py -->", "<!-- end of bench/server.py -->"
+BEGIN, END = "<!-- bench/server.py --only {} -->", "<!-- end of bench/server.py --only {} -->"
+"""Each part has its own place in the file, so that one can be measured and kept without the others."""
 PREFECT_PYTHON = ROOT / ".venv-prefect" / "bin" / "python"
 KINDS = ("sqlite", "postgres")
 PARTS = ("requests", "creations", "live", "process", "waiting")
@@ -58,19 +60,16 @@ QUICK = Scale(
 )
 
 
-def measure(databases: list[Database], scale: Scale, parts: set[str], prefect_python: str | None) -> list[Table]:
-    tables = []
-    if "requests" in parts:
-        tables += requests.measure(databases, scale)
-    if "creations" in parts:
-        tables += creations.measure(databases, scale, prefect_python)
-    if "live" in parts:
-        tables += live.measure(databases, scale)
-    if "process" in parts:
-        tables += process.measure(databases, scale)
-    if "waiting" in parts:
-        tables += waiting.measure(databases, scale)
-    return tables
+def measure(part: str, databases: list[Database], scale: Scale, prefect_python: str | None) -> list[Table]:
+    if part == "creations":
+        return creations.measure(databases, scale, prefect_python)
+    if part == "requests":
+        return requests.measure(databases, scale)
+    if part == "live":
+        return live.measure(databases, scale)
+    if part == "process":
+        return process.measure(databases, scale)
+    return waiting.measure(databases, scale)
 
 
 def preface(scale: Scale, versions: dict[str, str], load: float) -> str:
@@ -105,7 +104,9 @@ def arguments() -> argparse.ArgumentParser:
 def find_versions(databases: list[Database], prefect_python: str | None) -> dict[str, str]:
     named = ("fastapi", "uvicorn", "h11", "uvloop", "httptools")
     versions = {"Python": platform.python_version(), "Pointsman": pointsman.__version__}
-    versions |= {name: importlib.metadata.version(name) for name in named}
+    for name in named:
+        with suppress(importlib.metadata.PackageNotFoundError):  # some parts need only what the server needs
+            versions[name] = importlib.metadata.version(name)
     if prefect_python:
         (found,) = Path(prefect_python).parents[1].glob("lib/python*/site-packages/prefect-*.dist-info")
         versions["Prefect"] = found.name.removeprefix("prefect-").removesuffix(".dist-info")
@@ -129,11 +130,13 @@ def main() -> int:
             stack.callback(shutil.rmtree, folder, ignore_errors=True)
             databases.append(stack.enter_context(opened(kind, folder)))
         versions = find_versions(databases, prefect_python)
-        tables = measure(databases, scale, options.only, prefect_python)
+        measured = {part: measure(part, databases, scale, prefect_python) for part in PARTS if part in options.only}
+    tables = [table for part in measured.values() for table in part]
     print("\n\n".join([preface(scale, versions, load), *(table.as_text() for table in tables)]))
     if options.write:
-        text = "\n\n".join([preface(scale, versions, load), *(table.as_markdown() for table in tables)])
-        keep(options.write, BEGIN, END, text)
+        for part, found in measured.items():
+            text = "\n\n".join([preface(scale, versions, load), *(table.as_markdown() for table in found)])
+            keep(options.write, BEGIN.format(part), END.format(part), text)
     if options.json:
         write_data(options.json, versions, dataclasses.asdict(scale), tables)
     return 0

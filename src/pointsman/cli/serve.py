@@ -180,6 +180,7 @@ async def open_listener(project: Project, front: Front) -> Listener:
     from pointsman.server.routes import ALL
     from pointsman.server.sent_flows import SentFlows
     from pointsman.server.site import Site
+    from pointsman.server.turns import Turns
     from pointsman.server.wakeups import WakeupCounter
     from pointsman.worker.tools import declare_missing
 
@@ -191,6 +192,7 @@ async def open_listener(project: Project, front: Front) -> Listener:
     door = await make_door(project, front)
     listening = open_socket(front.host, front.port)
     await declare_tools(project)
+    turns = Turns(project.engine, project.world.sleep)
     site = Site(
         project.engine,
         project.settings,
@@ -201,7 +203,8 @@ async def open_listener(project: Project, front: Front) -> Listener:
         SentFlows(project.settings),
         declare,
         Metrics(project.engine, project.world.process),
-        WakeupCounter(project.engine, project.world.process),
+        turns,
+        WakeupCounter(project.engine, project.world.process, turns),
         project.find_dead,
         project.find_bound,
     )

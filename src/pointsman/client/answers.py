@@ -856,7 +856,7 @@ class TicketAnswer(Struct, frozen=True, kw_only=True):
 
 
 class WakeupAnswer(Struct, frozen=True, kw_only=True):
-    """How often each kind of wake-up was heard since the process started."""
+    """How many wake-ups of each kind the client has heard of by now, since the process started."""
 
     process: str
     tasks: int

@@ -68,6 +68,7 @@ from pointsman.engine.outbox import Outbox
 from pointsman.engine.queries import LARGEST_PAGE, LONGEST_PAUSE_SECONDS, PAGE, Core, Queries
 from pointsman.engine.timekeeper import Attendance
 from pointsman.engine.timers import BATCH
+from pointsman.engine.wakeups import WaitingLine
 from pointsman.engine.writer import CommitMetrics
 from pointsman.errors import EngineClosed, PointsmanError, RequestError, StoreBusy, StoreFull, StoreGone, StoreUnavailable
 from pointsman.store.contract import Reader, Store, Wakeup
@@ -205,34 +206,42 @@ class TenantEngine(Queries):
         return reply
 
     async def claim_tasks(
-        self, worker_id: str, limit: int = 1, *, wait_seconds: float = 0.0, run_id: str | None = None
+        self,
+        worker_id: str,
+        limit: int = 1,
+        *,
+        wait_seconds: float = 0.0,
+        run_id: str | None = None,
+        line: WaitingLine | None = None,
     ) -> list[Claim]:
         """Claim tasks for a worker, of any run or of one, up to its free slots; when there are none, wait for some.
 
-        To wait here is a sign of life. A worker that holds tasks sends heartbeats as well.
+        To wait here is a sign of life. A worker that holds tasks sends heartbeats as well. Workers that wait in a `line` are
+        woken in turns; without one, each wake-up is for all of them.
         """
         checks.refuse(checks.number("wait_seconds", wait_seconds, 0, checks.MAX_SECONDS))
         wakeups, operation = self._around.wakeups, ClaimTasks(worker_id, limit, run_id)
+        line = line or WaitingLine(partial(wakeups.expect, Wakeup.TASKS), wakeups.forget)
         over = wakeups.pause(wait_seconds)
         try:
             while True:
-                expected = wakeups.expect(Wakeup.TASKS)
+                expected = line.expect()
                 claimed, lease_seconds = await self.perform(operation)
                 if claimed or not wait_seconds or over.done():
                     return claimed
                 await self._wait_in_turns(expected, over, lease_seconds / TURNS_IN_A_LEASE)
+                line.forget(expected)
         finally:
             over.cancel()
-            wakeups.forget(expected)
+            line.forget(expected)
 
-    async def _wait_in_turns(self, expected: asyncio.Future[None], over: asyncio.Future[None], seconds: float) -> None:
+    async def _wait_in_turns(self, expected: asyncio.Future[Any], over: asyncio.Future[None], seconds: float) -> None:
         """Until a wake-up, the end of the wait, or the time for another claim, which renews the lease."""
         turn = self._around.wakeups.pause(seconds)
         try:
             await asyncio.wait({expected, over, turn}, return_when=asyncio.FIRST_COMPLETED)
         finally:
             turn.cancel()
-            self._around.wakeups.forget(expected)
 
     def listen(self, wakeup: Wakeup, heard: Callable[[], None]) -> Callable[[], None]:
         """Call `heard` at every such wake-up, until what is returned is called.
@@ -359,6 +368,15 @@ class Engine(TenantEngine):
     def watch_all(self, *, after: str | None = None, pause_seconds: float = 0.0) -> AsyncGenerator[list[Transition]]:
         """The event stream of all tenants behind a position, page by page, and on and on as it grows."""
         return self._watch_pages(lambda position: self.list_all_transitions(after=position), after, pause_seconds)
+
+    async def count_claimable(self, most: Mapping[str, int]) -> dict[str, int]:
+        """How many tasks, up to `most`, wait for the workers of each tenant; those of the default one may serve all."""
+
+        def count(reader: Reader) -> dict[str, int]:
+            whole = {tenant: None if tenant == DEFAULT_TENANT else tenant for tenant in most}
+            return {tenant: reader.count_claimable(whole[tenant], limit) for tenant, limit in most.items()}
+
+        return await self._ask(count)
 
     async def take_figures(self) -> Figures:
         """How things stand in the whole database, in one snapshot."""

@@ -5,12 +5,22 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Any, NamedTuple
 
 from pointsman.store.contract import Wakeup
 from pointsman.world import Sleep
 
 Listen = Callable[[Callable[[Wakeup], None]], Callable[[], None]]
 """Call a function at every wake-up, in any thread; what is returned ends that."""
+
+
+class WaitingLine(NamedTuple):
+    """How to wait for tasks."""
+
+    expect: Callable[[], asyncio.Future[Any]]
+    """A future for the moment at which it is time to claim. Ask for it before you look."""
+    forget: Callable[[asyncio.Future[Any]], None]
+    """It is no longer waited for."""
 
 
 class Wakeups:

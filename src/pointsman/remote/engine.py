@@ -42,6 +42,7 @@ ONLY_WITH_DATABASE = (
     "authenticate",
     "issue_ticket",
     "redeem_ticket",
+    "count_claimable",
     "take_figures",
     "tally_transitions",
     "watch_all",

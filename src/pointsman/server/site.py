@@ -12,6 +12,7 @@ from pointsman.server.live import Live
 from pointsman.server.logs import Logs
 from pointsman.server.metrics import Metrics
 from pointsman.server.sent_flows import SentFlows
+from pointsman.server.turns import Turns
 from pointsman.server.wakeups import WakeupCounter
 from pointsman.settings import Settings
 from pointsman.views import runs
@@ -35,6 +36,7 @@ class Site:
     declare_tools: DeclareTools
     """Declares tools of the settings that a tenant uses."""
     metrics: Metrics
+    turns: Turns
     wakeups: WakeupCounter
     find_dead: Callable[[], Collection[str]] = tuple
     """Workers of this machine that have died, although their leases may last."""

@@ -437,6 +437,12 @@ class Reader(ABC):
         """(machine, from, to, count, mean seconds in the state left) of every move that was made."""
         return self._rows("measure_transitions", tenant=tenant)
 
+    def count_claimable(self, tenant: str | None, most: int) -> int:
+        """How many tasks of a tenant, or of all, wait for a worker; it counts no further than `most`."""
+        if tenant is None:
+            return int(self._value("count_claimable_of_all", most=most))
+        return int(self._value("count_claimable", tenant=tenant, most=most))
+
     # Metrics, of all tenants.
 
     def tally_transitions(self, after: int, end: int) -> list[TransitionTally]:

@@ -21,6 +21,7 @@ from pointsman.server.metrics import Metrics
 from pointsman.server.route import Call, Route
 from pointsman.server.sent_flows import SentFlows
 from pointsman.server.site import Site
+from pointsman.server.turns import Turns
 from pointsman.server.wakeups import WakeupCounter
 from pointsman.settings import load_settings
 from pointsman.world import World
@@ -34,9 +35,10 @@ def make_site(engine: Engine, folder: Path) -> Site:
 
     world = World()
     door, live, metrics = Door(engine, world.clock, "ada"), Live(engine, world), Metrics(engine, world.process)
-    wakeups = WakeupCounter(engine, world.process)
+    turns = Turns(engine, world.sleep)
+    wakeups = WakeupCounter(engine, world.process, turns)
     settings = load_settings(folder, {}, {})
-    return Site(engine, settings, world, door, live, NO_LOGS, SentFlows(settings), declare, metrics, wakeups)
+    return Site(engine, settings, world, door, live, NO_LOGS, SentFlows(settings), declare, metrics, turns, wakeups)
 
 
 def make_request(path: str) -> Request:

@@ -47,12 +47,12 @@ def call(folder: Path, url: str, *words: str, key: str | None = None) -> subproc
 
 
 @contextmanager
-def work(folder: Path, url: str, key: str | None = None) -> Iterator[subprocess.Popen[bytes]]:
+def work(folder: Path, url: str, key: str | None = None, lease: str = "6s") -> Iterator[subprocess.Popen[bytes]]:
     """A worker that reaches the database through the server only; it drains when the block is left."""
     folder.mkdir(exist_ok=True)
     with (folder / "worker.txt").open("wb") as said:
         process = subprocess.Popen(
-            [sys.executable, "-m", "pointsman", "worker", "--slots", "2", "--lease", "6s"],
+            [sys.executable, "-m", "pointsman", "worker", "--slots", "2", "--lease", lease],
             cwd=folder,
             env=environment(url, key),
             stdin=subprocess.DEVNULL,
@@ -143,7 +143,9 @@ def test_a_killed_server_costs_nothing(tmp_path: Path, folder: Path, database_ur
     (box / "long.yaml").write_text(flow)
     with start("serve", home(tmp_path), database_url) as (client, server):
         port = client.url.rpartition(":")[2]
-        with work(box, client.url):
+        with work(
+            box, client.url, lease="60s"
+        ):  # or a slow start of the server would end the attempt, and another say "one" again
             run = call(box, client.url, "run", "long.yaml", "--detach").stdout.strip()
             until((box / "starts").exists)
             server.kill()

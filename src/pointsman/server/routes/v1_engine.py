@@ -141,7 +141,7 @@ def _check_whole(call: Call) -> None:
 
 async def wait_for_wakeups(call: Call) -> WakeupAnswer:
     asked: WakeupQuery = call.query
-    return await call.site.wakeups.wait(asked)
+    return await call.site.wakeups.wait(asked, call.holder.tenant)
 
 
 ROUTES = (

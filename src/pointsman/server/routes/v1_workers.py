@@ -63,7 +63,11 @@ class HeartbeatAnswer(Struct, frozen=True, kw_only=True):
 async def claim_tasks(call: Call) -> ClaimList:
     asked = call.read_as(NewClaims)
     claims = await call.engine.claim_tasks(
-        call.path["worker_id"], asked.limit, wait_seconds=asked.wait_seconds, run_id=asked.run_id
+        call.path["worker_id"],
+        asked.limit,
+        wait_seconds=asked.wait_seconds,
+        run_id=asked.run_id,
+        line=call.site.turns.line_of(call.holder.tenant),
     )
     return ClaimList(items=tuple(claims))
 

@@ -129,3 +129,25 @@ SELECT id, epoch + 1, tenant, NULL, NULL, NULL, NULL, NULL, NULL, 0, session_id,
   FROM task WHERE id = :task_id AND tenant = :tenant AND phase = 'queued'
    AND EXISTS (SELECT 1 FROM run WHERE run.id = task.run_id AND run.phase <> 'done')
  ORDER BY 2
+
+-- name: count_claimable
+-- Reads task_claimable, task_reclaimable and the runs that workers have to themselves, and no more rows than it counts.
+SELECT count(*) FROM (
+    SELECT 1 FROM task WHERE task.tenant = :tenant AND task.phase = 'queued' AND open_dependencies = 0 AND available_at IS NULL AND run_open AND NOT is_gate AND NOT allocated
+    UNION ALL
+    SELECT 1 FROM task WHERE task.tenant = :tenant AND lease_expired AND run_open
+    UNION ALL
+    SELECT 1 FROM worker JOIN task ON task.run_id = worker.run_id
+     WHERE worker.tenant = :tenant AND worker.run_id IS NOT NULL AND task.phase = 'queued' AND open_dependencies = 0 AND available_at IS NULL AND run_open AND NOT is_gate AND allocated
+     LIMIT :most) AS waiting
+
+-- name: count_claimable_of_all
+-- The same for all tenants.
+SELECT count(*) FROM (
+    SELECT 1 FROM task WHERE task.phase = 'queued' AND open_dependencies = 0 AND available_at IS NULL AND run_open AND NOT is_gate AND NOT allocated
+    UNION ALL
+    SELECT 1 FROM task WHERE lease_expired AND run_open
+    UNION ALL
+    SELECT 1 FROM worker JOIN task ON task.run_id = worker.run_id
+     WHERE worker.run_id IS NOT NULL AND task.phase = 'queued' AND open_dependencies = 0 AND available_at IS NULL AND run_open AND NOT is_gate AND allocated
+     LIMIT :most) AS waiting
