@@ -106,8 +106,9 @@ the list, written from the code by `make docs`.
   same key on the same route with the same body has one effect and one answer; a repeated answer has the header
   `Idempotent-Replayed: true`. Another body is refused (422). A key counts for one API key and one route, for an hour; one
   that has submitted a run counts for good. Two equal requests at the same time get the same answer.
-- **Lists** of runs, tasks and events have `limit`, and `next` to give as `after` for the next page. What is added meanwhile
-  does not shift the pages. Other lists come as a whole.
+- **Lists** have `limit` (100 unless given, at most 1,000), and `next` to give as `after` for the next page; null on the last
+  one. What is added or leaves meanwhile does not shift the pages: nothing is missing and nothing is repeated. `next` is an
+  opaque text, valid for its own list only; another text is refused (422). Filters of a list are in the OpenAPI document.
 - `HEAD` is `GET` without the body, except for streams.
 - **Keys.** `Authorization: Bearer KEY`, see [command line](command-line.md). Each route needs the scope in the table; `-`
   is open to anybody. Without any API key, the server listens on a loopback address only, and the header `Pointsman-Actor`

@@ -78,10 +78,12 @@ class TemplateAnswer(Struct, frozen=True, kw_only=True):
     stored_by: str
 
 
-class TemplateList(Struct, frozen=True, kw_only=True):
+class TemplatePage(Struct, frozen=True, kw_only=True):
     """Templates, by name."""
 
     items: tuple[TemplateAnswer, ...]
+    next: str | None
+    """Give it as `after` to get the next page; null on the last one."""
 
 
 class RunPage(Struct, frozen=True, kw_only=True):
@@ -266,6 +268,14 @@ class TaskAnswer(Struct, frozen=True, kw_only=True):
     allowed: tuple[Move, ...]
 
 
+class RunTaskPage(Struct, frozen=True, kw_only=True):
+    """Tasks of a run, in their order."""
+
+    items: tuple[TaskAnswer, ...]
+    next: str | None
+    """Give it as `after` to get the next page; null on the last one."""
+
+
 class TaskList(Struct, frozen=True, kw_only=True):
     """Tasks of a run, in their order."""
 
@@ -332,10 +342,12 @@ class TransitionAnswer(Struct, frozen=True, kw_only=True):
     metadata: dict[str, Any]
 
 
-class History(Struct, frozen=True, kw_only=True):
-    """Every transition of an entity, in order."""
+class HistoryPage(Struct, frozen=True, kw_only=True):
+    """The transitions of an entity, in order."""
 
     items: tuple[TransitionAnswer, ...]
+    next: str | None
+    """Give it as `after` to get the next page; null on the last one."""
 
 
 class TaskPage(Struct, frozen=True, kw_only=True):
@@ -365,10 +377,12 @@ class AttemptAnswer(Struct, frozen=True, kw_only=True):
     tokens_out: int
 
 
-class AttemptList(Struct, frozen=True, kw_only=True):
+class AttemptPage(Struct, frozen=True, kw_only=True):
     """The attempts of a task, the last of which may still wait for a worker."""
 
     items: tuple[AttemptAnswer, ...]
+    next: str | None
+    """Give it as `after` to get the next page; null on the last one."""
 
 
 class TransitionResult(Struct, frozen=True, kw_only=True):
@@ -445,10 +459,12 @@ class WorkerDetail(Struct, frozen=True, kw_only=True):
     holds: tuple[HeldTask, ...]
 
 
-class WorkerList(Struct, frozen=True, kw_only=True):
+class WorkerPage(Struct, frozen=True, kw_only=True):
     """Workers, those that have left included."""
 
     items: tuple[WorkerDetail, ...]
+    next: str | None
+    """Give it as `after` to get the next page; null on the last one."""
 
 
 class WorkerAnswer(Struct, frozen=True, kw_only=True):
@@ -500,10 +516,12 @@ class BreakerAnswer(Struct, frozen=True, kw_only=True):
     allowed: tuple[Move, ...]
 
 
-class BreakerList(Struct, frozen=True, kw_only=True):
+class BreakerPage(Struct, frozen=True, kw_only=True):
     """Tools with their circuits."""
 
     items: tuple[BreakerAnswer, ...]
+    next: str | None
+    """Give it as `after` to get the next page; null on the last one."""
 
 
 class MachineSummary(Struct, frozen=True, kw_only=True):
@@ -515,10 +533,12 @@ class MachineSummary(Struct, frozen=True, kw_only=True):
     version: int
 
 
-class MachineList(Struct, frozen=True, kw_only=True):
+class MachinePage(Struct, frozen=True, kw_only=True):
     """The last version of every machine."""
 
     items: tuple[MachineSummary, ...]
+    next: str | None
+    """Give it as `after` to get the next page; null on the last one."""
 
 
 class StateView(Struct, frozen=True, kw_only=True):
@@ -589,10 +609,12 @@ class InboxItem(Struct, frozen=True, kw_only=True):
     steps: tuple[NextStep, ...]
 
 
-class Inbox(Struct, frozen=True, kw_only=True):
+class InboxPage(Struct, frozen=True, kw_only=True):
     """Everything that waits for a person, oldest first."""
 
     items: tuple[InboxItem, ...]
+    next: str | None
+    """Give it as `after` to get the next page; null on the last one."""
 
 
 class EventPage(Struct, frozen=True, kw_only=True):
@@ -617,10 +639,12 @@ class NoticeView(Struct, frozen=True, kw_only=True):
     message: str
 
 
-class NoticeList(Struct, frozen=True, kw_only=True):
+class NoticePage(Struct, frozen=True, kw_only=True):
     """What happened without a move, newest first."""
 
     items: tuple[NoticeView, ...]
+    next: str | None
+    """Give it as `after` to get the next page; null on the last one."""
 
 
 class Account(Struct, frozen=True, kw_only=True):
@@ -684,10 +708,12 @@ class KeyView(Struct, frozen=True, kw_only=True):
     """Until when the secret before the last rotation is valid as well."""
 
 
-class KeyList(Struct, frozen=True, kw_only=True):
+class KeyPage(Struct, frozen=True, kw_only=True):
     """API keys, without their secrets, which are not stored."""
 
     items: tuple[KeyView, ...]
+    next: str | None
+    """Give it as `after` to get the next page; null on the last one."""
 
 
 class IssuedKeyAnswer(Struct, frozen=True, kw_only=True):
@@ -714,10 +740,12 @@ class TenantView(Struct, frozen=True, kw_only=True):
     spent_usd: Decimal
 
 
-class TenantList(Struct, frozen=True, kw_only=True):
+class TenantPage(Struct, frozen=True, kw_only=True):
     """Tenants by name, with their quotas and what they use."""
 
     items: tuple[TenantView, ...]
+    next: str | None
+    """Give it as `after` to get the next page; null on the last one."""
 
 
 class Tenant(Struct, frozen=True, kw_only=True):

@@ -12,43 +12,49 @@ from pointsman.client.answers import (
     Account,
     ArtifactList,
     ArtifactPartAnswer,
-    AttemptList,
+    AttemptAnswer,
+    AttemptPage,
     BreakerAnswer,
-    BreakerList,
+    BreakerPage,
     BudgetView,
     ClaimList,
     DoctorReport,
     EventPage,
     FlowCheckAnswer,
     HeartbeatAnswer,
-    History,
-    Inbox,
+    HistoryPage,
+    InboxItem,
+    InboxPage,
     IssuedKeyAnswer,
-    KeyList,
+    KeyPage,
     KeyView,
     LogPartAnswer,
-    MachineList,
+    MachinePage,
+    MachineSummary,
     MachineView,
-    NoticeList,
+    NoticePage,
+    NoticeView,
     Quota,
     RunAnswer,
     RunPage,
+    RunTaskPage,
     RunView,
     SignaledRuns,
     TaskAnswer,
     TaskList,
     TaskPage,
     TemplateAnswer,
-    TemplateList,
+    TemplatePage,
     Tenant,
-    TenantList,
+    TenantPage,
+    TenantView,
     TicketAnswer,
     TransitionAnswer,
     TransitionResult,
     WakeupAnswer,
     WorkerAnswer,
     WorkerDetail,
-    WorkerList,
+    WorkerPage,
 )
 from pointsman.client.requests import Backoff, NewTask, RunFilter
 from pointsman.client.session import iterate_async
@@ -160,9 +166,20 @@ class AsyncRoutes(AsyncCalls):
         """
         return await self._run(self._client.check_flow, flow=flow)
 
-    async def list_templates(self) -> TemplateList:
-        """List the stored flows. Needs the scope `read`."""
-        return await self._run(self._client.list_templates)
+    async def list_templates(self, *, limit: int = 100, after: str | None = None) -> TemplatePage:
+        """List the stored flows. Needs the scope `read`.
+
+        limit: How many at most.
+        after: `next` of the page before; without it, the first page.
+        """
+        return await self._run(self._client.list_templates, limit=limit, after=after)
+
+    def iterate_templates(self, *, after: str | None = None) -> AsyncIterator[TemplateAnswer]:
+        """List the stored flows. Needs the scope `read`.
+
+        after: `next` of the page before; without it, the first page.
+        """
+        return iterate_async(partial(self.list_templates), after)
 
     async def get_template(self, name: str) -> TemplateAnswer:
         """Show a stored flow. Needs the scope `read`.
@@ -208,7 +225,7 @@ class AsyncRoutes(AsyncCalls):
         created_after: Only runs that were created at this time or later.
         created_before: Only runs that were created before this time.
         limit: How many at most.
-        after: `next` of the page before.
+        after: `next` of the page before; without it, the first page.
         """
         return await self._run(
             self._client.list_runs,
@@ -250,7 +267,7 @@ class AsyncRoutes(AsyncCalls):
         text: Only runs with this text in their id, name, reason or error. Case matters.
         created_after: Only runs that were created at this time or later.
         created_before: Only runs that were created before this time.
-        after: `next` of the page before.
+        after: `next` of the page before; without it, the first page.
         """
         return iterate_async(
             partial(
@@ -316,12 +333,22 @@ class AsyncRoutes(AsyncCalls):
         """
         return await self._run(self._client.view_run, run_id)
 
-    async def list_tasks(self, run_id: str) -> TaskList:
-        """List the tasks of a run. Needs the scope `read`.
+    async def list_run_tasks(self, run_id: str, *, limit: int = 100, after: str | None = None) -> RunTaskPage:
+        """List the tasks of a run, in its order. Needs the scope `read`.
 
         run_id: The id of a run.
+        limit: How many at most.
+        after: `next` of the page before; without it, the first page.
         """
-        return await self._run(self._client.list_tasks, run_id)
+        return await self._run(self._client.list_run_tasks, run_id, limit=limit, after=after)
+
+    def iterate_run_tasks(self, run_id: str, *, after: str | None = None) -> AsyncIterator[TaskAnswer]:
+        """List the tasks of a run, in its order. Needs the scope `read`.
+
+        run_id: The id of a run.
+        after: `next` of the page before; without it, the first page.
+        """
+        return iterate_async(partial(self.list_run_tasks, run_id), after)
 
     async def add_tasks(
         self, run_id: str, *, tasks: Sequence[NewTask], reason: str | None = None, request_id: str | None = None
@@ -387,12 +414,22 @@ class AsyncRoutes(AsyncCalls):
         """
         return await self._run(self._client.set_budget, run_id, budget_usd=budget_usd, reason=reason, request_id=request_id)
 
-    async def list_run_history(self, run_id: str) -> History:
-        """Every transition of a run. Needs the scope `read`.
+    async def list_run_history(self, run_id: str, *, limit: int = 100, after: str | None = None) -> HistoryPage:
+        """List the transitions of a run. Needs the scope `read`.
 
         run_id: The id of a run.
+        limit: How many at most.
+        after: `next` of the page before; without it, the first page.
         """
-        return await self._run(self._client.list_run_history, run_id)
+        return await self._run(self._client.list_run_history, run_id, limit=limit, after=after)
+
+    def iterate_run_history(self, run_id: str, *, after: str | None = None) -> AsyncIterator[TransitionAnswer]:
+        """List the transitions of a run. Needs the scope `read`.
+
+        run_id: The id of a run.
+        after: `next` of the page before; without it, the first page.
+        """
+        return iterate_async(partial(self.list_run_history, run_id), after)
 
     async def search_tasks(
         self,
@@ -421,7 +458,7 @@ class AsyncRoutes(AsyncCalls):
         created_after: Only tasks of runs that were created at this time or later.
         created_before: Only tasks of runs that were created before this time.
         limit: How many at most.
-        after: `next` of the page before.
+        after: `next` of the page before; without it, the first page.
         """
         return await self._run(
             self._client.search_tasks,
@@ -463,7 +500,7 @@ class AsyncRoutes(AsyncCalls):
         text: Only tasks with this text in their id, name, reason or error. Case matters.
         created_after: Only tasks of runs that were created at this time or later.
         created_before: Only tasks of runs that were created before this time.
-        after: `next` of the page before.
+        after: `next` of the page before; without it, the first page.
         """
         return iterate_async(
             partial(
@@ -488,19 +525,39 @@ class AsyncRoutes(AsyncCalls):
         """
         return await self._run(self._client.get_task, task_id)
 
-    async def list_attempts(self, task_id: str) -> AttemptList:
+    async def list_attempts(self, task_id: str, *, limit: int = 100, after: str | None = None) -> AttemptPage:
         """List the attempts of a task. Needs the scope `read`.
 
         task_id: The id of a task.
+        limit: How many at most.
+        after: `next` of the page before; without it, the first page.
         """
-        return await self._run(self._client.list_attempts, task_id)
+        return await self._run(self._client.list_attempts, task_id, limit=limit, after=after)
 
-    async def list_task_history(self, task_id: str) -> History:
-        """Every transition of a task. Needs the scope `read`.
+    def iterate_attempts(self, task_id: str, *, after: str | None = None) -> AsyncIterator[AttemptAnswer]:
+        """List the attempts of a task. Needs the scope `read`.
 
         task_id: The id of a task.
+        after: `next` of the page before; without it, the first page.
         """
-        return await self._run(self._client.list_task_history, task_id)
+        return iterate_async(partial(self.list_attempts, task_id), after)
+
+    async def list_task_history(self, task_id: str, *, limit: int = 100, after: str | None = None) -> HistoryPage:
+        """List the transitions of a task. Needs the scope `read`.
+
+        task_id: The id of a task.
+        limit: How many at most.
+        after: `next` of the page before; without it, the first page.
+        """
+        return await self._run(self._client.list_task_history, task_id, limit=limit, after=after)
+
+    def iterate_task_history(self, task_id: str, *, after: str | None = None) -> AsyncIterator[TransitionAnswer]:
+        """List the transitions of a task. Needs the scope `read`.
+
+        task_id: The id of a task.
+        after: `next` of the page before; without it, the first page.
+        """
+        return iterate_async(partial(self.list_task_history, task_id), after)
 
     async def signal_task(
         self,
@@ -565,12 +622,22 @@ class AsyncRoutes(AsyncCalls):
             request_id=request_id,
         )
 
-    async def list_history(self, entity_id: str) -> History:
-        """Every transition of a run, a task, a worker or a breaker. Needs the scope `read`.
+    async def list_history(self, entity_id: str, *, limit: int = 100, after: str | None = None) -> HistoryPage:
+        """List the transitions of a run, a task, a worker or a breaker. Needs the scope `read`.
 
         entity_id: The id of a run, a task, a worker or a circuit breaker.
+        limit: How many at most.
+        after: `next` of the page before; without it, the first page.
         """
-        return await self._run(self._client.list_history, entity_id)
+        return await self._run(self._client.list_history, entity_id, limit=limit, after=after)
+
+    def iterate_history(self, entity_id: str, *, after: str | None = None) -> AsyncIterator[TransitionAnswer]:
+        """List the transitions of a run, a task, a worker or a breaker. Needs the scope `read`.
+
+        entity_id: The id of a run, a task, a worker or a circuit breaker.
+        after: `next` of the page before; without it, the first page.
+        """
+        return iterate_async(partial(self.list_history, entity_id), after)
 
     async def write_log(
         self, task_id: str, attempt: str, *, offset: int, data: str, part: Literal["head", "older", "newest", "agent"] = "head"
@@ -608,9 +675,41 @@ class AsyncRoutes(AsyncCalls):
         """
         return await self._run(self._client.write_artifact, task_id, attempt, name=name, offset=offset, data=data)
 
-    async def list_workers(self) -> WorkerList:
-        """List workers, and what they hold. Needs the scope `read`."""
-        return await self._run(self._client.list_workers)
+    async def list_workers(
+        self,
+        *,
+        state: str | None = None,
+        phase: Literal["held", "queued", "active", "done"] | None = None,
+        name: str | None = None,
+        limit: int = 100,
+        after: str | None = None,
+    ) -> WorkerPage:
+        """List workers, those that have left included, and what they hold. Needs the scope `read`.
+
+        state: Only workers in this state.
+        phase: Only workers in this phase; those that have left are `done`.
+        name: Only workers of this name.
+        limit: How many at most.
+        after: `next` of the page before; without it, the first page.
+        """
+        return await self._run(self._client.list_workers, state=state, phase=phase, name=name, limit=limit, after=after)
+
+    def iterate_workers(
+        self,
+        *,
+        state: str | None = None,
+        phase: Literal["held", "queued", "active", "done"] | None = None,
+        name: str | None = None,
+        after: str | None = None,
+    ) -> AsyncIterator[WorkerDetail]:
+        """List workers, those that have left included, and what they hold. Needs the scope `read`.
+
+        state: Only workers in this state.
+        phase: Only workers in this phase; those that have left are `done`.
+        name: Only workers of this name.
+        after: `next` of the page before; without it, the first page.
+        """
+        return iterate_async(partial(self.list_workers, state=state, phase=phase, name=name), after)
 
     async def register_worker(
         self,
@@ -689,9 +788,20 @@ class AsyncRoutes(AsyncCalls):
             request_id=request_id,
         )
 
-    async def list_breakers(self) -> BreakerList:
-        """List tools, their circuits and their limits. Needs the scope `read`."""
-        return await self._run(self._client.list_breakers)
+    async def list_breakers(self, *, limit: int = 100, after: str | None = None) -> BreakerPage:
+        """List tools, their circuits and their limits. Needs the scope `read`.
+
+        limit: How many at most.
+        after: `next` of the page before; without it, the first page.
+        """
+        return await self._run(self._client.list_breakers, limit=limit, after=after)
+
+    def iterate_breakers(self, *, after: str | None = None) -> AsyncIterator[BreakerAnswer]:
+        """List tools, their circuits and their limits. Needs the scope `read`.
+
+        after: `next` of the page before; without it, the first page.
+        """
+        return iterate_async(partial(self.list_breakers), after)
 
     async def get_breaker(self, tool: str) -> BreakerAnswer:
         """Show a tool. Needs the scope `read`.
@@ -756,9 +866,20 @@ class AsyncRoutes(AsyncCalls):
         """
         return await self._run(self._client.trip_breaker, tool, seconds=seconds, reason=reason, request_id=request_id)
 
-    async def list_machines(self) -> MachineList:
-        """List the machines of all lifecycles. Needs the scope `read`."""
-        return await self._run(self._client.list_machines)
+    async def list_machines(self, *, limit: int = 100, after: str | None = None) -> MachinePage:
+        """List the machines of all lifecycles. Needs the scope `read`.
+
+        limit: How many at most.
+        after: `next` of the page before; without it, the first page.
+        """
+        return await self._run(self._client.list_machines, limit=limit, after=after)
+
+    def iterate_machines(self, *, after: str | None = None) -> AsyncIterator[MachineSummary]:
+        """List the machines of all lifecycles. Needs the scope `read`.
+
+        after: `next` of the page before; without it, the first page.
+        """
+        return iterate_async(partial(self.list_machines), after)
 
     async def get_machine(self, name: str) -> MachineView:
         """Show the states and transitions of a machine. Needs the scope `read`.
@@ -775,36 +896,109 @@ class AsyncRoutes(AsyncCalls):
         """
         return await self._run(self._client.draw_machine, name, state=state)
 
-    async def list_inbox(self) -> Inbox:
-        """List everything that waits for a person. Needs the scope `read`."""
-        return await self._run(self._client.list_inbox)
+    async def list_inbox(
+        self,
+        *,
+        kind: Literal["answer", "approval", "review", "start"] | None = None,
+        run_id: str | None = None,
+        limit: int = 100,
+        after: str | None = None,
+    ) -> InboxPage:
+        """List everything that waits for a person. Needs the scope `read`.
 
-    async def list_events(self, *, after: str | None = None, limit: int = 100, run_id: str | None = None) -> EventPage:
-        """List transitions in the order of the event stream: everything once, behind a position. Needs the scope
-        `read`.
-
-        after: `next` of the page before; without it, from the beginning.
+        kind: Only what waits for this.
+        run_id: Only tasks of this run.
         limit: How many at most.
-        run_id: Only those of this run and its tasks.
+        after: `next` of the page before; without it, the first page.
         """
-        return await self._run(self._client.list_events, after=after, limit=limit, run_id=run_id)
+        return await self._run(self._client.list_inbox, kind=kind, run_id=run_id, limit=limit, after=after)
 
-    def iterate_events(self, *, after: str | None = None, run_id: str | None = None) -> AsyncIterator[TransitionAnswer]:
+    def iterate_inbox(
+        self,
+        *,
+        kind: Literal["answer", "approval", "review", "start"] | None = None,
+        run_id: str | None = None,
+        after: str | None = None,
+    ) -> AsyncIterator[InboxItem]:
+        """List everything that waits for a person. Needs the scope `read`.
+
+        kind: Only what waits for this.
+        run_id: Only tasks of this run.
+        after: `next` of the page before; without it, the first page.
+        """
+        return iterate_async(partial(self.list_inbox, kind=kind, run_id=run_id), after)
+
+    async def list_events(self, *, run_id: str | None = None, limit: int = 100, after: str | None = None) -> EventPage:
         """List transitions in the order of the event stream: everything once, behind a position. Needs the scope
         `read`.
 
-        after: `next` of the page before; without it, from the beginning.
         run_id: Only those of this run and its tasks.
+        limit: How many at most.
+        after: `next` of the page before; without it, the first page.
+        """
+        return await self._run(self._client.list_events, run_id=run_id, limit=limit, after=after)
+
+    def iterate_events(self, *, run_id: str | None = None, after: str | None = None) -> AsyncIterator[TransitionAnswer]:
+        """List transitions in the order of the event stream: everything once, behind a position. Needs the scope
+        `read`.
+
+        run_id: Only those of this run and its tasks.
+        after: `next` of the page before; without it, the first page.
         """
         return iterate_async(partial(self.list_events, run_id=run_id), after)
 
-    async def list_notices(self, *, about: str | None = None, limit: int = 100) -> NoticeList:
+    async def list_notices(
+        self,
+        *,
+        about: str | None = None,
+        subject: str | None = None,
+        created_after: datetime | None = None,
+        created_before: datetime | None = None,
+        limit: int = 100,
+        after: str | None = None,
+    ) -> NoticePage:
         """List what happened without a move. Needs the scope `read`.
 
-        about: The id of an entity; of a run, its tasks count as well.
+        about: Only those about the entity of this id; of a run, its tasks count as well.
+        subject: Only those of this subject, such as `overstayed` or `budget`.
+        created_after: Only those of this time or later.
+        created_before: Only those before this time.
         limit: How many at most.
+        after: `next` of the page before; without it, the first page.
         """
-        return await self._run(self._client.list_notices, about=about, limit=limit)
+        return await self._run(
+            self._client.list_notices,
+            about=about,
+            subject=subject,
+            created_after=created_after,
+            created_before=created_before,
+            limit=limit,
+            after=after,
+        )
+
+    def iterate_notices(
+        self,
+        *,
+        about: str | None = None,
+        subject: str | None = None,
+        created_after: datetime | None = None,
+        created_before: datetime | None = None,
+        after: str | None = None,
+    ) -> AsyncIterator[NoticeView]:
+        """List what happened without a move. Needs the scope `read`.
+
+        about: Only those about the entity of this id; of a run, its tasks count as well.
+        subject: Only those of this subject, such as `overstayed` or `budget`.
+        created_after: Only those of this time or later.
+        created_before: Only those before this time.
+        after: `next` of the page before; without it, the first page.
+        """
+        return iterate_async(
+            partial(
+                self.list_notices, about=about, subject=subject, created_after=created_after, created_before=created_before
+            ),
+            after,
+        )
 
     async def get_account(self) -> Account:
         """Show what the tenant may spend, and has spent. Needs the scope `read`."""
@@ -825,9 +1019,20 @@ class AsyncRoutes(AsyncCalls):
         """Show what is stuck or wrong, and what would help. Needs the scope `admin`."""
         return await self._run(self._client.diagnose)
 
-    async def list_keys(self) -> KeyList:
-        """List the API keys of the tenant. Needs the scope `admin`."""
-        return await self._run(self._client.list_keys)
+    async def list_keys(self, *, limit: int = 100, after: str | None = None) -> KeyPage:
+        """List the API keys of the tenant. Needs the scope `admin`.
+
+        limit: How many at most.
+        after: `next` of the page before; without it, the first page.
+        """
+        return await self._run(self._client.list_keys, limit=limit, after=after)
+
+    def iterate_keys(self, *, after: str | None = None) -> AsyncIterator[KeyView]:
+        """List the API keys of the tenant. Needs the scope `admin`.
+
+        after: `next` of the page before; without it, the first page.
+        """
+        return iterate_async(partial(self.list_keys), after)
 
     async def create_key(
         self,
@@ -890,11 +1095,22 @@ class AsyncRoutes(AsyncCalls):
         """
         return await self._run(self._client.revoke_key, key_id, reason=reason, request_id=request_id)
 
-    async def list_tenants(self) -> TenantList:
+    async def list_tenants(self, *, limit: int = 100, after: str | None = None) -> TenantPage:
         """List tenants, their quotas, and what they use: all for a key of the tenant `default`, its own for any other
         key. Needs the scope `read`.
+
+        limit: How many at most.
+        after: `next` of the page before; without it, the first page.
         """
-        return await self._run(self._client.list_tenants)
+        return await self._run(self._client.list_tenants, limit=limit, after=after)
+
+    def iterate_tenants(self, *, after: str | None = None) -> AsyncIterator[TenantView]:
+        """List tenants, their quotas, and what they use: all for a key of the tenant `default`, its own for any other
+        key. Needs the scope `read`.
+
+        after: `next` of the page before; without it, the first page.
+        """
+        return iterate_async(partial(self.list_tenants), after)
 
     async def add_tenant(self, *, name: str, reason: str | None = None, request_id: str | None = None) -> Tenant:
         """Add a tenant. Only for keys of the tenant `default`. Needs the scope `admin`.

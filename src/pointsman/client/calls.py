@@ -12,43 +12,49 @@ from pointsman.client.answers import (
     Account,
     ArtifactList,
     ArtifactPartAnswer,
-    AttemptList,
+    AttemptAnswer,
+    AttemptPage,
     BreakerAnswer,
-    BreakerList,
+    BreakerPage,
     BudgetView,
     ClaimList,
     DoctorReport,
     EventPage,
     FlowCheckAnswer,
     HeartbeatAnswer,
-    History,
-    Inbox,
+    HistoryPage,
+    InboxItem,
+    InboxPage,
     IssuedKeyAnswer,
-    KeyList,
+    KeyPage,
     KeyView,
     LogPartAnswer,
-    MachineList,
+    MachinePage,
+    MachineSummary,
     MachineView,
-    NoticeList,
+    NoticePage,
+    NoticeView,
     Quota,
     RunAnswer,
     RunPage,
+    RunTaskPage,
     RunView,
     SignaledRuns,
     TaskAnswer,
     TaskList,
     TaskPage,
     TemplateAnswer,
-    TemplateList,
+    TemplatePage,
     Tenant,
-    TenantList,
+    TenantPage,
+    TenantView,
     TicketAnswer,
     TransitionAnswer,
     TransitionResult,
     WakeupAnswer,
     WorkerAnswer,
     WorkerDetail,
-    WorkerList,
+    WorkerPage,
 )
 from pointsman.client.requests import Backoff, NewTask, RunFilter
 from pointsman.client.session import Calls, given, iterate, segment
@@ -169,9 +175,20 @@ class Routes(Calls):
         """
         return self._send("POST", "/api/v1/flows/check", FlowCheckAnswer, body={"flow": flow})
 
-    def list_templates(self) -> TemplateList:
-        """List the stored flows. Needs the scope `read`."""
-        return self._send("GET", "/api/v1/templates", TemplateList)
+    def list_templates(self, *, limit: int = 100, after: str | None = None) -> TemplatePage:
+        """List the stored flows. Needs the scope `read`.
+
+        limit: How many at most.
+        after: `next` of the page before; without it, the first page.
+        """
+        return self._send("GET", "/api/v1/templates", TemplatePage, query={**given(limit=limit, after=after)})
+
+    def iterate_templates(self, *, after: str | None = None) -> Iterator[TemplateAnswer]:
+        """List the stored flows. Needs the scope `read`.
+
+        after: `next` of the page before; without it, the first page.
+        """
+        return iterate(partial(self.list_templates), after)
 
     def get_template(self, name: str) -> TemplateAnswer:
         """Show a stored flow. Needs the scope `read`.
@@ -219,7 +236,7 @@ class Routes(Calls):
         created_after: Only runs that were created at this time or later.
         created_before: Only runs that were created before this time.
         limit: How many at most.
-        after: `next` of the page before.
+        after: `next` of the page before; without it, the first page.
         """
         return self._send(
             "GET",
@@ -267,7 +284,7 @@ class Routes(Calls):
         text: Only runs with this text in their id, name, reason or error. Case matters.
         created_after: Only runs that were created at this time or later.
         created_before: Only runs that were created before this time.
-        after: `next` of the page before.
+        after: `next` of the page before; without it, the first page.
         """
         return iterate(
             partial(
@@ -330,12 +347,24 @@ class Routes(Calls):
         """
         return self._send("GET", f"/api/v1/runs/{segment(run_id)}/status", RunView)
 
-    def list_tasks(self, run_id: str) -> TaskList:
-        """List the tasks of a run. Needs the scope `read`.
+    def list_run_tasks(self, run_id: str, *, limit: int = 100, after: str | None = None) -> RunTaskPage:
+        """List the tasks of a run, in its order. Needs the scope `read`.
 
         run_id: The id of a run.
+        limit: How many at most.
+        after: `next` of the page before; without it, the first page.
         """
-        return self._send("GET", f"/api/v1/runs/{segment(run_id)}/tasks", TaskList)
+        return self._send(
+            "GET", f"/api/v1/runs/{segment(run_id)}/tasks", RunTaskPage, query={**given(limit=limit, after=after)}
+        )
+
+    def iterate_run_tasks(self, run_id: str, *, after: str | None = None) -> Iterator[TaskAnswer]:
+        """List the tasks of a run, in its order. Needs the scope `read`.
+
+        run_id: The id of a run.
+        after: `next` of the page before; without it, the first page.
+        """
+        return iterate(partial(self.list_run_tasks, run_id), after)
 
     def add_tasks(
         self, run_id: str, *, tasks: Sequence[NewTask], reason: str | None = None, request_id: str | None = None
@@ -421,12 +450,24 @@ class Routes(Calls):
             request_id=request_id,
         )
 
-    def list_run_history(self, run_id: str) -> History:
-        """Every transition of a run. Needs the scope `read`.
+    def list_run_history(self, run_id: str, *, limit: int = 100, after: str | None = None) -> HistoryPage:
+        """List the transitions of a run. Needs the scope `read`.
 
         run_id: The id of a run.
+        limit: How many at most.
+        after: `next` of the page before; without it, the first page.
         """
-        return self._send("GET", f"/api/v1/runs/{segment(run_id)}/history", History)
+        return self._send(
+            "GET", f"/api/v1/runs/{segment(run_id)}/history", HistoryPage, query={**given(limit=limit, after=after)}
+        )
+
+    def iterate_run_history(self, run_id: str, *, after: str | None = None) -> Iterator[TransitionAnswer]:
+        """List the transitions of a run. Needs the scope `read`.
+
+        run_id: The id of a run.
+        after: `next` of the page before; without it, the first page.
+        """
+        return iterate(partial(self.list_run_history, run_id), after)
 
     def search_tasks(
         self,
@@ -455,7 +496,7 @@ class Routes(Calls):
         created_after: Only tasks of runs that were created at this time or later.
         created_before: Only tasks of runs that were created before this time.
         limit: How many at most.
-        after: `next` of the page before.
+        after: `next` of the page before; without it, the first page.
         """
         return self._send(
             "GET",
@@ -503,7 +544,7 @@ class Routes(Calls):
         text: Only tasks with this text in their id, name, reason or error. Case matters.
         created_after: Only tasks of runs that were created at this time or later.
         created_before: Only tasks of runs that were created before this time.
-        after: `next` of the page before.
+        after: `next` of the page before; without it, the first page.
         """
         return iterate(
             partial(
@@ -528,19 +569,43 @@ class Routes(Calls):
         """
         return self._send("GET", f"/api/v1/tasks/{segment(task_id)}", TaskAnswer)
 
-    def list_attempts(self, task_id: str) -> AttemptList:
+    def list_attempts(self, task_id: str, *, limit: int = 100, after: str | None = None) -> AttemptPage:
         """List the attempts of a task. Needs the scope `read`.
 
         task_id: The id of a task.
+        limit: How many at most.
+        after: `next` of the page before; without it, the first page.
         """
-        return self._send("GET", f"/api/v1/tasks/{segment(task_id)}/attempts", AttemptList)
+        return self._send(
+            "GET", f"/api/v1/tasks/{segment(task_id)}/attempts", AttemptPage, query={**given(limit=limit, after=after)}
+        )
 
-    def list_task_history(self, task_id: str) -> History:
-        """Every transition of a task. Needs the scope `read`.
+    def iterate_attempts(self, task_id: str, *, after: str | None = None) -> Iterator[AttemptAnswer]:
+        """List the attempts of a task. Needs the scope `read`.
 
         task_id: The id of a task.
+        after: `next` of the page before; without it, the first page.
         """
-        return self._send("GET", f"/api/v1/tasks/{segment(task_id)}/history", History)
+        return iterate(partial(self.list_attempts, task_id), after)
+
+    def list_task_history(self, task_id: str, *, limit: int = 100, after: str | None = None) -> HistoryPage:
+        """List the transitions of a task. Needs the scope `read`.
+
+        task_id: The id of a task.
+        limit: How many at most.
+        after: `next` of the page before; without it, the first page.
+        """
+        return self._send(
+            "GET", f"/api/v1/tasks/{segment(task_id)}/history", HistoryPage, query={**given(limit=limit, after=after)}
+        )
+
+    def iterate_task_history(self, task_id: str, *, after: str | None = None) -> Iterator[TransitionAnswer]:
+        """List the transitions of a task. Needs the scope `read`.
+
+        task_id: The id of a task.
+        after: `next` of the page before; without it, the first page.
+        """
+        return iterate(partial(self.list_task_history, task_id), after)
 
     def signal_task(
         self,
@@ -600,12 +665,24 @@ class Routes(Calls):
             request_id=request_id,
         )
 
-    def list_history(self, entity_id: str) -> History:
-        """Every transition of a run, a task, a worker or a breaker. Needs the scope `read`.
+    def list_history(self, entity_id: str, *, limit: int = 100, after: str | None = None) -> HistoryPage:
+        """List the transitions of a run, a task, a worker or a breaker. Needs the scope `read`.
 
         entity_id: The id of a run, a task, a worker or a circuit breaker.
+        limit: How many at most.
+        after: `next` of the page before; without it, the first page.
         """
-        return self._send("GET", f"/api/v1/history/{segment(entity_id)}", History)
+        return self._send(
+            "GET", f"/api/v1/history/{segment(entity_id)}", HistoryPage, query={**given(limit=limit, after=after)}
+        )
+
+    def iterate_history(self, entity_id: str, *, after: str | None = None) -> Iterator[TransitionAnswer]:
+        """List the transitions of a run, a task, a worker or a breaker. Needs the scope `read`.
+
+        entity_id: The id of a run, a task, a worker or a circuit breaker.
+        after: `next` of the page before; without it, the first page.
+        """
+        return iterate(partial(self.list_history, entity_id), after)
 
     def write_log(
         self, task_id: str, attempt: str, *, offset: int, data: str, part: Literal["head", "older", "newest", "agent"] = "head"
@@ -653,9 +730,43 @@ class Routes(Calls):
             body={"name": name, "offset": offset, "data": data},
         )
 
-    def list_workers(self) -> WorkerList:
-        """List workers, and what they hold. Needs the scope `read`."""
-        return self._send("GET", "/api/v1/workers", WorkerList)
+    def list_workers(
+        self,
+        *,
+        state: str | None = None,
+        phase: Literal["held", "queued", "active", "done"] | None = None,
+        name: str | None = None,
+        limit: int = 100,
+        after: str | None = None,
+    ) -> WorkerPage:
+        """List workers, those that have left included, and what they hold. Needs the scope `read`.
+
+        state: Only workers in this state.
+        phase: Only workers in this phase; those that have left are `done`.
+        name: Only workers of this name.
+        limit: How many at most.
+        after: `next` of the page before; without it, the first page.
+        """
+        return self._send(
+            "GET", "/api/v1/workers", WorkerPage, query={**given(state=state, phase=phase, name=name, limit=limit, after=after)}
+        )
+
+    def iterate_workers(
+        self,
+        *,
+        state: str | None = None,
+        phase: Literal["held", "queued", "active", "done"] | None = None,
+        name: str | None = None,
+        after: str | None = None,
+    ) -> Iterator[WorkerDetail]:
+        """List workers, those that have left included, and what they hold. Needs the scope `read`.
+
+        state: Only workers in this state.
+        phase: Only workers in this phase; those that have left are `done`.
+        name: Only workers of this name.
+        after: `next` of the page before; without it, the first page.
+        """
+        return iterate(partial(self.list_workers, state=state, phase=phase, name=name), after)
 
     def register_worker(
         self,
@@ -737,9 +848,20 @@ class Routes(Calls):
             request_id=request_id,
         )
 
-    def list_breakers(self) -> BreakerList:
-        """List tools, their circuits and their limits. Needs the scope `read`."""
-        return self._send("GET", "/api/v1/breakers", BreakerList)
+    def list_breakers(self, *, limit: int = 100, after: str | None = None) -> BreakerPage:
+        """List tools, their circuits and their limits. Needs the scope `read`.
+
+        limit: How many at most.
+        after: `next` of the page before; without it, the first page.
+        """
+        return self._send("GET", "/api/v1/breakers", BreakerPage, query={**given(limit=limit, after=after)})
+
+    def iterate_breakers(self, *, after: str | None = None) -> Iterator[BreakerAnswer]:
+        """List tools, their circuits and their limits. Needs the scope `read`.
+
+        after: `next` of the page before; without it, the first page.
+        """
+        return iterate(partial(self.list_breakers), after)
 
     def get_breaker(self, tool: str) -> BreakerAnswer:
         """Show a tool. Needs the scope `read`.
@@ -821,9 +943,20 @@ class Routes(Calls):
             request_id=request_id,
         )
 
-    def list_machines(self) -> MachineList:
-        """List the machines of all lifecycles. Needs the scope `read`."""
-        return self._send("GET", "/api/v1/machines", MachineList)
+    def list_machines(self, *, limit: int = 100, after: str | None = None) -> MachinePage:
+        """List the machines of all lifecycles. Needs the scope `read`.
+
+        limit: How many at most.
+        after: `next` of the page before; without it, the first page.
+        """
+        return self._send("GET", "/api/v1/machines", MachinePage, query={**given(limit=limit, after=after)})
+
+    def iterate_machines(self, *, after: str | None = None) -> Iterator[MachineSummary]:
+        """List the machines of all lifecycles. Needs the scope `read`.
+
+        after: `next` of the page before; without it, the first page.
+        """
+        return iterate(partial(self.list_machines), after)
 
     def get_machine(self, name: str) -> MachineView:
         """Show the states and transitions of a machine. Needs the scope `read`.
@@ -840,36 +973,117 @@ class Routes(Calls):
         """
         return self._send("GET", f"/api/v1/machines/{segment(name)}/svg", str, query={**given(state=state)})
 
-    def list_inbox(self) -> Inbox:
-        """List everything that waits for a person. Needs the scope `read`."""
-        return self._send("GET", "/api/v1/inbox", Inbox)
+    def list_inbox(
+        self,
+        *,
+        kind: Literal["answer", "approval", "review", "start"] | None = None,
+        run_id: str | None = None,
+        limit: int = 100,
+        after: str | None = None,
+    ) -> InboxPage:
+        """List everything that waits for a person. Needs the scope `read`.
 
-    def list_events(self, *, after: str | None = None, limit: int = 100, run_id: str | None = None) -> EventPage:
-        """List transitions in the order of the event stream: everything once, behind a position. Needs the scope
-        `read`.
-
-        after: `next` of the page before; without it, from the beginning.
+        kind: Only what waits for this.
+        run_id: Only tasks of this run.
         limit: How many at most.
-        run_id: Only those of this run and its tasks.
+        after: `next` of the page before; without it, the first page.
         """
-        return self._send("GET", "/api/v1/events", EventPage, query={**given(after=after, limit=limit, run_id=run_id)})
+        return self._send(
+            "GET", "/api/v1/inbox", InboxPage, query={**given(kind=kind, run_id=run_id, limit=limit, after=after)}
+        )
 
-    def iterate_events(self, *, after: str | None = None, run_id: str | None = None) -> Iterator[TransitionAnswer]:
+    def iterate_inbox(
+        self,
+        *,
+        kind: Literal["answer", "approval", "review", "start"] | None = None,
+        run_id: str | None = None,
+        after: str | None = None,
+    ) -> Iterator[InboxItem]:
+        """List everything that waits for a person. Needs the scope `read`.
+
+        kind: Only what waits for this.
+        run_id: Only tasks of this run.
+        after: `next` of the page before; without it, the first page.
+        """
+        return iterate(partial(self.list_inbox, kind=kind, run_id=run_id), after)
+
+    def list_events(self, *, run_id: str | None = None, limit: int = 100, after: str | None = None) -> EventPage:
         """List transitions in the order of the event stream: everything once, behind a position. Needs the scope
         `read`.
 
-        after: `next` of the page before; without it, from the beginning.
         run_id: Only those of this run and its tasks.
+        limit: How many at most.
+        after: `next` of the page before; without it, the first page.
+        """
+        return self._send("GET", "/api/v1/events", EventPage, query={**given(run_id=run_id, limit=limit, after=after)})
+
+    def iterate_events(self, *, run_id: str | None = None, after: str | None = None) -> Iterator[TransitionAnswer]:
+        """List transitions in the order of the event stream: everything once, behind a position. Needs the scope
+        `read`.
+
+        run_id: Only those of this run and its tasks.
+        after: `next` of the page before; without it, the first page.
         """
         return iterate(partial(self.list_events, run_id=run_id), after)
 
-    def list_notices(self, *, about: str | None = None, limit: int = 100) -> NoticeList:
+    def list_notices(
+        self,
+        *,
+        about: str | None = None,
+        subject: str | None = None,
+        created_after: datetime | None = None,
+        created_before: datetime | None = None,
+        limit: int = 100,
+        after: str | None = None,
+    ) -> NoticePage:
         """List what happened without a move. Needs the scope `read`.
 
-        about: The id of an entity; of a run, its tasks count as well.
+        about: Only those about the entity of this id; of a run, its tasks count as well.
+        subject: Only those of this subject, such as `overstayed` or `budget`.
+        created_after: Only those of this time or later.
+        created_before: Only those before this time.
         limit: How many at most.
+        after: `next` of the page before; without it, the first page.
         """
-        return self._send("GET", "/api/v1/notices", NoticeList, query={**given(about=about, limit=limit)})
+        return self._send(
+            "GET",
+            "/api/v1/notices",
+            NoticePage,
+            query={
+                **given(
+                    about=about,
+                    subject=subject,
+                    created_after=created_after,
+                    created_before=created_before,
+                    limit=limit,
+                    after=after,
+                )
+            },
+        )
+
+    def iterate_notices(
+        self,
+        *,
+        about: str | None = None,
+        subject: str | None = None,
+        created_after: datetime | None = None,
+        created_before: datetime | None = None,
+        after: str | None = None,
+    ) -> Iterator[NoticeView]:
+        """List what happened without a move. Needs the scope `read`.
+
+        about: Only those about the entity of this id; of a run, its tasks count as well.
+        subject: Only those of this subject, such as `overstayed` or `budget`.
+        created_after: Only those of this time or later.
+        created_before: Only those before this time.
+        after: `next` of the page before; without it, the first page.
+        """
+        return iterate(
+            partial(
+                self.list_notices, about=about, subject=subject, created_after=created_after, created_before=created_before
+            ),
+            after,
+        )
 
     def get_account(self) -> Account:
         """Show what the tenant may spend, and has spent. Needs the scope `read`."""
@@ -896,9 +1110,20 @@ class Routes(Calls):
         """Show what is stuck or wrong, and what would help. Needs the scope `admin`."""
         return self._send("GET", "/api/v1/doctor", DoctorReport)
 
-    def list_keys(self) -> KeyList:
-        """List the API keys of the tenant. Needs the scope `admin`."""
-        return self._send("GET", "/api/v1/keys", KeyList)
+    def list_keys(self, *, limit: int = 100, after: str | None = None) -> KeyPage:
+        """List the API keys of the tenant. Needs the scope `admin`.
+
+        limit: How many at most.
+        after: `next` of the page before; without it, the first page.
+        """
+        return self._send("GET", "/api/v1/keys", KeyPage, query={**given(limit=limit, after=after)})
+
+    def iterate_keys(self, *, after: str | None = None) -> Iterator[KeyView]:
+        """List the API keys of the tenant. Needs the scope `admin`.
+
+        after: `next` of the page before; without it, the first page.
+        """
+        return iterate(partial(self.list_keys), after)
 
     def create_key(
         self,
@@ -961,11 +1186,22 @@ class Routes(Calls):
             "POST", f"/api/v1/keys/{segment(key_id)}/revoke", KeyView, body={**given(reason=reason)}, request_id=request_id
         )
 
-    def list_tenants(self) -> TenantList:
+    def list_tenants(self, *, limit: int = 100, after: str | None = None) -> TenantPage:
         """List tenants, their quotas, and what they use: all for a key of the tenant `default`, its own for any other
         key. Needs the scope `read`.
+
+        limit: How many at most.
+        after: `next` of the page before; without it, the first page.
         """
-        return self._send("GET", "/api/v1/tenants", TenantList)
+        return self._send("GET", "/api/v1/tenants", TenantPage, query={**given(limit=limit, after=after)})
+
+    def iterate_tenants(self, *, after: str | None = None) -> Iterator[TenantView]:
+        """List tenants, their quotas, and what they use: all for a key of the tenant `default`, its own for any other
+        key. Needs the scope `read`.
+
+        after: `next` of the page before; without it, the first page.
+        """
+        return iterate(partial(self.list_tenants), after)
 
     def add_tenant(self, *, name: str, reason: str | None = None, request_id: str | None = None) -> Tenant:
         """Add a tenant. Only for keys of the tenant `default`. Needs the scope `admin`.

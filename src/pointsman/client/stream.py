@@ -14,9 +14,9 @@ from typing import Any, Generic, NamedTuple, Self, TypeVar
 import msgspec
 from msgspec import Struct
 
-from pointsman.client.answers import AttemptAnswer, AttemptList, RunAnswer, TaskCompleted, TaskQuestion, TransitionEvent
+from pointsman.client.answers import AttemptAnswer, AttemptPage, RunAnswer, TaskCompleted, TaskQuestion, TransitionEvent
 from pointsman.client.problems import make_error
-from pointsman.client.session import PASSING, Patience, Session, add_query, segment
+from pointsman.client.session import PASSING, Patience, Session, add_query, given, iterate, segment
 from pointsman.client.transport import FOREVER, MAX_BODY_BYTES, Reply, Transport
 from pointsman.errors import CallRefused, EngineClosed, ServerFailed, ServerUnavailable
 
@@ -230,8 +230,10 @@ def name_log(task_id: str, attempt: int) -> str:
 
 
 def find_attempt(session: Session, task_id: str, attempt: int) -> AttemptAnswer:
-    found = session.send("GET", f"/api/v1/tasks/{segment(task_id)}/attempts", AttemptList)
-    return next(each for each in found.items if each.attempt == attempt)
+    def list_page(after: str | None) -> AttemptPage:
+        return session.send("GET", f"/api/v1/tasks/{segment(task_id)}/attempts", AttemptPage, query=given(after=after))
+
+    return next(each for each in iterate(list_page, None) if each.attempt == attempt)
 
 
 def skip(chunks: Iterator[bytes], count: int) -> Iterator[bytes]:

@@ -21,6 +21,7 @@ from pointsman.engine.engine import Engine
 from pointsman.engine.operation import Operation, answer_type
 from pointsman.engine.operations.attempts import ReportAttempts
 from pointsman.engine.outbox import Outbox
+from pointsman.engine.pages import place_of
 from pointsman.engine.queries import Queries
 from pointsman.errors import Problem, RequestInvalid
 
@@ -69,6 +70,8 @@ class Query:
     answers: Any
     is_of_all: bool = False
     """It is about the whole database, not about one tenant."""
+    place: type[Struct] | None = None
+    """It answers with the whole list where no limit is given, and this says how the list is sorted."""
 
     def read(self, body: Mapping[str, Any]) -> dict[str, Any]:
         """The arguments that decoded JSON stands for, or every problem with them."""
@@ -100,7 +103,9 @@ def _declare(owner: type[Queries | Outbox], name: str, prefix: str = "") -> Quer
     answers = hints.pop("return")
     given = [each for each in inspect.signature(method).parameters.values() if each.name != "self"]
     needed = frozenset(each.name for each in given if each.default is inspect.Parameter.empty)
-    return Query(f"{prefix}{name}", {each.name: hints[each.name] for each in given}, needed, answers)
+    is_whole = any(each.name == "limit" and each.default is None for each in given)
+    place = place_of(method) if is_whole else None
+    return Query(f"{prefix}{name}", {each.name: hints[each.name] for each in given}, needed, answers, place=place)
 
 
 def bind(query: Query, arguments: Iterable[Any], named: Mapping[str, Any]) -> dict[str, Any]:

@@ -65,7 +65,8 @@ from pointsman.engine.operations.workers import (
     SignalWorker,
 )
 from pointsman.engine.outbox import Outbox
-from pointsman.engine.queries import LARGEST_PAGE, LONGEST_PAUSE_SECONDS, PAGE, Core, Queries
+from pointsman.engine.pages import check_limit
+from pointsman.engine.queries import LONGEST_PAUSE_SECONDS, PAGE, Core, Queries
 from pointsman.engine.timekeeper import Attendance
 from pointsman.engine.timers import BATCH
 from pointsman.engine.wakeups import WaitingLine
@@ -362,7 +363,7 @@ class Engine(TenantEngine):
 
     async def list_all_transitions(self, *, after: str | None = None, limit: int = PAGE) -> list[Transition]:
         """The event stream of all tenants behind a position."""
-        checks.refuse(checks.count("limit", limit, 1, LARGEST_PAGE))
+        checks.refuse(check_limit(limit))
         return await self._ask(lambda reader: reader.list_all_transitions(after=after, limit=limit))
 
     def watch_all(self, *, after: str | None = None, pause_seconds: float = 0.0) -> AsyncGenerator[list[Transition]]:

@@ -37,5 +37,31 @@ class TaskFilter(Struct, frozen=True, kw_only=True):
     created_before: Annotated[Instant | None, "Only tasks of runs that were created before this time."] = None
 
 
+class WorkerFilter(Struct, frozen=True, kw_only=True):
+    """Which workers to list: those that fulfill every condition."""
+
+    state: Annotated[Name | None, "Only workers in this state."] = None
+    phase: Annotated[
+        Literal["held", "queued", "active", "done"] | None, "Only workers in this phase; those that have left are `done`."
+    ] = None
+    name: Annotated[Name | None, "Only workers of this name."] = None
+
+
+class NoticeFilter(Struct, frozen=True, kw_only=True):
+    """Which notices to list: those that fulfill every condition."""
+
+    about: Annotated[Name | None, "Only those about the entity of this id; of a run, its tasks count as well."] = None
+    subject: Annotated[Name | None, "Only those of this subject, such as `overstayed` or `budget`."] = None
+    created_after: Annotated[Instant | None, "Only those of this time or later."] = None
+    created_before: Annotated[Instant | None, "Only those before this time."] = None
+
+
+class NoFilter(Struct, frozen=True, kw_only=True):
+    """No condition."""
+
+
+EVERYTHING = NoFilter()
 EVERY_RUN = RunFilter()
 EVERY_TASK = TaskFilter()
+EVERY_WORKER = WorkerFilter()
+EVERY_NOTICE = NoticeFilter()

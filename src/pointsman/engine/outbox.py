@@ -14,7 +14,8 @@ from collections.abc import Collection, Iterable, Sequence
 from pointsman.engine import checks
 from pointsman.engine.operation import Caller
 from pointsman.engine.operations.outbox import ClaimOutbox, FillOutbox, OpenOutbox, RetryOutbox, SettleOutbox
-from pointsman.engine.queries import LARGEST_PAGE, Core
+from pointsman.engine.pages import check_limit
+from pointsman.engine.queries import Core
 from pointsman.store.contract import Reader, read_position
 from pointsman.store.rows import OutboxCursor, OutboxEntry, OutboxScope, Transition
 
@@ -79,7 +80,7 @@ class Outbox:
 
     async def list_entries(self, *, which: str = "all", limit: int = 100) -> list[OutboxEntry]:
         """The newest first: `all`, those that are `due`, or those that are `dead`."""
-        checks.refuse(checks.count("limit", limit, 1, LARGEST_PAGE))
+        checks.refuse(check_limit(limit))
         return await self._core.ask(lambda reader: reader.list_outbox(self._caller.tenant, which=which, limit=limit))
 
     async def find_entries(self, ids: Collection[str]) -> list[OutboxEntry]:

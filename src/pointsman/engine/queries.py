@@ -3,27 +3,45 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
 from contextlib import aclosing
 from copy import copy
 from datetime import datetime
 from decimal import Decimal
 from typing import Any, TypeVar
 
-from msgspec import Struct
-
 from pointsman.engine import budgets, checks
 from pointsman.engine.batch import Decider
-from pointsman.engine.fields import shape_of
-from pointsman.engine.filters import EVERY_RUN, EVERY_TASK, RunFilter, TaskFilter
+from pointsman.engine.filters import (
+    EVERY_NOTICE,
+    EVERY_RUN,
+    EVERY_TASK,
+    EVERY_WORKER,
+    NoticeFilter,
+    RunFilter,
+    TaskFilter,
+    WorkerFilter,
+)
 from pointsman.engine.hooks import Hooks
 from pointsman.engine.machines import Machines
 from pointsman.engine.operation import Caller
+from pointsman.engine.pages import (
+    AttemptPlace,
+    HistoryPlace,
+    NoticePlace,
+    RunPlace,
+    RunTaskPlace,
+    TaskPlace,
+    WorkerPlace,
+    check_limit,
+    select_page,
+    sorted_by,
+)
 from pointsman.engine.timekeeper import Timekeeper
 from pointsman.engine.together import Together
 from pointsman.engine.wakeups import Wakeups
 from pointsman.engine.writer import CLOSED, Writer
-from pointsman.errors import EngineClosed, NotFound, Problem
+from pointsman.errors import EngineClosed, NotFound
 from pointsman.kernel.machine import Machine
 from pointsman.store.contract import Reader, Store, Wakeup, read_position
 from pointsman.store.rows import (
@@ -35,8 +53,8 @@ from pointsman.store.rows import (
     Dependency,
     Entity,
     Lane,
+    ListedNotice,
     MachineRow,
-    Notice,
     Result,
     Run,
     Task,
@@ -51,7 +69,6 @@ LONGEST_PAUSE_SECONDS = 60.0
 HELD_BACK_SECONDS = 0.05
 """No wake-up tells when a transaction ends that moved nothing, but kept others from being shown."""
 PAGE = 1000
-LARGEST_PAGE = 10_000
 
 Answer = TypeVar("Answer")
 Key = tuple[str, str, str]
@@ -180,15 +197,17 @@ class Queries:
         checks.identity("task", task_id)
         return await self._ask(lambda reader: reader.find_tombstone(self.tenant, task_id) is not None)
 
+    @sorted_by(RunPlace)
     async def list_runs(self, wanted: RunFilter = EVERY_RUN, *, after: str | None = None, limit: int = 100) -> list[Run]:
-        """The newest runs first; `after` is the id of the last one of the page before."""
-        conditions = _read_filter(RunFilter, wanted, after, limit)
-        return await self._ask(lambda reader: reader.list_runs(self.tenant, after=after, limit=limit, **conditions))
+        """The newest runs first; `after` is a cursor, as in all lists that have one."""
+        page = select_page(RunPlace, after, limit, RunFilter, wanted)
+        return await self._ask(lambda reader: reader.list_runs(self.tenant, **page))
 
+    @sorted_by(TaskPlace)
     async def search_tasks(self, wanted: TaskFilter = EVERY_TASK, *, after: str | None = None, limit: int = 100) -> list[Task]:
-        """Tasks of all runs, of the newest run first, without payloads and deleted ones; `after` is the last id before."""
-        conditions = _read_filter(TaskFilter, wanted, after, limit)
-        return await self._ask(lambda reader: reader.search_tasks(self.tenant, after=after, limit=limit, **conditions))
+        """Tasks of all runs, of the newest run first, without payloads and deleted ones."""
+        page = select_page(TaskPlace, after, limit, TaskFilter, wanted)
+        return await self._ask(lambda reader: reader.search_tasks(self.tenant, **page))
 
     async def find_runs(self, run_ids: Collection[str]) -> list[Run]:
         """These runs; unknown ids are left out."""
@@ -197,7 +216,7 @@ class Queries:
 
     async def match_runs(self, part: str, *, limit: int = 100) -> list[Run]:
         """Runs whose id begins or ends with `part`, newest first; the prefix of the id may be left out."""
-        checks.refuse([*_page(limit), *checks.text("part", part)])
+        checks.refuse([*check_limit(limit), *checks.text("part", part)])
         return await self._ask(lambda reader: reader.match_runs(self.tenant, part, limit))
 
     async def list_held_tasks(self) -> list[Task]:
@@ -208,7 +227,7 @@ class Queries:
         """Tasks that wait for no other task: one of each group that waits for the same reason, in all runs or in one."""
         if run_id is not None:
             checks.identity("run", run_id)
-        checks.refuse(_page(limit))
+        checks.refuse(check_limit(limit))
         return await self._ask(lambda reader: reader.list_waiting_tasks(self.tenant, run_id, limit))
 
     async def list_lanes(self) -> list[Lane]:
@@ -220,10 +239,12 @@ class Queries:
         await self.get_run(run_id)
         return await self._ask(lambda reader: reader.list_tasks(self.tenant, run_id))
 
-    async def list_tasks_in_brief(self, run_id: str) -> list[Task]:
+    @sorted_by(RunTaskPlace)
+    async def list_tasks_in_brief(self, run_id: str, *, after: str | None = None, limit: int | None = None) -> list[Task]:
         """The tasks of a run without their payloads, which may be a megabyte each."""
+        page = select_page(RunTaskPlace, after, limit)
         await self.get_run(run_id)
-        return await self._ask(lambda reader: reader.list_tasks_in_brief(self.tenant, run_id))
+        return await self._ask(lambda reader: reader.list_tasks_in_brief(self.tenant, run_id, **page))
 
     async def list_results(self, run_id: str, names: Collection[str]) -> list[Result]:
         """What became of these tasks of a run, and of their subtasks; unknown names are left out."""
@@ -253,8 +274,13 @@ class Queries:
         await self.get_run(run_id)
         return await self._ask(lambda reader: reader.list_dependencies(self.tenant, run_id))
 
-    async def list_workers(self) -> list[Worker]:
-        return await self._ask(lambda reader: reader.list_workers(self.tenant))
+    @sorted_by(WorkerPlace)
+    async def list_workers(
+        self, wanted: WorkerFilter = EVERY_WORKER, *, after: str | None = None, limit: int | None = None
+    ) -> list[Worker]:
+        """The workers that serve the tenant, with those that have left."""
+        page = select_page(WorkerPlace, after, limit, WorkerFilter, wanted)
+        return await self._ask(lambda reader: reader.list_workers(self.tenant, **page))
 
     async def list_breakers(self) -> list[Breaker]:
         return await self._ask(lambda reader: reader.list_breakers(self.tenant))
@@ -278,31 +304,42 @@ class Queries:
         checks.identity("run", run_id)
         return await self._ask(lambda reader: reader.list_attempt_times(self.tenant, run_id))
 
-    async def list_attempts(self, task_id: str) -> list[Attempt]:
-        """All attempts of a task, the last of which may still wait for a worker."""
+    @sorted_by(AttemptPlace)
+    async def list_attempts(self, task_id: str, *, after: str | None = None, limit: int | None = None) -> list[Attempt]:
+        """The attempts of a task, the last of which may still wait for a worker."""
+        page = select_page(AttemptPlace, after, limit)
         await self.get_task(task_id)
-        return await self._ask(lambda reader: reader.list_attempts(self.tenant, task_id))
+        return await self._ask(lambda reader: reader.list_attempts(self.tenant, task_id, **page))
 
-    async def list_history(self, entity_id: str) -> list[Transition]:
-        """Every move that an entity has made."""
+    @sorted_by(HistoryPlace)
+    async def list_history(self, entity_id: str, *, after: str | None = None, limit: int | None = None) -> list[Transition]:
+        """Every move that an entity has made, in order."""
+        page = select_page(HistoryPlace, after, limit)
         checks.identity("entity", entity_id)
-        history = await self._ask(lambda reader: reader.list_history(self.tenant, entity_id))
-        if not history:
-            raise NotFound("entity", entity_id)
-        return history
 
-    async def list_notices(self, *, about: str | None = None, limit: int = 100) -> list[Notice]:
-        """What happened without a move, newest first: all of it, or what is about an entity or the tasks of a run."""
-        checks.refuse(_page(limit))
-        if about is not None:
-            checks.identity("entity", about)
-        return await self._ask(lambda reader: reader.list_notices(self.tenant, about=about, limit=limit))
+        def read(reader: Reader) -> list[Transition]:
+            found = reader.list_history(self.tenant, entity_id, **page)
+            if not found and not reader.list_history(self.tenant, entity_id, limit=1):
+                raise NotFound("entity", entity_id)
+            return found
+
+        return await self._ask(read)
+
+    @sorted_by(NoticePlace)
+    async def list_notices(
+        self, wanted: NoticeFilter = EVERY_NOTICE, *, after: str | None = None, limit: int | None = None
+    ) -> list[ListedNotice]:
+        """What happened without a move, newest first."""
+        page = select_page(NoticePlace, after, limit, NoticeFilter, wanted)
+        if wanted.about is not None:
+            checks.identity("entity", wanted.about)
+        return await self._ask(lambda reader: reader.list_notices(self.tenant, **page))
 
     async def list_transitions(
         self, *, after: str | None = None, limit: int = PAGE, run_id: str | None = None
     ) -> list[Transition]:
         """The event stream behind a position: everything once, in one order."""
-        checks.refuse(_page(limit))
+        checks.refuse(check_limit(limit))
         read_position(after)
         if run_id is not None:
             checks.identity("run", run_id)
@@ -364,14 +401,3 @@ class Queries:
         if found is None:
             raise NotFound(kind, name)
         return found
-
-
-def _page(limit: int) -> Iterator[Problem]:
-    return checks.count("limit", limit, 1, LARGEST_PAGE)
-
-
-def _read_filter(declared: type[Struct], wanted: Struct, after: str | None, limit: int) -> dict[str, Any]:
-    """The conditions of a filter, which may be one with more fields, such as those of a query over HTTP."""
-    behind = checks.text("after", after) if after is not None else ()
-    checks.refuse([*shape_of(declared).problems("", wanted), *_page(limit), *behind])
-    return {name: getattr(wanted, name) for name in declared.__struct_fields__}

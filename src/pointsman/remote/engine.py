@@ -26,6 +26,7 @@ from pointsman.engine.operation import DEFAULT_TENANT, Caller, Operation, name_o
 from pointsman.engine.operations.attempts import ReportAttempts
 from pointsman.engine.operations.workers import ClaimTasks, GiveUpTasks, SendHeartbeat
 from pointsman.engine.outbox import Outbox
+from pointsman.engine.pages import write_cursor
 from pointsman.errors import AuthenticationFailed, CallRefused, EngineClosed, Problem, RequestInvalid, ServerFailed
 from pointsman.kernel.machine import Machine
 from pointsman.remote.line import Line, decoder_of, read_refusal
@@ -36,6 +37,8 @@ Answer = TypeVar("Answer")
 UNKEYED = (SendHeartbeat, ClaimTasks, GiveUpTasks, ReportAttempts)
 """Operations that are safe to repeat as they are: the epoch of an attempt makes them so."""
 READ_BYTES = 4 << 20
+READ_ROWS = 1000
+"""Of a list that is read as a whole, so many at a time."""
 ONLY_WITH_DATABASE = (
     "start",
     "for_request",
@@ -228,7 +231,16 @@ def _asks(query: Query) -> Callable[..., Coroutine[Any, Any, Any]]:
     """A method that calls the one of the server."""
 
     async def method(self: RemoteTenantEngine | RemoteOutbox, *arguments: Any, **named: Any) -> Any:
-        return await self.call_server(query.name, bind(query, arguments, named), query.answers)
+        bound = bind(query, arguments, named)
+        if query.place is None or bound.get("limit") is not None:
+            return await self.call_server(query.name, bound, query.answers)
+        found: list[Any] = []
+        while page := await self.call_server(query.name, {**bound, "limit": READ_ROWS}, query.answers):
+            found += page
+            if len(page) < READ_ROWS:
+                break
+            bound["after"] = write_cursor(query.place, page[-1])
+        return found
 
     return method
 

@@ -110,8 +110,12 @@ class Method:
         """Of pages: the type of what is on them."""
         if "after" not in {each.name for each in self.query}:
             return None
-        hint = get_type_hints(self.route.answers)["items"]
-        return str(get_args(hint)[0].__name__)
+        info = types.type_info(self.route.answers)
+        assert isinstance(info, types.StructType)
+        (items,) = [each.type for each in info.fields if each.name == "items"]
+        assert isinstance(items, types.VarTupleType)
+        assert isinstance(items.item_type, types.StructType)
+        return items.item_type.cls.__name__
 
     @property
     def iterator(self) -> str:
@@ -355,8 +359,9 @@ def write_iterator(method: Method, *, is_async: bool) -> str:
     """All that a route lists, page by page."""
     options = [each for each in method.options if each.name != "limit"]
     answer = f"{'Async' * is_async}Iterator[{method.item}]"
-    lines = write_head(method, method.iterator, (), options, answer, is_async=False)
-    pages = ", ".join((f"self.{method.name}", *pass_on(each for each in options if each.name != "after")))
+    lines = write_head(method, method.iterator, method.path, options, answer, is_async=False)
+    given = (each.name for each in method.path)
+    pages = ", ".join((f"self.{method.name}", *given, *pass_on(each for each in options if each.name != "after")))
     return "\n".join((*lines, f"        return {'iterate_async' if is_async else 'iterate'}(partial({pages}), after)"))
 
 

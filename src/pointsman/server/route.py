@@ -11,14 +11,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import Response
 
 from pointsman.engine.engine import TenantEngine
-from pointsman.engine.fields import Name, Schema, shape_of, whole
+from pointsman.engine.fields import Schema, shape_of
+from pointsman.engine.filters import NoFilter
 from pointsman.engine.operation import Operation, name_of, read_operation
 from pointsman.engine.operations.keys import SCOPES, Scope
 from pointsman.errors import PointsmanError, Problem, RequestInvalid
@@ -39,14 +40,6 @@ log = logging.getLogger(__name__)
 Op = TypeVar("Op", bound=Operation[Any])
 Declared = TypeVar("Declared", bound=Struct)
 Row = TypeVar("Row")
-
-
-PageLimit = Annotated[int, whole(1, 1000), "How many at most."]
-PageAfter = Annotated[Name | None, "`next` of the page before."]
-
-
-class NoQuery(Struct, frozen=True):
-    """No parameters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +112,7 @@ class Route:
     """What its body is."""
     fixed: tuple[str, ...] = ()
     """Fields of that which the route sets itself."""
-    query: type[Struct] = NoQuery
+    query: type[Struct] = NoFilter
     status: int = 200
     location: str = ""
     """Where what it creates can be read: a path with `{id}`, which is sent as the header `Location`."""

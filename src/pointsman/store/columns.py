@@ -18,6 +18,7 @@ from pointsman.store.rows import (
     Dependency,
     DutyFailure,
     Lane,
+    ListedNotice,
     MachineRow,
     Notice,
     OutboxCursor,
@@ -119,12 +120,19 @@ ROW_TYPES = {
 }
 RUN_CONDITIONS = {name: f"run.{name}" for name in ("state", "phase", "outcome", "lifecycle", "name")}
 TASK_CONDITIONS = {name: f"task.{name}" for name in ("state", "phase", "outcome", "name")} | {"lifecycle": "run.lifecycle"}
+WORKER_CONDITIONS = {name: f"worker.{name}" for name in ("state", "phase", "name")}
+NOTICE_CONDITIONS = {"subject": "notice.subject"}
 """By parameter of a list: the column that must have its value, if one is given."""
 
 
+def _write_equalities(columns: Mapping[str, str]) -> list[str]:
+    """Conditions that hold where their parameters are null."""
+    return [f"(CAST(:{name} AS TEXT) IS NULL OR {column} = CAST(:{name} AS TEXT))" for name, column in columns.items()]
+
+
 def _write_conditions(columns: Mapping[str, str], searched: str) -> str:
-    """Conditions that hold where their parameters are null; `tag` is one of the run, `text` is searched in some columns."""
-    equal = [f"(CAST(:{name} AS TEXT) IS NULL OR {column} = CAST(:{name} AS TEXT))" for name, column in columns.items()]
+    """The same; `tag` is one of the run, `text` is searched in some columns."""
+    equal = _write_equalities(columns)
     texts = [f"coalesce({searched}.{name}, '')" for name in ("id", "name", "reason", "error")]
     found = [f"replace({text}, CAST(:text AS TEXT), '') <> {text}" for text in texts]
     tagged = (
@@ -143,6 +151,9 @@ SELECT_LISTS = {table: select_list(row_type) for table, row_type in ROW_TYPES.it
     "api_key_in_brief": select_list(ApiKey),
     "run_conditions": _write_conditions(RUN_CONDITIONS, "run"),
     "task_conditions": _write_conditions(TASK_CONDITIONS, "task"),
+    "worker_conditions": " AND ".join(_write_equalities(WORKER_CONDITIONS)),
+    "notice_conditions": " AND ".join(_write_equalities(NOTICE_CONDITIONS)),
+    "listed_notice": select_list(ListedNotice),
 }
 """By the names that queries use: `{task_in_brief}` is a task without payload and output."""
 

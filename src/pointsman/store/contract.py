@@ -29,7 +29,7 @@ from msgspec import Struct
 from pointsman.errors import Conflict, Problem, RequestInvalid
 from pointsman.kernel.machine import Kind, Machine
 from pointsman.store.clock import NEVER, DatabaseTime
-from pointsman.store.columns import RUN_CONDITIONS, TASK_CONDITIONS, Row, to_json
+from pointsman.store.columns import NOTICE_CONDITIONS, RUN_CONDITIONS, TASK_CONDITIONS, WORKER_CONDITIONS, Row, to_json
 from pointsman.store.law import RuleRow, StateRow, rule_rows, state_rows
 from pointsman.store.rows import (
     Account,
@@ -42,6 +42,7 @@ from pointsman.store.rows import (
     DutyFailure,
     Entity,
     Lane,
+    ListedNotice,
     MachineRow,
     Notice,
     OutboxCursor,
@@ -73,6 +74,8 @@ from pointsman.store.rows import (
 )
 
 FOREVER = datetime(9999, 12, 31, tzinfo=UTC)
+ALL = 2**62
+"""The limit of a list that is wanted as a whole."""
 MOST_DIGITS = 19
 """A position has fewer, so that it fits into 64 bits."""
 
@@ -242,9 +245,13 @@ class Reader(ABC):
     def list_tasks(self, tenant: str, run_id: str) -> list[Task]:
         return self._all(Task, "list_tasks", tenant=tenant, run_id=run_id)
 
-    def list_tasks_in_brief(self, tenant: str, run_id: str) -> list[Task]:
-        """The tasks of a run, without their payloads."""
-        return self._all(Task, "list_tasks_in_brief", tenant=tenant, run_id=run_id)
+    def list_tasks_in_brief(
+        self, tenant: str, run_id: str, *, after: tuple[int, str] | None = None, limit: int = ALL
+    ) -> list[Task]:
+        """The tasks of a run, without their payloads, behind a position and an id."""
+        position, task_id = after or (-1, "")
+        values = {"tenant": tenant, "run_id": run_id, "after": position, "after_id": task_id, "limit": limit}
+        return self._all(Task, "list_tasks_in_brief", **values)
 
     def count_tasks(self, tenant: str, run_ids: Collection[str]) -> list[tuple[str, str, str | None, int, datetime]]:
         """(run, phase, outcome, count, when the last of them moved) of the tasks of these runs."""
@@ -275,9 +282,13 @@ class Reader(ABC):
     def list_lanes(self) -> list[Lane]:
         return self._all(Lane, "list_lanes")
 
-    def list_workers(self, tenant: str) -> list[Worker]:
-        """The workers that serve this tenant, of any owner."""
-        return [worker.seen_by(tenant) for worker in self._all(Worker, "list_workers", tenant=tenant)]
+    def list_workers(
+        self, tenant: str, *, after: str | None = None, limit: int = ALL, **conditions: str | None
+    ) -> list[Worker]:
+        """The workers that serve this tenant, of any owner, behind an id: those that fulfill WORKER_CONDITIONS."""
+        wanted = {**dict.fromkeys(WORKER_CONDITIONS), **conditions}
+        found = self._all(Worker, "list_workers", tenant=tenant, after=after or "", limit=limit, **wanted)
+        return [worker.seen_by(tenant) for worker in found]
 
     def list_breakers(self, tenant: str) -> list[Breaker]:
         return self._all(Breaker, "list_breakers", tenant=tenant)
@@ -290,8 +301,9 @@ class Reader(ABC):
         """Of the attempts of a run that have ended."""
         return self._all(AttemptTimes, "list_attempt_times", tenant=tenant, run_id=run_id)
 
-    def list_attempts(self, tenant: str, task_id: str) -> list[Attempt]:
-        return self._all(Attempt, "list_attempts", tenant=tenant, task_id=task_id)
+    def list_attempts(self, tenant: str, task_id: str, *, after: int | None = None, limit: int = ALL) -> list[Attempt]:
+        """Behind an epoch."""
+        return self._all(Attempt, "list_attempts", tenant=tenant, task_id=task_id, after=after or 0, limit=limit)
 
     def list_dependencies(self, tenant: str, run_id: str) -> list[Dependency]:
         return self._all(Dependency, "list_dependencies", tenant=tenant, run_id=run_id)
@@ -299,8 +311,10 @@ class Reader(ABC):
     def list_timers(self, tenant: str) -> list[Timer]:
         return self._all(Timer, "list_timers", tenant=tenant)
 
-    def list_history(self, tenant: str, entity_id: str) -> list[Transition]:
-        return self._all(Transition, "list_history", tenant=tenant, entity_id=entity_id)
+    def list_history(self, tenant: str, entity_id: str, *, after: int | None = None, limit: int = ALL) -> list[Transition]:
+        """Behind a revision."""
+        behind = -1 if after is None else after
+        return self._all(Transition, "list_history", tenant=tenant, entity_id=entity_id, after=behind, limit=limit)
 
     def list_transitions(self, tenant: str, *, after: str | None, limit: int, run_id: str | None) -> list[Transition]:
         """The stream after a position, in its one order, up to where it is settled: no running transaction can add to that."""
@@ -321,11 +335,25 @@ class Reader(ABC):
         """Duties of any process that have failed since then, the latest first."""
         return self._all(DutyFailure, "list_duty_failures", since=self._from_instant(since))
 
-    def list_notices(self, tenant: str, *, about: str | None = None, limit: int) -> list[Notice]:
-        """The latest notices, newest first: all, or those about an entity, and if it is a run also about its tasks."""
-        if about is None:
-            return self._all(Notice, "list_notices", tenant=tenant, limit=limit)
-        return self._all(Notice, "list_notices_about", tenant=tenant, about=about, limit=limit)
+    def list_notices(
+        self,
+        tenant: str,
+        *,
+        after: int | None = None,
+        limit: int,
+        about: str | None = None,
+        created_after: datetime | None = None,
+        created_before: datetime | None = None,
+        **conditions: str | None,
+    ) -> list[ListedNotice]:
+        """Newest first, before a position: those that fulfill NOTICE_CONDITIONS; those about a run are also about its tasks."""
+        between = {
+            "since": self._from_instant(max(created_after, NEVER) if created_after else NEVER),
+            "before": self._from_instant(min(created_before, FOREVER) if created_before else FOREVER),
+        }
+        wanted = {"about": about, **dict.fromkeys(NOTICE_CONDITIONS), **conditions}
+        before = ALL if after is None else after
+        return self._all(ListedNotice, "list_notices", tenant=tenant, after=before, limit=limit, **between, **wanted)
 
     def list_outbox_cursors(self) -> list[OutboxCursor]:
         return self._all(OutboxCursor, "list_outbox_cursors")

@@ -545,6 +545,15 @@ class Notice(Struct, frozen=True, kw_only=True):
     at: datetime
 
 
+class ListedNotice(Notice, frozen=True, kw_only=True):
+    """A notice that is stored."""
+
+    TABLE: ClassVar[str] = "notice"
+
+    position: int
+    """In the order in which they were stored."""
+
+
 class DutyFailure(Struct, frozen=True, kw_only=True):
     """A duty that fails in a process, so that every process can say so; dropped when it goes well again."""
 

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from pointsman.engine.engine import TenantEngine
 from pointsman.engine.gates import read_approvals
+from pointsman.engine.pages import LARGEST_PAGE
 from pointsman.engine.policy import read_policy
 from pointsman.engine.questions import Question, read_question
 from pointsman.errors import ExpressionFailed
@@ -26,8 +27,6 @@ from pointsman.views.sources import Fleet, RunRecords, load_fleet, load_run
 from pointsman.views.steps import steps_of_task
 from pointsman.views.values import NEEDS_PERSON, NextStep, Waiting, read_output
 from pointsman.views.waiting import explain_task
-
-MOST_RUNS = 1000
 
 
 class InboxItem(Struct, frozen=True, kw_only=True):
@@ -58,10 +57,16 @@ class InboxItem(Struct, frozen=True, kw_only=True):
     log_path: str | None = None
     steps: tuple[NextStep, ...]
 
+    @property
+    def since(self) -> datetime:
+        return self.waiting.since
 
-async def list_inbox(engine: TenantEngine, now: datetime, dead: Collection[str] = ()) -> list[InboxItem]:
-    """Everything that waits for a person in runs that have not ended, oldest first."""
-    waiting = await list_waiting(engine, now, dead, limit=MOST_RUNS)
+
+async def list_inbox(
+    engine: TenantEngine, now: datetime, dead: Collection[str] = (), run_id: str | None = None
+) -> list[InboxItem]:
+    """Everything that waits for a person in runs that have not ended, or in one of them, oldest first."""
+    waiting = await list_waiting(engine, now, dead, run_id=run_id, limit=LARGEST_PAGE)
     asking = [each.run_id for each in waiting if any(group.waiting.kind in NEEDS_PERSON for group in each.tasks)]
     if not asking:
         return []

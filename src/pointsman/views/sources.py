@@ -110,6 +110,10 @@ def lease_end(worker: Worker) -> datetime:
     return worker.heartbeat_at + timedelta(seconds=worker.lease_seconds)
 
 
+def is_alive(worker: Worker, now: datetime, dead: Collection[str]) -> bool:
+    return worker.phase != Phase.DONE and worker.id not in dead and now < lease_end(worker)
+
+
 def takes_tasks(worker: Worker) -> bool:
     """Whether a worker that is alive claims anything now."""
     return worker.phase in AVAILABLE and not worker.drain_wanted
@@ -147,7 +151,7 @@ async def load_fleet(
     held = await engine.list_held_tasks()
     lanes = {lane.id: lane for lane in await engine.list_lanes()}
     breakers = await engine.list_breakers()
-    alive = [each for each in workers if each.phase != Phase.DONE and each.id not in dead and now < lease_end(each)]
+    alive = [each for each in workers if is_alive(each, now, dead)]
     at_work = [task for task in held if not task.lease_expired]
     return Fleet(
         workers={worker.id: worker for worker in workers},

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import datetime
 from decimal import Decimal
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import msgspec
 from msgspec import Struct
@@ -39,7 +39,8 @@ WaitingKind = Literal[
     "suspended",
     "tool_limit",
 ]
-NEEDS_PERSON: tuple[WaitingKind, ...] = ("answer", "approval", "review", "start")
+PersonKind = Literal["answer", "approval", "review", "start"]
+NEEDS_PERSON: tuple[WaitingKind, ...] = get_args(PersonKind)
 """What only a person ends."""
 
 

@@ -181,8 +181,8 @@ def test_a_log_continues_behind_what_was_read() -> None:
         ("worker_id", "started_at", "ended_at", "ended_by", "exit_code", "error", "session_id", "log_path"),
     )
     attempt_of = {**attempt, "attempt": 1, "resumed": False, "cost_usd": "0", "cost_is_estimated": False, "tokens_in": 0}
-    running = {"items": [{**attempt_of, "tokens_out": 0}]}
-    ended = {"items": [{**attempt_of, "tokens_out": 0, "ended_at": "2026-11-18T20:00:00Z"}]}
+    running = {"items": [{**attempt_of, "tokens_out": 0}], "next": None}
+    ended = {"items": [{**attempt_of, "tokens_out": 0, "ended_at": "2026-11-18T20:00:00Z"}], "next": None}
     log = HEAD.replace(b"text/event-stream", b"text/plain")
     connections = [
         [log + write_chunk(b"one\n") + write_chunk(b"tw")],

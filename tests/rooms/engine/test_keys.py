@@ -16,6 +16,7 @@ from tests.rooms.store.outsider import outsider
 from pointsman.engine import authentication
 from pointsman.engine.authentication import KeyHolder
 from pointsman.engine.engine import Engine, TenantEngine
+from pointsman.engine.filters import NoticeFilter
 from pointsman.engine.key_text import make_key, parse_key
 from pointsman.engine.operation import read_operation
 from pointsman.engine.operations.keys import SCOPES, CreateKey, IssuedKey
@@ -57,7 +58,7 @@ async def test_a_key_tells_whose_it_is(database_url: str, clock: ManualClock) ->
         assert await engine.list_all_keys() == [key]
         holder = await engine.authenticate(text_of(issued))
         assert holder == KeyHolder(key.id, "ci", "acme", frozenset({"read", "submit"}))
-        (notice,) = await acme.list_notices(about=key.id)
+        (notice,) = await acme.list_notices(NoticeFilter(about=key.id))
         assert notice.message.endswith("By ada: for the pipeline")
 
 
@@ -290,7 +291,7 @@ async def test_tenants_are_added_once_or_with_their_first_row(database_url: str,
         assert await acme.add_tenant(request_id="k", reason="a new customer") == added
         with pytest.raises(AlreadyExists, match="There is a tenant 'acme' already"):
             await acme.add_tenant()
-        (notice,) = await acme.list_notices(about="acme")
+        (notice,) = await acme.list_notices(NoticeFilter(about="acme"))
         assert (notice.subject, notice.message) == ("added", "The tenant was added. By ada: a new customer")
         await submit(engine, NewTask(name="a"))
         assert [tenant.id for tenant in await engine.list_tenants()] == ["acme", "default"]

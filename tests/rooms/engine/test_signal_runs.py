@@ -13,6 +13,7 @@ from pointsman.engine.filters import RunFilter
 from pointsman.engine.operations import runs as operations
 from pointsman.engine.operations.attempts import AttemptReport
 from pointsman.engine.operations.runs import SignaledRuns
+from pointsman.engine.pages import RunPlace, write_cursor
 from pointsman.engine.submit import NewRun, NewTask
 from pointsman.errors import KeyReused, RequestInvalid
 from pointsman.store.rows import Run
@@ -89,19 +90,31 @@ async def test_one_key_is_one_effect_even_when_other_runs_fulfill_the_filter_by_
             await engine.signal_runs(action="cancel", filter=RunFilter(name="weekly"), request_id="k")
 
 
+def cursor_of(run_id: str) -> str:
+    return write_cursor(RunPlace, RunPlace(run_id))
+
+
 async def test_more_runs_than_the_limit_are_left_for_the_next_call(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async with open_engine(database_url, ManualClock()) as engine:
         names = [NewTask(name=name) for name in "abc"]
         ids = [(await submit(engine, *names, name="nightly")).id for _ in range(5)][::-1]
         first = await engine.signal_runs(action="cancel", filter=NIGHTLY, limit=2)
-        assert ([item.run_id for item in first.items], first.next) == (ids[:2], ids[1])
+        assert ([item.run_id for item in first.items], first.next) == (ids[:2], cursor_of(ids[1]))
         monkeypatch.setattr(operations, "MOST_TASKS", 6)
         second = await engine.signal_runs(action="cancel", filter=NIGHTLY, after=first.next)
-        assert ([item.run_id for item in second.items], second.next) == (ids[2:4], ids[3])
+        assert ([item.run_id for item in second.items], second.next) == (ids[2:4], cursor_of(ids[3]))
         monkeypatch.setattr(operations, "MOST_TASKS", 1)
         third = await engine.signal_runs(action="cancel", filter=NIGHTLY, after=second.next)
         assert ([item.run_id for item in third.items], third.next) == (ids[4:], None)
         assert set((await states(engine)).values()) == {"CANCELED"}
+
+
+async def test_a_cursor_that_is_none_is_refused(database_url: str) -> None:
+    async with open_engine(database_url, ManualClock()) as engine:
+        run = await submit(engine, NewTask(name="a"), name="nightly")
+        with pytest.raises(RequestInvalid, match="no cursor of this list"):
+            await engine.signal_runs(action="cancel", filter=NIGHTLY, after=run.id)
+        assert (await engine.get_run(run.id)).outcome is None
 
 
 async def test_without_a_condition_or_with_a_wrong_one_nothing_is_done(database_url: str) -> None:

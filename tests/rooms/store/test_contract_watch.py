@@ -30,6 +30,7 @@ from tests.rooms.store.store_fixture import (
 )
 
 from pointsman.kernel.machine import Kind
+from pointsman.store.contract import Reader
 from pointsman.store.law import rule_rows, state_rows
 from pointsman.store.rows import Contradiction, Dependency, DutyFailure, Entity, Notice, Run, Seal, Task
 from pointsman.store.rows import Transition as Event
@@ -471,6 +472,14 @@ def test_entities_that_stay_too_long_in_a_state_are_found(db: StoreFixture) -> N
         assert reader.count_overstayed(AT + timedelta(seconds=99), [(worker.machine_id, "INITIALIZING", 99.5)]) == []
 
 
+def list_notices(reader: Reader, tenant: str, **asked: Any) -> list[Notice]:
+    """As they were inserted, without their positions."""
+    return [
+        Notice(**{name: getattr(each, name) for name in Notice.__struct_fields__})
+        for each in reader.list_notices(tenant, **asked)
+    ]
+
+
 def test_notices_are_listed_newest_first(db: StoreFixture) -> None:
     first = Notice(tenant=ACME, kind="run", entity_id="r", run_id="r", subject="overstayed", message="…", at=AT)
     second = Notice(tenant=ACME, kind=WORDS, entity_id=WORDS, run_id=None, subject=WORDS, message=WORDS, at=AT - SECOND)
@@ -480,9 +489,15 @@ def test_notices_are_listed_newest_first(db: StoreFixture) -> None:
         begun.insert_notices([first, second])
         begun.insert_notices([theirs])
     with db.store.read() as reader:
-        assert reader.list_notices(ACME, limit=9) == [second, first]
-        assert reader.list_notices(ACME, limit=1) == [second]
-        assert reader.list_notices(GLOBEX, limit=9) == [theirs]
+        assert list_notices(reader, ACME, limit=9) == [second, first]
+        assert list_notices(reader, ACME, limit=1) == [second]
+        assert list_notices(reader, GLOBEX, limit=9) == [theirs]
+        (newest, oldest) = reader.list_notices(ACME, limit=9)
+        assert reader.list_notices(ACME, after=newest.position, limit=9) == [oldest]
+        assert reader.list_notices(ACME, after=oldest.position, limit=9) == []
+        assert list_notices(reader, ACME, limit=9, subject="overstayed") == [first]
+        assert list_notices(reader, ACME, limit=9, created_after=AT) == [first]
+        assert list_notices(reader, ACME, limit=9, created_before=AT) == [second]
 
 
 def test_notices_about_a_run_include_those_about_its_tasks(db: StoreFixture) -> None:
@@ -493,9 +508,9 @@ def test_notices_about_a_run_include_those_about_its_tasks(db: StoreFixture) -> 
     with db.transaction() as begun:
         begun.insert_notices([run, task, *others])
     with db.store.read() as reader:
-        assert reader.list_notices(ACME, about="r", limit=9) == [task, run]
-        assert reader.list_notices(ACME, about="t", limit=9) == [task]
-        assert reader.list_notices(ACME, about="r", limit=1) == [task]
+        assert list_notices(reader, ACME, about="r", limit=9) == [task, run]
+        assert list_notices(reader, ACME, about="t", limit=9) == [task]
+        assert list_notices(reader, ACME, about="r", limit=1) == [task]
 
 
 # The doctor.

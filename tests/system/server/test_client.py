@@ -57,7 +57,7 @@ def find_port() -> int:
 
 
 def find_task(user: Client, run_id: str) -> str:
-    return user.list_tasks(run_id).items[0].id
+    return user.list_run_tasks(run_id).items[0].id
 
 
 def test_a_flow_is_submitted_and_waited_for(user: Client) -> None:
@@ -343,7 +343,7 @@ async def test_the_async_client_does_the_same(client: HttpClient, tmp_path: Path
         with pytest.raises(NotFound):
             await user.wait_for_run("run_1")
         slow = await user.run_flow(flow=SLOW % (tmp_path / "go"))
-        (task,) = (await user.list_tasks(slow.id)).items
+        (task,) = (await user.list_run_tasks(slow.id)).items
         while not (await user.list_attempts(task.id)).items:
             pass
         async with user.follow_log(task.id, 1) as log:

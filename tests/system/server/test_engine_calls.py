@@ -82,7 +82,6 @@ def list_questions(of: Things) -> dict[str, dict[str, Any]]:
         "task_id": of.task,
         "worker_id": of.worker,
         "entity_id": of.task,
-        "about": of.run,
         "tool": f"{MARK}-tool",
         "name": f"{MARK}-template",
         "run_ids": [of.run],
@@ -92,10 +91,11 @@ def list_questions(of: Things) -> dict[str, dict[str, Any]]:
         "cost_usd": "1000",
     }
     left_out = ("wanted", "after", "limit", "which", "expected_seal", "actor", "reason", "request_id")
-    return {
+    questions = {
         name: {each: by_name[each] for each in query.parameters if each not in left_out}
         for name, query in list_queries().items()
     }
+    return questions | {"list_notices": {"wanted": {"about": of.run}}}
 
 
 def list_changes(of: Things, own_worker: str) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -12,10 +12,11 @@ import msgspec
 from msgspec import Struct
 
 from pointsman.engine import budgets, checks, gates, runs, submit, tasks
-from pointsman.engine.fields import INLINE, Amount, Json, Name, RunId, Text, whole
+from pointsman.engine.fields import INLINE, Amount, Json, RunId, Text, whole
 from pointsman.engine.filters import EVERY_RUN, RunFilter
 from pointsman.engine.operation import Needs, Recorded
 from pointsman.engine.operations.tasks import approve_gate
+from pointsman.engine.pages import Cursor, RunPlace, read_place, write_cursor
 from pointsman.engine.people import check_person, list_signals
 from pointsman.engine.submit import NewRun, NewTask
 from pointsman.engine.work import Work
@@ -130,16 +131,18 @@ class SignalRuns(Recorded[SignaledRuns], frozen=True, kw_only=True):
     filter: Annotated[RunFilter, "Which runs: at least one condition."]
     dry_run: Annotated[bool, "Say what would happen to each run, and change nothing."] = False
     limit: Annotated[int, whole(1, 1000), f"At most so many runs, with at most {MOST_TASKS:,} unfinished tasks together."] = 100
-    after: Annotated[Name | None, "`next` of the answer before."] = None
+    after: Annotated[Cursor | None, "`next` of the answer before."] = None
 
     def check(self, found: Sequence[Problem]) -> Iterable[Problem]:
         if not found and self.filter == EVERY_RUN:
             yield Problem("filter", "It has no condition. Name at least one, so that not all runs are meant by mistake.")
+        if self.after is not None and isinstance(problem := read_place(RunPlace, self.after), Problem):
+            yield problem
 
     def decide(self, work: Work) -> Callable[[], SignaledRuns]:
         found = self._find(work)
         chosen = self._choose(work, found)
-        last = chosen[-1].id if len(chosen) < len(found) else None
+        last = write_cursor(RunPlace, chosen[-1]) if len(chosen) < len(found) else None
         if self.dry_run:
             expected = tuple(self._foresee(work, run) for run in chosen)
             return lambda: SignaledRuns(dry_run=True, items=expected, next=last)
@@ -155,7 +158,8 @@ class SignalRuns(Recorded[SignaledRuns], frozen=True, kw_only=True):
 
     def _find(self, work: Work) -> list[Run]:
         conditions = msgspec.structs.asdict(self.filter)
-        return work.transaction.list_runs(self.tenant, after=self.after, limit=self.limit + 1, **conditions)
+        after = None if self.after is None else read_place(RunPlace, self.after).id
+        return work.transaction.list_runs(self.tenant, after=after, limit=self.limit + 1, **conditions)
 
     def _choose(self, work: Work, found: Sequence[Run]) -> list[Run]:
         """As many as one transaction may move; at least one."""

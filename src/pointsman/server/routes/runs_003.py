@@ -10,10 +10,11 @@ import msgspec
 from msgspec import Struct
 
 from pointsman.engine.engine import TenantEngine
+from pointsman.engine.filters import RunFilter
 from pointsman.engine.operations.runs import ApproveRun, SignalRun, SubmitRun
 from pointsman.server.answers import find_moves, read_result
+from pointsman.server.pages import paged, read_page
 from pointsman.server.route import Call, Route, performs
-from pointsman.server.routes.v1_runs import RunQuery
 from pointsman.server.submission import NewFlowRun, submit_flow
 from pointsman.store.rows import Run, Task
 from pointsman.views.moves import Move
@@ -83,11 +84,8 @@ async def create_run(call: Call) -> Run003:
 
 
 async def list_runs(call: Call) -> RunPage003:
-    page: RunQuery = call.query
-    found = await call.engine.list_runs(page, after=page.after, limit=page.limit + 1)
-    shown = found[: page.limit]
-    runs = tuple([await make_run(call.engine, run) for run in shown])
-    return RunPage003(runs=runs, next=shown[-1].id if len(found) > len(shown) else None)
+    runs, behind = await read_page(call.query, call.engine.list_runs, call.query)
+    return RunPage003(runs=tuple([await make_run(call.engine, run) for run in runs]), next=behind)
 
 
 async def show_run(call: Call) -> RunDetail003:
@@ -149,7 +147,7 @@ ROUTES = (
         problems=("flow-invalid", "unknown-name"),
         tag=TAG,
     ),
-    Route("GET", "/runs", "List runs, newest first.", list_runs, RunPage003, query=RunQuery, tag=TAG),
+    Route("GET", "/runs", "List runs, newest first.", list_runs, RunPage003, query=paged(RunFilter), tag=TAG),
     Route("GET", "/runs/{run_id}", "Show a run with its steps.", show_run, RunDetail003, problems=("not-found",), tag=TAG),
     performs(
         "POST",

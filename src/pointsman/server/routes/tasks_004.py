@@ -14,7 +14,8 @@ from pointsman.engine.operations.tasks import DeleteTask, SignalTask
 from pointsman.errors import NotFound
 from pointsman.kernel.machine import Machine
 from pointsman.server.answers import TaskAnswer, make_task
-from pointsman.server.route import Call, PageAfter, PageLimit, Route, performs
+from pointsman.server.pages import paged, read_page
+from pointsman.server.route import Call, Route, performs
 from pointsman.server.submission import submit_text, write_flow
 from pointsman.store.rows import Task, Transition
 
@@ -65,19 +66,9 @@ class TaskPage004(Struct, frozen=True, kw_only=True):
     """Give it as `after` to get the next page; null on the last one."""
 
 
-class Page(Struct, frozen=True, kw_only=True):
-    """Which tasks to list."""
-
-    limit: PageLimit = 100
-    after: PageAfter = None
-
-
 async def list_tasks(call: Call) -> TaskPage004:
-    page: Page = call.query
-    found = await call.engine.search_tasks(TaskFilter(lifecycle=LIFECYCLE), after=page.after, limit=page.limit + 1)
-    shown = found[: page.limit]
-    tasks = tuple([await make_task(call.engine, task) for task in shown])
-    return TaskPage004(tasks=tasks, next=shown[-1].id if len(found) > len(shown) else None)
+    tasks, behind = await read_page(call.query, call.engine.search_tasks, TaskFilter(lifecycle=LIFECYCLE))
+    return TaskPage004(tasks=tuple([await make_task(call.engine, task) for task in tasks]), next=behind)
 
 
 async def show_task(call: Call) -> TaskAnswer:
@@ -144,7 +135,7 @@ ROUTES = (
     ),
     Route("GET", "/api/tasks/{task_id}", "Show a task.", show_task, TaskAnswer, problems=("not-found",), tag=TAG),
     *(_decide(signal, summary) for signal, summary in DECISIONS.items()),
-    Route("GET", "/api/tasks", "List tasks, newest first.", list_tasks, TaskPage004, query=Page, tag=TAG),
+    Route("GET", "/api/tasks", "List tasks, newest first.", list_tasks, TaskPage004, query=paged(), tag=TAG),
     performs(
         "DELETE",
         "/api/tasks/{task_id}",

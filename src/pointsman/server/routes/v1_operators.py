@@ -10,12 +10,14 @@ from starlette.responses import Response
 
 from pointsman.engine.doctor import Diagnosis
 from pointsman.engine.engine import TenantEngine
-from pointsman.engine.fields import Name, RunId, Text, whole
+from pointsman.engine.fields import Name, RunId
+from pointsman.engine.filters import NoticeFilter, WorkerFilter
 from pointsman.engine.operation import DEFAULT_TENANT
 from pointsman.engine.operations.keys import CreateKey, IssuedKey, RevokeKey, RotateKey
 from pointsman.engine.operations.tenants import SetTenantBudget
 from pointsman.engine.operations.tools import DeclareTool, ResetBreaker, TripBreaker
 from pointsman.engine.operations.workers import RegisterWorker, SignalWorker
+from pointsman.engine.pages import BreakerPlace, InboxPlace, KeyPlace, MachinePlace
 from pointsman.errors import NotFound
 from pointsman.kernel.draw import draw
 from pointsman.kernel.machine import Machine
@@ -30,31 +32,28 @@ from pointsman.server.answers import (
     make_worker_detail,
 )
 from pointsman.server.message import HEADERS
+from pointsman.server.pages import Page, cut, paged, read_page
 from pointsman.server.route import Call, Route, performs
 from pointsman.store.rows import Account, ApiKey, DutyFailure, Worker
 from pointsman.views.diagnoses import advise
 from pointsman.views.inbox import InboxItem, list_inbox
 from pointsman.views.keys import KeyView, make_key_view
 from pointsman.views.machines import MachineView, make_machine_view
-from pointsman.views.notices import list_notices
-from pointsman.views.sources import load_fleet
-from pointsman.views.values import HeldTask, NoticeView
+from pointsman.views.notices import view_notices
+from pointsman.views.sources import is_alive
+from pointsman.views.values import HeldTask, NoticeView, PersonKind
 
 SVG = "image/svg+xml"
 SVG_HEADERS = {**HEADERS, "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; sandbox"}
 """Opened as a page, a picture runs nothing and loads nothing."""
 
 
-class WorkerList(Struct, frozen=True, kw_only=True):
+class WorkerPage(Page[WorkerDetail], frozen=True, kw_only=True):
     """Workers, those that have left included."""
 
-    items: tuple[WorkerDetail, ...]
 
-
-class BreakerList(Struct, frozen=True, kw_only=True):
+class BreakerPage(Page[BreakerAnswer], frozen=True, kw_only=True):
     """Tools with their circuits."""
-
-    items: tuple[BreakerAnswer, ...]
 
 
 class MachineSummary(Struct, frozen=True, kw_only=True):
@@ -66,16 +65,12 @@ class MachineSummary(Struct, frozen=True, kw_only=True):
     version: int
 
 
-class MachineList(Struct, frozen=True, kw_only=True):
+class MachinePage(Page[MachineSummary], frozen=True, kw_only=True):
     """The last version of every machine."""
 
-    items: tuple[MachineSummary, ...]
 
-
-class Inbox(Struct, frozen=True, kw_only=True):
+class InboxPage(Page[InboxItem], frozen=True, kw_only=True):
     """Everything that waits for a person, oldest first."""
-
-    items: tuple[InboxItem, ...]
 
 
 class EventPage(Struct, frozen=True, kw_only=True):
@@ -86,10 +81,8 @@ class EventPage(Struct, frozen=True, kw_only=True):
     """Give it as `after` to continue here, now or later; null if there was nothing yet."""
 
 
-class NoticeList(Struct, frozen=True, kw_only=True):
+class NoticePage(Page[NoticeView], frozen=True, kw_only=True):
     """What happened without a move, newest first."""
-
-    items: tuple[NoticeView, ...]
 
 
 class DoctorReport(Struct, frozen=True, kw_only=True):
@@ -99,10 +92,8 @@ class DoctorReport(Struct, frozen=True, kw_only=True):
     failing_duties: tuple[DutyFailure, ...]
 
 
-class KeyList(Struct, frozen=True, kw_only=True):
+class KeyPage(Page[KeyView], frozen=True, kw_only=True):
     """API keys, without their secrets, which are not stored."""
-
-    items: tuple[KeyView, ...]
 
 
 class IssuedKeyAnswer(Struct, frozen=True, kw_only=True):
@@ -116,16 +107,14 @@ class IssuedKeyAnswer(Struct, frozen=True, kw_only=True):
 class EventFilter(Struct, frozen=True, kw_only=True):
     """Which transitions to list."""
 
-    after: Annotated[Text | None, "`next` of the page before; without it, from the beginning."] = None
-    limit: Annotated[int, whole(1, 1000), "How many at most."] = 100
     run_id: Annotated[RunId | None, "Only those of this run and its tasks."] = None
 
 
-class NoticeFilter(Struct, frozen=True, kw_only=True):
-    """Which notices to list."""
+class InboxFilter(Struct, frozen=True, kw_only=True):
+    """What to list of the inbox."""
 
-    about: Annotated[Name | None, "The id of an entity; of a run, its tasks count as well."] = None
-    limit: Annotated[int, whole(1, 1000), "How many at most."] = 100
+    kind: Annotated[PersonKind | None, "Only what waits for this."] = None
+    run_id: Annotated[RunId | None, "Only tasks of this run."] = None
 
 
 class Drawing(Struct, frozen=True, kw_only=True):
@@ -134,8 +123,9 @@ class Drawing(Struct, frozen=True, kw_only=True):
     state: Annotated[Name | None, "Highlight this state, and dim those that cannot be reached from it."] = None
 
 
-async def list_workers(call: Call) -> WorkerList:
-    return WorkerList(items=tuple(await _describe_workers(call, await call.engine.list_workers())))
+async def list_workers(call: Call) -> WorkerPage:
+    workers, behind = await read_page(call.query, call.engine.list_workers, call.query)
+    return WorkerPage(items=tuple(await _describe_workers(call, workers)), next=behind)
 
 
 async def get_worker(call: Call) -> WorkerDetail:
@@ -144,32 +134,33 @@ async def get_worker(call: Call) -> WorkerDetail:
 
 
 async def _describe_workers(call: Call, workers: Sequence[Worker]) -> list[WorkerDetail]:
-    engine = call.engine
-    fleet = await load_fleet(engine, await engine.now(), call.site.find_dead(), call.site.find_bound())
+    engine, dead = call.engine, call.site.find_dead()
+    now = await engine.now()
     held: dict[str | None, list[HeldTask]] = {}
-    for task in fleet.held:
+    for task in await engine.list_held_tasks():
         held.setdefault(task.attempt_worker_id, []).append(HeldTask(task.run_id, task.id, task.name))
     return [
-        await make_worker_detail(engine, each, alive=fleet.is_alive(each.id), holds=tuple(held.get(each.id, ())))
+        await make_worker_detail(engine, each, alive=is_alive(each, now, dead), holds=tuple(held.get(each.id, ())))
         for each in workers
     ]
 
 
-async def list_breakers(call: Call) -> BreakerList:
-    return BreakerList(items=tuple([await make_breaker(call.engine, each) for each in await call.engine.list_breakers()]))
+async def list_breakers(call: Call) -> BreakerPage:
+    breakers, behind = cut(call.query, BreakerPlace, await call.engine.list_breakers())
+    return BreakerPage(items=tuple([await make_breaker(call.engine, each) for each in breakers]), next=behind)
 
 
 async def get_breaker(call: Call) -> BreakerAnswer:
     return await make_breaker(call.engine, await call.engine.get_breaker(call.path["tool"]))
 
 
-async def list_machines(call: Call) -> MachineList:
-    return MachineList(
-        items=tuple(
-            MachineSummary(name=each.name, lifecycle=each.lifecycle, kind=each.kind.value, version=each.version)
-            for each in await call.engine.list_machines()
-        )
+async def list_machines(call: Call) -> MachinePage:
+    machines, behind = cut(call.query, MachinePlace, await call.engine.list_machines())
+    items = tuple(
+        MachineSummary(name=each.name, lifecycle=each.lifecycle, kind=each.kind.value, version=each.version)
+        for each in machines
     )
+    return MachinePage(items=items, next=behind)
 
 
 async def get_machine(call: Call) -> MachineView:
@@ -189,19 +180,22 @@ async def _find_machine(engine: TenantEngine, name: str) -> Machine:
     return found
 
 
-async def show_inbox(call: Call) -> Inbox:
-    return Inbox(items=tuple(await list_inbox(call.engine, await call.engine.now(), call.site.find_dead())))
+async def show_inbox(call: Call) -> InboxPage:
+    asked: InboxFilter = call.query
+    found = await list_inbox(call.engine, await call.engine.now(), call.site.find_dead(), asked.run_id)
+    items, behind = cut(call.query, InboxPlace, [each for each in found if asked.kind in (None, each.waiting.kind)])
+    return InboxPage(items=tuple(items), next=behind)
 
 
 async def list_events(call: Call) -> EventPage:
-    asked: EventFilter = call.query
+    asked = call.query
     found = await call.engine.list_transitions(after=asked.after, limit=asked.limit, run_id=asked.run_id)
     return EventPage(items=tuple(make_transition(move) for move in found), next=found[-1].position if found else asked.after)
 
 
-async def show_notices(call: Call) -> NoticeList:
-    asked: NoticeFilter = call.query
-    return NoticeList(items=tuple(await list_notices(call.engine, about=asked.about, limit=asked.limit)))
+async def show_notices(call: Call) -> NoticePage:
+    notices, behind = await read_page(call.query, call.engine.list_notices, call.query)
+    return NoticePage(items=tuple(await view_notices(call.engine, notices)), next=behind)
 
 
 async def get_account(call: Call) -> Account:
@@ -223,9 +217,10 @@ async def _is_own(engine: TenantEngine, diagnosis: Diagnosis) -> bool:
         return False
 
 
-async def list_keys(call: Call) -> KeyList:
+async def list_keys(call: Call) -> KeyPage:
     now = await call.engine.now()
-    return KeyList(items=tuple(make_key_view(key, now) for key in await call.engine.list_keys()))
+    keys, behind = cut(call.query, KeyPlace, await call.engine.list_keys())
+    return KeyPage(items=tuple(make_key_view(key, now) for key in keys), next=behind)
 
 
 async def make_key(_: TenantEngine, key: ApiKey) -> KeyView:
@@ -242,7 +237,14 @@ async def make_account(_: TenantEngine, account: Account) -> Any:
 
 OF_TOOL = ("not-found", "transition-refused")
 ROUTES = (
-    Route("GET", "/api/v1/workers", "List workers, and what they hold.", list_workers, WorkerList),
+    Route(
+        "GET",
+        "/api/v1/workers",
+        "List workers, those that have left included, and what they hold.",
+        list_workers,
+        WorkerPage,
+        query=paged(WorkerFilter),
+    ),
     performs(
         "POST",
         "/api/v1/workers",
@@ -273,7 +275,7 @@ ROUTES = (
         scope="operate",
         problems=("not-found", "transition-refused"),
     ),
-    Route("GET", "/api/v1/breakers", "List tools, their circuits and their limits.", list_breakers, BreakerList),
+    Route("GET", "/api/v1/breakers", "List tools, their circuits and their limits.", list_breakers, BreakerPage, query=paged()),
     Route("GET", "/api/v1/breakers/{tool}", "Show a tool.", get_breaker, BreakerAnswer, problems=("not-found",)),
     performs(
         "PUT",
@@ -304,7 +306,7 @@ ROUTES = (
         scope="operate",
         problems=OF_TOOL,
     ),
-    Route("GET", "/api/v1/machines", "List the machines of all lifecycles.", list_machines, MachineList),
+    Route("GET", "/api/v1/machines", "List the machines of all lifecycles.", list_machines, MachinePage, query=paged()),
     Route(
         "GET",
         "/api/v1/machines/{name}",
@@ -323,14 +325,22 @@ ROUTES = (
         problems=("not-found", "unknown-name"),
         media_type=SVG,
     ),
-    Route("GET", "/api/v1/inbox", "List everything that waits for a person.", show_inbox, Inbox, named="list_inbox"),
+    Route(
+        "GET",
+        "/api/v1/inbox",
+        "List everything that waits for a person.",
+        show_inbox,
+        InboxPage,
+        query=paged(InboxFilter),
+        named="list_inbox",
+    ),
     Route(
         "GET",
         "/api/v1/events",
         "List transitions in the order of the event stream: everything once, behind a position.",
         list_events,
         EventPage,
-        query=EventFilter,
+        query=paged(EventFilter),
         problems=("not-found",),
     ),
     Route(
@@ -338,8 +348,8 @@ ROUTES = (
         "/api/v1/notices",
         "List what happened without a move.",
         show_notices,
-        NoticeList,
-        query=NoticeFilter,
+        NoticePage,
+        query=paged(NoticeFilter),
         named="list_notices",
         problems=("not-found",),
     ),
@@ -361,7 +371,7 @@ ROUTES = (
         DoctorReport,
         scope="admin",
     ),
-    Route("GET", "/api/v1/keys", "List the API keys of the tenant.", list_keys, KeyList, scope="admin"),
+    Route("GET", "/api/v1/keys", "List the API keys of the tenant.", list_keys, KeyPage, query=paged(), scope="admin"),
     performs(
         "POST",
         "/api/v1/keys",

@@ -24,6 +24,7 @@ from pointsman.engine.operations.runs import (
 from pointsman.engine.operations.tasks import SignalTask
 from pointsman.engine.operations.templates import StoreTemplate
 from pointsman.engine.operations.transition import RequestTransition, TransitionResult
+from pointsman.engine.pages import TemplatePlace
 from pointsman.errors import FlowInvalid, TransitionRefused
 from pointsman.kernel.machine import Kind
 from pointsman.server.answers import (
@@ -38,7 +39,8 @@ from pointsman.server.answers import (
     make_transition,
 )
 from pointsman.server.auth import check_scope
-from pointsman.server.route import Call, PageAfter, PageLimit, Route, performs
+from pointsman.server.pages import Page, cut, paged, read_page
+from pointsman.server.route import Call, Route, performs
 from pointsman.server.submission import NewFlowRun, submit_flow
 from pointsman.store.rows import Task, Template
 from pointsman.views.budgets import view_budget
@@ -49,12 +51,16 @@ STEERING = ("cancel", "reset", "retry", "resume", "ready")
 OF_RUN = ("not-found", "transition-refused")
 
 
-class RunPage(Struct, frozen=True, kw_only=True):
+class RunPage(Page[RunAnswer], frozen=True, kw_only=True):
     """Runs, newest first."""
 
-    items: tuple[RunAnswer, ...]
-    next: str | None
-    """Give it as `after` to get the next page; null on the last one."""
+
+class RunTaskPage(Page[TaskAnswer], frozen=True, kw_only=True):
+    """Tasks of a run, in their order."""
+
+
+class TaskPage(Page[TaskAnswer], frozen=True, kw_only=True):
+    """Tasks of all runs, of the newest run first, without those that were deleted."""
 
 
 class TaskList(Struct, frozen=True, kw_only=True):
@@ -63,38 +69,12 @@ class TaskList(Struct, frozen=True, kw_only=True):
     items: tuple[TaskAnswer, ...]
 
 
-class AttemptList(Struct, frozen=True, kw_only=True):
+class AttemptPage(Page[AttemptAnswer], frozen=True, kw_only=True):
     """The attempts of a task, the last of which may still wait for a worker."""
 
-    items: tuple[AttemptAnswer, ...]
 
-
-class History(Struct, frozen=True, kw_only=True):
-    """Every transition of an entity, in order."""
-
-    items: tuple[TransitionAnswer, ...]
-
-
-class RunQuery(RunFilter, frozen=True, kw_only=True):
-    """Which runs to list, and how many."""
-
-    limit: PageLimit = 100
-    after: PageAfter = None
-
-
-class TaskQuery(TaskFilter, frozen=True, kw_only=True):
-    """Which tasks to list, and how many."""
-
-    limit: PageLimit = 100
-    after: PageAfter = None
-
-
-class TaskPage(Struct, frozen=True, kw_only=True):
-    """Tasks of all runs, of the newest run first, without those that were deleted."""
-
-    items: tuple[TaskAnswer, ...]
-    next: str | None
-    """Give it as `after` to get the next page; null on the last one."""
+class HistoryPage(Page[TransitionAnswer], frozen=True, kw_only=True):
+    """The transitions of an entity, in order."""
 
 
 class TemplateAnswer(Struct, frozen=True, kw_only=True):
@@ -106,10 +86,8 @@ class TemplateAnswer(Struct, frozen=True, kw_only=True):
     stored_by: str
 
 
-class TemplateList(Struct, frozen=True, kw_only=True):
+class TemplatePage(Page[TemplateAnswer], frozen=True, kw_only=True):
     """Templates, by name."""
-
-    items: tuple[TemplateAnswer, ...]
 
 
 class FlowText(Struct, frozen=True, kw_only=True):
@@ -175,8 +153,9 @@ async def get_template(call: Call) -> TemplateAnswer:
     return make_template(await call.engine.get_template(call.path["name"]))
 
 
-async def list_templates(call: Call) -> TemplateList:
-    return TemplateList(items=tuple(make_template(each) for each in await call.engine.list_templates()))
+async def list_templates(call: Call) -> TemplatePage:
+    templates, behind = cut(call.query, TemplatePlace, await call.engine.list_templates())
+    return TemplatePage(items=tuple(make_template(each) for each in templates), next=behind)
 
 
 def make_template(template: Template) -> TemplateAnswer:
@@ -184,19 +163,13 @@ def make_template(template: Template) -> TemplateAnswer:
 
 
 async def list_runs(call: Call) -> RunPage:
-    asked: RunQuery = call.query
-    found = await call.engine.list_runs(asked, after=asked.after, limit=asked.limit + 1)
-    shown = found[: asked.limit]
-    items = tuple([await make_run(call.engine, run) for run in shown])
-    return RunPage(items=items, next=shown[-1].id if len(found) > len(shown) else None)
+    runs, behind = await read_page(call.query, call.engine.list_runs, call.query)
+    return RunPage(items=tuple([await make_run(call.engine, run) for run in runs]), next=behind)
 
 
 async def search_tasks(call: Call) -> TaskPage:
-    asked: TaskQuery = call.query
-    found = await call.engine.search_tasks(asked, after=asked.after, limit=asked.limit + 1)
-    shown = found[: asked.limit]
-    items = tuple([await make_task(call.engine, task) for task in shown])
-    return TaskPage(items=items, next=shown[-1].id if len(found) > len(shown) else None)
+    tasks, behind = await read_page(call.query, call.engine.search_tasks, call.query)
+    return TaskPage(items=tuple([await make_task(call.engine, task) for task in tasks]), next=behind)
 
 
 async def get_run(call: Call) -> RunAnswer:
@@ -207,9 +180,9 @@ async def view_run(call: Call) -> RunView:
     return await call.site.view_run(call.engine, call.path["run_id"])
 
 
-async def list_tasks(call: Call) -> TaskList:
-    tasks = await call.engine.list_tasks_in_brief(call.path["run_id"])
-    return TaskList(items=await make_tasks(call.engine, tasks))
+async def list_tasks(call: Call) -> RunTaskPage:
+    tasks, behind = await read_page(call.query, call.engine.list_tasks_in_brief, call.path["run_id"])
+    return RunTaskPage(items=await make_tasks(call.engine, tasks), next=behind)
 
 
 async def get_budget(call: Call) -> BudgetView:
@@ -220,14 +193,14 @@ async def get_task(call: Call) -> TaskAnswer:
     return await make_task(call.engine, await call.engine.get_task(call.path["task_id"]))
 
 
-async def list_attempts(call: Call) -> AttemptList:
-    attempts = await call.engine.list_attempts(call.path["task_id"])
-    return AttemptList(items=tuple(make_attempt(attempt) for attempt in attempts))
+async def list_attempts(call: Call) -> AttemptPage:
+    attempts, behind = await read_page(call.query, call.engine.list_attempts, call.path["task_id"])
+    return AttemptPage(items=tuple(make_attempt(attempt) for attempt in attempts), next=behind)
 
 
-async def list_history(call: Call) -> History:
-    (entity_id,) = call.path.values()
-    return History(items=tuple(make_transition(move) for move in await call.engine.list_history(entity_id)))
+async def list_history(call: Call) -> HistoryPage:
+    moves, behind = await read_page(call.query, call.engine.list_history, *call.path.values())
+    return HistoryPage(items=tuple(make_transition(move) for move in moves), next=behind)
 
 
 async def request_transition(call: Call) -> TransitionResult:
@@ -313,7 +286,7 @@ ROUTES = (
         FlowCheckAnswer,
         reads=FlowText,
     ),
-    Route("GET", "/api/v1/templates", "List the stored flows.", list_templates, TemplateList),
+    Route("GET", "/api/v1/templates", "List the stored flows.", list_templates, TemplatePage, query=paged()),
     Route("GET", "/api/v1/templates/{name}", "Show a stored flow.", get_template, TemplateAnswer, problems=("not-found",)),
     Route(
         "PUT",
@@ -326,7 +299,7 @@ ROUTES = (
         operation=StoreTemplate,
         problems=("flow-invalid", "unknown-name"),
     ),
-    Route("GET", "/api/v1/runs", "List runs, newest first.", list_runs, RunPage, query=RunQuery),
+    Route("GET", "/api/v1/runs", "List runs, newest first.", list_runs, RunPage, query=paged(RunFilter)),
     performs(
         "POST",
         "/api/v1/runs/bulk",
@@ -345,7 +318,16 @@ ROUTES = (
         RunView,
         problems=("not-found",),
     ),
-    Route("GET", "/api/v1/runs/{run_id}/tasks", "List the tasks of a run.", list_tasks, TaskList, problems=("not-found",)),
+    Route(
+        "GET",
+        "/api/v1/runs/{run_id}/tasks",
+        "List the tasks of a run, in its order.",
+        list_tasks,
+        RunTaskPage,
+        query=paged(),
+        problems=("not-found",),
+        named="list_run_tasks",
+    ),
     performs(
         "POST",
         "/api/v1/runs/{run_id}/tasks",
@@ -379,9 +361,10 @@ ROUTES = (
     Route(
         "GET",
         "/api/v1/runs/{run_id}/history",
-        "Every transition of a run.",
+        "List the transitions of a run.",
         list_history,
-        History,
+        HistoryPage,
+        query=paged(),
         problems=("not-found",),
         named="list_run_history",
     ),
@@ -391,7 +374,7 @@ ROUTES = (
         "List tasks of all runs, those of the newest run first, without deleted ones.",
         search_tasks,
         TaskPage,
-        query=TaskQuery,
+        query=paged(TaskFilter),
     ),
     Route("GET", "/api/v1/tasks/{task_id}", "Show a task.", get_task, TaskAnswer, problems=("not-found",)),
     Route(
@@ -399,15 +382,17 @@ ROUTES = (
         "/api/v1/tasks/{task_id}/attempts",
         "List the attempts of a task.",
         list_attempts,
-        AttemptList,
+        AttemptPage,
+        query=paged(),
         problems=("not-found",),
     ),
     Route(
         "GET",
         "/api/v1/tasks/{task_id}/history",
-        "Every transition of a task.",
+        "List the transitions of a task.",
         list_history,
-        History,
+        HistoryPage,
+        query=paged(),
         problems=("not-found",),
         named="list_task_history",
     ),
@@ -441,9 +426,10 @@ ROUTES = (
     Route(
         "GET",
         "/api/v1/history/{entity_id}",
-        "Every transition of a run, a task, a worker or a breaker.",
+        "List the transitions of a run, a task, a worker or a breaker.",
         list_history,
-        History,
+        HistoryPage,
+        query=paged(),
         problems=("not-found",),
     ),
 )

@@ -9,16 +9,16 @@ from msgspec import Struct
 from pointsman.engine.fields import Name, Text
 from pointsman.engine.operation import DEFAULT_TENANT
 from pointsman.engine.operations.tenants import AddTenant, SetQuotas
+from pointsman.engine.pages import TenantPlace
 from pointsman.errors import CallRefused, NotFound
+from pointsman.server.pages import Page, cut, paged
 from pointsman.server.route import Call, Route
 from pointsman.store.rows import Quota, Tenant
 from pointsman.views.tenants import TenantView, make_tenant_view
 
 
-class TenantList(Struct, frozen=True, kw_only=True):
+class TenantPage(Page[TenantView], frozen=True, kw_only=True):
     """Tenants by name, with their quotas and what they use."""
-
-    items: tuple[TenantView, ...]
 
 
 class NewTenant(Struct, frozen=True, kw_only=True):
@@ -29,12 +29,13 @@ class NewTenant(Struct, frozen=True, kw_only=True):
     request_id: Annotated[Name | None, "An idempotency key, like the header Idempotency-Key."] = None
 
 
-async def list_tenants(call: Call) -> TenantList:
+async def list_tenants(call: Call) -> TenantPage:
     if is_operator(call):
         found = await call.site.engine.measure_tenants()
     else:
         found = [await call.engine.measure_tenant()]
-    return TenantList(items=tuple(make_tenant_view(each) for each in found))
+    tenants, behind = cut(call.query, TenantPlace, [make_tenant_view(each) for each in found])
+    return TenantPage(items=tuple(tenants), next=behind)
 
 
 async def add_tenant(call: Call) -> Tenant:
@@ -72,7 +73,8 @@ ROUTES = (
         "/api/v1/tenants",
         "List tenants, their quotas, and what they use: all for a key of the tenant `default`, its own for any other key.",
         list_tenants,
-        TenantList,
+        TenantPage,
+        query=paged(),
         problems=("not-found",),
     ),
     Route(

@@ -133,8 +133,9 @@ SELECT {worker} FROM worker
 
 -- name: list_workers
 SELECT {worker} FROM worker
- WHERE tenant = :tenant OR (serves <> '[]' AND (serves = '"all"' OR serves::jsonb ? :tenant))
- ORDER BY id
+ WHERE id > :after AND (tenant = :tenant OR (serves <> '[]' AND (serves = '"all"' OR serves::jsonb ? :tenant)))
+   AND {worker_conditions}
+ ORDER BY id LIMIT :limit
 
 -- name: find_free_workers
 -- The tenant's own ones by worker_alive, the shared ones by worker_shared: with OR

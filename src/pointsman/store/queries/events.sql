@@ -10,7 +10,9 @@ SELECT {transition} FROM transition
  ORDER BY transition.position LIMIT :limit
 
 -- name: list_history
-SELECT {transition} FROM transition WHERE entity_id = :entity_id AND tenant = :tenant ORDER BY revision
+SELECT {transition} FROM transition
+ WHERE entity_id = :entity_id AND revision > :after AND tenant = :tenant
+ ORDER BY revision LIMIT :limit
 
 -- name: last_position
 SELECT CAST(max(position) AS TEXT) FROM transition WHERE position <= :end
@@ -26,10 +28,9 @@ SELECT machine.name, from_state, to_state, count(*), coalesce(avg(seconds_in_sta
 INSERT INTO {new notice}
 
 -- name: list_notices
-SELECT {notice} FROM notice WHERE tenant = :tenant ORDER BY notice.position DESC LIMIT :limit
-
--- name: list_notices_about
--- Scans the table: notices are few.
-SELECT {notice} FROM notice
- WHERE tenant = :tenant AND (entity_id = :about OR run_id = :about)
+-- Reads the table backwards from where the page before ended. With a condition it may read all of it: notices are few.
+SELECT {listed_notice} FROM notice
+ WHERE notice.position < :after AND tenant = :tenant
+   AND (CAST(:about AS TEXT) IS NULL OR entity_id = CAST(:about AS TEXT) OR run_id = CAST(:about AS TEXT))
+   AND at >= :since AND at < :before AND {notice_conditions}
  ORDER BY notice.position DESC LIMIT :limit

@@ -6,7 +6,9 @@ SELECT {task} FROM task WHERE run_id = :run_id AND tenant = :tenant ORDER BY pos
 
 -- name: list_tasks_in_brief
 -- Without payloads: a run may have thousands of them, a megabyte each.
-SELECT {task_in_brief}, NULL, output FROM task WHERE run_id = :run_id AND tenant = :tenant ORDER BY position, id
+SELECT {task_in_brief}, NULL, output FROM task
+ WHERE run_id = :run_id AND tenant = :tenant AND (position, id) > (:after, :after_id)
+ ORDER BY position, id LIMIT :limit
 
 -- name: search_tasks
 -- From the newest run to the oldest (run_of_tenant), the tasks of each (its unique index). Only the tasks of one run are sorted.
@@ -119,16 +121,16 @@ SELECT attempt.task_id, attempt.epoch, attempt.worker_id, attempt.started_at, at
 -- The attempts that have ended, and from the columns of its task: the current one, or the next one if the task waits for a worker.
 SELECT task_id, epoch, tenant, worker_id, started_at, ended_at, ended_by, error, exit_code, cost_usd, session_id, resumed, log_path,
        tokens_in, tokens_out, cost_is_estimated
-  FROM attempt WHERE task_id = :task_id AND tenant = :tenant
+  FROM attempt WHERE task_id = :task_id AND tenant = :tenant AND epoch > :after
 UNION ALL
 SELECT id, epoch, tenant, attempt_worker_id, attempt_started_at, NULL, NULL, attempt_error, attempt_exit_code, attempt_cost_usd, session_id,
        attempt_resumed, attempt_log_path, attempt_tokens_in, attempt_tokens_out, attempt_cost_is_estimated
-  FROM task WHERE id = :task_id AND tenant = :tenant AND current_attempt IS NOT NULL
+  FROM task WHERE id = :task_id AND tenant = :tenant AND current_attempt IS NOT NULL AND epoch > :after
 UNION ALL
 SELECT id, epoch + 1, tenant, NULL, NULL, NULL, NULL, NULL, NULL, 0, session_id, false, NULL, 0, 0, false
-  FROM task WHERE id = :task_id AND tenant = :tenant AND phase = 'queued'
+  FROM task WHERE id = :task_id AND tenant = :tenant AND phase = 'queued' AND epoch >= :after
    AND EXISTS (SELECT 1 FROM run WHERE run.id = task.run_id AND run.phase <> 'done')
- ORDER BY 2
+ ORDER BY 2 LIMIT :limit
 
 -- name: count_claimable
 -- Reads task_claimable, task_reclaimable and the runs that workers have to themselves, and no more rows than it counts.

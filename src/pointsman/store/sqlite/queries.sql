@@ -84,8 +84,9 @@ SELECT {worker} FROM worker
 
 -- name: list_workers
 SELECT {worker} FROM worker
- WHERE tenant = :tenant OR (serves <> '[]' AND (serves = '"all"' OR EXISTS (SELECT 1 FROM json_each(serves) WHERE value = :tenant)))
- ORDER BY id
+ WHERE id > :after AND (tenant = :tenant OR (serves <> '[]' AND (serves = '"all"' OR EXISTS (SELECT 1 FROM json_each(serves) WHERE value = :tenant))))
+   AND {worker_conditions}
+ ORDER BY id LIMIT :limit
 
 -- name: find_free_workers
 -- The tenant's own ones by worker_alive (SQLite uses it only when told that none is done), the shared ones by worker_shared: with OR
