@@ -11,12 +11,14 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
+from hashlib import sha256
 from pathlib import Path
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from pointsman.client.client import Client
+from pointsman.engine import calls
 from pointsman.events.validate import RULES
 from pointsman.flows import model
 from pointsman.flows.explain import INTERNAL
@@ -37,6 +39,12 @@ from pointsman.store.scripts import schema_file
 from pointsman.store.scripts import write_schema as write_sql_schema
 
 DOCS = Path(__file__).parent
+CALL_TABLE = '''\
+"""Written by `make docs`: what identifies the calls of the engine over HTTP."""
+
+DIGEST = "{digest}"
+"""Of `calls.describe_calls()`: two sides with the same digest have the same calls."""
+'''
 INTRODUCTION = """\
 # The shipped machines
 
@@ -132,6 +140,8 @@ def documents() -> Iterator[tuple[Path, str]]:
     yield DOCS / "reference" / "http.md", http_page()
     yield DOCS / "reference" / "python-client.md", client_page()
     client = DOCS.parent / "src" / "pointsman" / "client"
+    digest = sha256(calls.describe_calls().encode()).hexdigest()[:16]
+    yield client.parent / "engine" / "call_table.py", CALL_TABLE.format(digest=digest)
     yield client / "requests.py", tidy(client_code.write_requests())
     yield client / "answers.py", tidy(client_code.write_answers())
     yield client / "calls.py", tidy(client_code.write_calls(is_async=False))

@@ -3,7 +3,8 @@
     engine.get_run("run_1")  ──▶  get_run {"run_id": "run_1"}  ──▶  the same method, in the process of a server
 
 Operations are declared in `engine/operations/`. Queries are the methods of `Queries`; their parameters and answers are the
-declaration. A server and an engine of the room `remote` read it, so both have the same version of Pointsman.
+declaration. A server and an engine of the room `remote` read it. They understand each other if it is the same on both sides,
+and both have the same minor version of Pointsman.
 """
 
 from __future__ import annotations
@@ -17,8 +18,11 @@ from typing import Any, get_type_hints
 import msgspec
 from msgspec import Struct
 
+from pointsman import __version__
+from pointsman.engine.call_table import DIGEST
 from pointsman.engine.engine import Engine
 from pointsman.engine.operation import Operation, answer_type
+from pointsman.engine.operations import OPERATIONS
 from pointsman.engine.operations.attempts import ReportAttempts
 from pointsman.engine.outbox import Outbox
 from pointsman.engine.pages import place_of
@@ -26,6 +30,8 @@ from pointsman.engine.queries import Queries
 from pointsman.errors import Problem, RequestInvalid
 
 VERSION_HEADER = "Pointsman-Version"
+SPOKEN = f"{__version__} {DIGEST}"
+"""What a client sends in that header: its version, and the digest of its calls."""
 AGENT_HEADER = "Pointsman-Agent"
 """Of a log that is the stream of a coding agent: its name."""
 NOT_CALLED = ("get_machine", "list_machines")
@@ -42,6 +48,8 @@ OF_ALL_TENANTS = (
     "seal",
 )
 OF_OUTBOX = ("list_entries", "find_entries", "retry")
+TEXTS = ("title", "description")
+"""Of a schema: they are for people."""
 GET_HOLDER = "get_holder"
 """The call that answers with a `Holder`."""
 
@@ -117,3 +125,27 @@ def bind(query: Query, arguments: Iterable[Any], named: Mapping[str, Any]) -> di
 def find_answer_type(operation: type[Operation[Any]]) -> Any:
     """The type of the JSON that an operation answers with; a refused report is the problem document of its error."""
     return list[dict[str, Any] | None] if operation is ReportAttempts else answer_type(operation)
+
+
+def understands(spoken: str) -> bool:
+    """Whether calls of a client with this header mean the same here."""
+    version, _, digest = spoken.partition(" ")
+    return digest == DIGEST and version.split(".")[:2] == __version__.split(".")[:2]
+
+
+def describe_calls() -> str:
+    """All calls with the schemas of their arguments and answers, but without texts: the same text means the same calls."""
+    calls: dict[str, tuple[Any, ...]] = {name: (each, find_answer_type(each)) for name, each in OPERATIONS.items()}
+    calls |= {name: (*each.parameters.values(), each.answers) for name, each in list_queries().items()}
+    kinds = [kind for name in sorted(calls) for kind in calls[name]]
+    schemas, components = msgspec.json.schema_components(kinds)
+    described = iter(schemas)
+    table = {name: [next(described) for _ in calls[name]] for name in sorted(calls)}
+    parameters = {name: (list(each.parameters), sorted(each.needed)) for name, each in list_queries().items()}
+    return msgspec.json.encode(_without_texts((table, parameters, components)), order="deterministic").decode()
+
+
+def _without_texts(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _without_texts(each) for name, each in value.items() if not (name in TEXTS and isinstance(each, str))}
+    return [_without_texts(each) for each in value] if isinstance(value, list | tuple) else value

@@ -13,11 +13,10 @@ from urllib.parse import quote, urlencode
 
 import msgspec
 
-from pointsman import __version__
 from pointsman.client.problems import MEDIA_TYPE, make_error
 from pointsman.client.problems import Refusal as ToldRefusal
 from pointsman.client.transport import Reply, Transport
-from pointsman.engine.calls import VERSION_HEADER
+from pointsman.engine.calls import SPOKEN, VERSION_HEADER
 from pointsman.engine.queries import Surroundings
 from pointsman.engine.wakeups import Wakeups
 from pointsman.errors import EngineClosed, PointsmanError, StoreError, StoreUnavailable, TransitionRefused
@@ -78,7 +77,7 @@ class Line(Surroundings):
         self, method: str, arguments: Mapping[str, Any], answers: Any, headers: Mapping[str, str] = NO_HEADERS
     ) -> Any:
         """Call a method of the engine of the server. Every call may be sent twice: with a key, it has only one effect."""
-        reply = await self.send("POST", f"{CALLS}{quote(method)}", arguments, {VERSION_HEADER: __version__, **headers})
+        reply = await self.send("POST", f"{CALLS}{quote(method)}", arguments, {VERSION_HEADER: SPOKEN, **headers})
         return decoder_of(answers).decode(reply.body)
 
 

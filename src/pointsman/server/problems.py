@@ -255,7 +255,7 @@ PROBLEMS: tuple[ProblemType, ...] = (
         "version-mismatch",
         409,
         "The other side has another version",
-        "A command line or a worker of Pointsman asked for something that only the same version can understand. Install the "
+        "A command line or a worker of Pointsman has other calls than the server, or another minor version. Install the "
         "version of the server there.",
         "The server is Pointsman 1.2.0, and this is Pointsman '1.1.0'. Install the same version on both sides.",
     ),

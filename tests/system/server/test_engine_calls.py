@@ -13,8 +13,7 @@ import pytest
 from tests.system.server.harness import Client, Reply, start
 from tests.system.server.test_keys import EVERY, JSON, create_keys, with_key
 
-from pointsman import __version__
-from pointsman.engine.calls import VERSION_HEADER, list_queries
+from pointsman.engine.calls import SPOKEN, VERSION_HEADER, list_queries
 from pointsman.engine.operations import OPERATIONS
 from pointsman.engine.operations.keys import Scope
 
@@ -27,7 +26,7 @@ TEXT = f"name: {MARK}-template\ntasks: {{a: {{run: 'true'}}}}"
 
 
 def ask(client: Client, method: str, body: Mapping[str, Any]) -> Reply:
-    headers = {**JSON, VERSION_HEADER: __version__}
+    headers = {**JSON, VERSION_HEADER: SPOKEN}
     return client.send("POST", f"/api/v1/engine/{method}", json.dumps(body).encode(), headers)
 
 

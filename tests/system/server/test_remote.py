@@ -6,6 +6,7 @@ import asyncio
 import inspect
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from tests.system.server.harness import Client, start, until
 from tests.system.server.test_keys import EVERY, create_keys, with_key
 
 from pointsman import app, lifecycles
+from pointsman.engine.calls import SPOKEN
 from pointsman.engine.engine import Engine
 from pointsman.engine.submit import NewRun, NewTask
 from pointsman.errors import AuthenticationFailed, CallRefused, NotFound, RequestInvalid, ServerUnavailable, TransitionRefused
@@ -255,11 +257,17 @@ async def test_a_wrong_key_another_version_and_an_absent_server_are_said_at_once
         async with app.open(client.url):
             raise AssertionError
     with start("serve", home(tmp_path, "other"), f"sqlite:///{tmp_path}/other.db") as (client, _):
-        monkeypatch.setattr("pointsman.remote.line.__version__", "0.0.1")
-        with pytest.raises(CallRefused, match="Install the same version on both sides") as refused:
-            async with app.open(client.url):
-                raise AssertionError
-        assert refused.value.problem == "version-mismatch"
+        version, digest = SPOKEN.split()
+        minor = version.rpartition(".")[0]
+        for other in (f"0.0.1 {digest}", f"{minor}.99 0000", f"{version} 0000", version):
+            monkeypatch.setattr("pointsman.remote.line.SPOKEN", other)
+            with pytest.raises(CallRefused, match="Install the same version on both sides") as refused:
+                async with app.open(client.url):
+                    raise AssertionError
+            assert refused.value.problem == "version-mismatch"
+        monkeypatch.setattr("pointsman.remote.line.SPOKEN", f"{minor}.99 {digest}")
+        async with app.open(client.url) as engine:
+            assert await engine.list_runs() == []
 
 
 def test_a_person_uses_the_command_line_with_a_key(tmp_path: Path, folder: Path, database_url: str) -> None:
@@ -354,6 +362,20 @@ def test_those_who_follow_wait_for_a_server_that_starts_anew(tmp_path: Path, fol
     (_, log, _), (_, moves, _) = said
     assert log.read_text() == "hold | one\nhold | two\n"
     assert moves.read_text().count("RUNNING → SUCCEEDED") == 2
+
+
+def test_status_names_the_command_for_a_log_that_is_elsewhere(tmp_path: Path, folder: Path, database_url: str) -> None:
+    box = folder / "box"
+    with start("serve", home(tmp_path), database_url) as (client, _), work(box, client.url):
+        run = submit(client, "name: broken\ntasks: {burst: {run: 'echo why; exit 1'}}")
+        wait_for(client, run, "FAILED")
+        shutil.rmtree(box / ".pointsman" / "logs")  # as if it were another machine
+        said = call(folder, client.url, "status", run).stdout
+        short = run.removeprefix("run_")[-8:]
+        assert f"  log: pointsman logs {short} burst\n" in said
+        assert f"\nLogs: pointsman logs {short}\n" in said
+        assert str(box) not in said
+        assert call(folder, client.url, "logs", run, "burst").stdout == "why\n"
 
 
 def follow(folder: Path, url: str, words: tuple[str, ...], run: str) -> tuple[subprocess.Popen[bytes], Path, Path]:

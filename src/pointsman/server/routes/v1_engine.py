@@ -1,7 +1,7 @@
 """/api/v1/engine: the engine for Pointsman itself, on other machines: its command line and its workers.
 
 A call is a method of the engine by its name, with its arguments as JSON (`engine/calls.py`). Its answers are rows, which differ
-between versions, so the other side has to be of the same version. All other clients have the rest of /api/v1.
+between versions, so the other side has to have the same calls. All other clients have the rest of /api/v1.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 from msgspec import Struct
 
 from pointsman import __version__
-from pointsman.engine.calls import GET_HOLDER, VERSION_HEADER, Holder, Query, list_queries
+from pointsman.engine.calls import GET_HOLDER, VERSION_HEADER, Holder, Query, list_queries, understands
 from pointsman.engine.operation import Operation, name_of
 from pointsman.engine.operations import OPERATIONS
 from pointsman.engine.operations.attempts import ReportAttempts
@@ -86,8 +86,10 @@ async def answer_call(call: Call) -> object:
 
 def check_version(headers: Mapping[str, str]) -> None:
     given = headers.get(VERSION_HEADER)
-    if given != __version__:
-        theirs = "another program" if given is None else f"Pointsman {given[:20]!a}"
+    if given is None or not understands(given):
+        version = "" if given is None else given.partition(" ")[0][:20]
+        build = " of another build" if version == __version__ else ""
+        theirs = f"Pointsman {version!a}{build}" if version else "another program"
         message = f"The server is Pointsman {__version__}, and this is {theirs}. Install the same version on both sides."
         raise CallRefused("version-mismatch", message)
 
@@ -148,7 +150,7 @@ ROUTES = (
     Route(
         "POST",
         "/api/v1/engine/{method}",
-        "Call a method of the engine, as the command line and the workers of Pointsman do. Only of the same version.",
+        "Call a method of the engine, as the command line and the workers of Pointsman do. Only with the same calls.",
         answer_call,
         Any,
         reads=Arguments,
