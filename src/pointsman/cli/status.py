@@ -142,6 +142,8 @@ async def show_run(project: Project, name: str, *, show_all: bool, as_json: bool
     show_results(project, [task for task in run.tasks if task.waiting and task.waiting.kind == "review"])
     if folder := find_logs(project, run):
         echo(f"\nLogs: {near(folder)}")
+    elif project.is_remote and any(task.attempts for task in run.tasks):
+        echo(f"\nLogs: {project.hint('logs', short(run.id))}")
     if run.waiting:
         sentence = show_waiting(run.waiting, now)
         echo(f"\n{sentence[0].upper()}{sentence[1:]}.")
@@ -254,11 +256,13 @@ def explain(task: TaskView, now: datetime) -> str:
 
 
 def show_failures(project: Project, failed: Sequence[TaskView]) -> None:
-    """The error of each failed task, and where its log is."""
+    """The error of each failed task, and where its log is; of one at a server, the command that reads it."""
     for task in failed[:MOST_FAILURES]:
         echo(f"\n{click.style(task.name, fg='red')}: {first_line(task.error or task.reason)}")
         if path := project.find_attempt_log(task.run_id, task.name, task.attempts, task.log_path):
             echo(f"  log: {near(path)}")
+        elif project.is_remote and task.attempts:
+            echo(f"  log: {project.hint('logs', short(task.run_id), task.name)}")
     if len(failed) > MOST_FAILURES:
         echo(f"\nand {len(failed) - MOST_FAILURES:,} more")
 
