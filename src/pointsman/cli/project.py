@@ -24,7 +24,6 @@ from pointsman.engine.engine import Engine
 from pointsman.errors import NothingYet, StoreUnusable
 from pointsman.kernel.machine import Lifecycle
 from pointsman.settings import FOLDER, SETTINGS, Settings, load_settings
-from pointsman.settings.sources import API_KEY, PREFIX
 from pointsman.store.rows import Run
 from pointsman.store.urls import hide_password
 from pointsman.tracing import open_tracing
@@ -250,10 +249,12 @@ async def open_project(
 ) -> AsyncIterator[Project]:
     """Open the project that a command is about; only a command that `creates` makes a database where there is none."""
     settings = settings or asked.settings(**flags)
+    key = None
     if settings.server:
         from pointsman.cli import through_server
 
         through_server.check_settings(settings, lifecycles, needs_database=needs_database)
+        key = through_server.read_key(os.environ)
     file = database_file(settings)
     if file is not None and not file.exists():
         if not creates:
@@ -264,7 +265,6 @@ async def open_project(
     _tell_of_password(asked)
     world = World(tracing=open_tracing(os.environ))
     journal = settings.directory / JOURNAL if (settings.directory / FOLDER).exists() else None
-    key = (os.environ.get(f"{PREFIX}{API_KEY}") or None) if settings.server else None
     async with app.open(settings.url, lifecycles=lifecycles, keeps=keeps, journal=journal, world=world, key=key) as engine:
         project = Project(engine, settings, world, asked.options)
         if project.holder and project.holder.has_key:

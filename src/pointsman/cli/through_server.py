@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 import click
 
 from pointsman.cli.output import tell
-from pointsman.errors import Problem, RequestInvalid
+from pointsman.errors import AuthenticationFailed, Problem, RequestInvalid
 from pointsman.kernel.machine import Lifecycle
 from pointsman.lifecycles import SHIPPED
+from pointsman.settings.sources import API_KEY, PREFIX
 
 if TYPE_CHECKING:
     from pointsman.cli.project import Project
@@ -33,6 +34,21 @@ def check_settings(settings: Settings, lifecycles: Iterable[Lifecycle], *, needs
 
 def _refuse_lifecycle(name: str) -> str:
     return f"'{name}' is a lifecycle of your own, and a server has only the shipped ones. Use the database itself: --store"
+
+
+def read_key(environment: Mapping[str, str]) -> str | None:
+    """The API key, if there is one. What cannot be a key is refused here, where its place is known."""
+    from pointsman.engine.key_text import parse_key
+
+    name = f"{PREFIX}{API_KEY}"
+    key = environment.get(name) or None
+    try:
+        if key:
+            parse_key(key)
+    except AuthenticationFailed:
+        message = "This is no API key. A key begins with pm_, has no spaces and ends with a checksum: copy it as a whole."
+        raise RequestInvalid([Problem(name, message)]) from None
+    return key
 
 
 def check_name(holder: Holder) -> None:

@@ -316,6 +316,10 @@ def test_mistakes_with_a_key_are_refused_before_anything_is_done(tmp_path: Path,
         for words, advice in mistakes.items():
             refused = call(folder, client.url, *words, key=ada)
             assert (refused.returncode, advice in refused.stderr) == (2, True), refused
+        for unreadable in (ada[:-1], f"{ada} ", f"x{ada}", "pm_é", "pm_1\n2"):
+            refused = call(folder, client.url, "status", key=unreadable)
+            assert (refused.returncode, "POINTSMAN_API_KEY: This is no API key." in refused.stderr) == (2, True), refused
+            assert ada[10:-1] not in refused.stderr
         without = call(folder, client.url, "status")
         assert "needs an API key: POINTSMAN_API_KEY." in without.stderr
         lost = call(folder, f"{client.url}/api/v1", "status", key=ada)
