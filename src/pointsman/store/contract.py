@@ -22,7 +22,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from enum import IntFlag
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from msgspec import Struct
 
@@ -96,6 +96,15 @@ class Wakeup(IntFlag):
     """A notification is to be delivered."""
     KEYS = 32
     """An API key was revoked or has a new secret."""
+
+
+class Query(NamedTuple):
+    """One of several queries that `_together` runs."""
+
+    name: str
+    values: dict[str, Any]
+    row_type: type[Struct] | None = None
+    """Of the rows that it returns; None for tuples."""
 
 
 def read_position(after: object) -> int:
@@ -500,6 +509,16 @@ class Reader(ABC):
     def _all(self, row_type: type[Row], query: str, **values: Any) -> list[Row]:
         """Run a query that returns the fields of a row type in their order, perhaps without the last ones."""
 
+    def _together(self, queries: Sequence[Query]) -> list[list[Any]]:
+        """Run several queries in their order, in one round trip if the database is a server; the rows of each.
+
+        The error of the first that fails is raised; the caller rolls back.
+        """
+        return [
+            self._rows(name, **values) if row_type is None else self._all(row_type, name, **values)
+            for name, values, row_type in queries
+        ]
+
     @abstractmethod
     def _stream_end(self) -> int:
         """The position up to which the stream is settled."""
@@ -539,7 +558,11 @@ class Reader(ABC):
 
 
 class Transaction(Reader):
-    """Everything that one commit reads and writes. Writing methods take whole batches, and do nothing for empty ones."""
+    """Everything that one commit reads and writes. Writing methods take whole batches, and do nothing for empty ones.
+
+    A store may send a write that answers nothing together with the next statement. So its error, or the `Conflict` of `move` or
+    `update`, may come from a later method, at the latest from `commit`, which then commits nothing.
+    """
 
     has_quotas: bool
     """Whether any tenant had a quota when the transaction began: read with the clock, so it costs no statement."""

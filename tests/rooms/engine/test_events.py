@@ -361,6 +361,7 @@ async def test_a_slow_commit_is_told_when_it_is_there(postgres_url: str) -> None
         (worker,) = await asyncio.to_thread(transaction.lock_workers, [first.id])
         worker.state, worker.phase, worker.trigger, worker.revision = "PAUSED", "held", "pause", worker.revision + 1
         await asyncio.to_thread(transaction.move, [worker], Worker.CHANGING)
+        await asyncio.to_thread(transaction.list_lanes)  # a move waits for the next question
         await engine.register_worker("second")
         await asyncio.sleep(0.1)
         assert len(following.seen) == before

@@ -107,7 +107,9 @@ def explain(url: str, query: str, values: Mapping[str, Any]) -> str:
         return "\n".join(row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {SQLITE[query]}", values))
     with psycopg.connect(url, autocommit=True) as postgres:
         postgres.execute(WRITER_SESSION.encode())
-        return "\n".join(row[0] for row in postgres.execute(b"EXPLAIN " + POSTGRES[query], values))
+        statement = POSTGRES[query]
+        bound = [values[name] for name in statement.names]
+        return "\n".join(row[0] for row in psycopg.RawCursor(postgres).execute(b"EXPLAIN " + statement.text, bound))
 
 
 def test_metrics_read_no_task_and_no_worker_that_has_ended(database_url: str) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from psycopg.pq.abc import PGresult
 from tests.rooms.engine.harness import path_of, state_of, submit
 from tests.system.faults import programs
 from tests.system.faults.proxy import proxy
@@ -22,9 +23,11 @@ from pointsman.engine.engine import Engine
 from pointsman.engine.submit import NewRun, NewTask
 from pointsman.errors import LeaseLost, StoreBusy, StoreUnavailable
 from pointsman.store.contract import Transaction
-from pointsman.store.postgres import connections, listener
+from pointsman.store.postgres import connections, listener, session
 from pointsman.store.postgres import store as postgres
 from pointsman.store.postgres.connections import WRITER_SESSION
+from pointsman.store.postgres.session import Session
+from pointsman.store.postgres.statements import Statement
 from pointsman.store.rows import Run
 
 PATIENCE_SECONDS = 30
@@ -42,8 +45,7 @@ def kill_backends(url: str, condition: str = "application_name = 'pointsman'") -
 
 def kill_own(transaction: Transaction, url: str) -> None:
     """End the connection that a transaction is on."""
-    ((pid,),) = transaction._connection.execute("SELECT pg_backend_pid()").fetchall()  # type: ignore[attr-defined]
-    assert kill_backends(url, f"pid = {pid}") == 1
+    assert kill_backends(url, f"pid = {transaction._session.server_pid}") == 1  # type: ignore[attr-defined]
 
 
 async def ask_to_submit(engine: Engine, name: str, **options: Any) -> Run:
@@ -154,7 +156,7 @@ async def test_work_goes_on_while_connections_are_cut_all_the_time(postgres_url:
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "SILENCE_SECONDS", 0.3)
+    monkeypatch.setattr(session, "SILENCE_SECONDS", 0.3)
     monkeypatch.setattr(listener, "ASK_SECONDS", 0.2)
     monkeypatch.setattr(writer, "LONGEST_AWAY_SECONDS", 0.1)
 
@@ -198,12 +200,12 @@ async def test_connections_that_become_a_black_hole_are_replaced(postgres_url: s
 
 
 async def test_a_slow_answer_is_awaited(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "SILENCE_SECONDS", 0.2)
+    monkeypatch.setattr(session, "SILENCE_SECONDS", 0.2)
     async with app.open(postgres_url, keeps=False) as engine:
 
         def take_long() -> Any:
             with engine._core.store.read() as reader:
-                return reader._ask(b"SELECT pg_sleep(1) IS NOT NULL")  # type: ignore[attr-defined]
+                return reader._ask(Statement("SELECT pg_sleep(1) IS NOT NULL"))  # type: ignore[attr-defined]
 
         assert await asyncio.to_thread(take_long)
 
@@ -416,20 +418,16 @@ async def test_a_commit_whose_answer_is_lost_is_asked_about_and_not_done_again(
     """The server has committed, and the connection is gone before it could say so."""
     async with app.open(postgres_url, keeps=False) as engine:
         await ask_to_submit(engine, "before")
-        execute = psycopg.Connection.execute
-        lost: list[Any] = []
+        receive = Session._receive
+        lost: list[PGresult] = []
 
-        def lose(self: psycopg.Connection[Any], query: Any, *arguments: Any, **options: Any) -> Any:
-            answer = execute(self, query, *arguments, **options)
-            if not lost and bytes(query).endswith(b"COMMIT"):
-                lost.append(query)
-                while answer.nextset():
-                    pass
-                self.close()
+        def lose(self: Session, results: list[PGresult], until: Any) -> None:
+            receive(self, results, until)
+            if not lost and results[-1].command_status == b"COMMIT":
+                lost.append(results.pop())
                 raise psycopg.OperationalError("the connection is lost")
-            return answer
 
-        monkeypatch.setattr(psycopg.Connection, "execute", lose)
+        monkeypatch.setattr(Session, "_receive", lose)
         run = await ask_to_submit(engine, "a")
         assert lost
         assert [each.id for each in await engine.list_runs() if each.name == "a"] == [run.id]

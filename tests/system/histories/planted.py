@@ -53,7 +53,7 @@ ON_POSTGRES = {
     "workers not locked": Patch("postgres:lock_workers", "ORDER BY id FOR NO KEY UPDATE", "ORDER BY id"),
     "breakers not locked": Patch("postgres:lock_breakers", "ORDER BY id FOR NO KEY UPDATE", "ORDER BY id"),
     "what was true before the lock taken for true": Patch(
-        "store.postgres.store", 'b"BEGIN; SELECT', 'b"BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT'
+        "store.postgres.store", 'Statement("BEGIN")', 'Statement("BEGIN ISOLATION LEVEL REPEATABLE READ")'
     ),
     "a twin's answer replaced": Patch(
         "postgres:insert_response", "WHERE idempotency_key.expires_at <= excluded.created_at", "WHERE true"

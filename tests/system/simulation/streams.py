@@ -88,6 +88,7 @@ class _Run:
             self.notes.append(f"writer {number} begins")
         if self._chance.random() < 0.8:
             insert(self._begun[number], self._streams.db.run())
+            self._begun[number].list_lanes()  # a write waits for the next question
             self.notes.append(f"writer {number} moves something")
 
     def _end(self) -> None:

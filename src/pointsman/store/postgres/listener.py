@@ -6,12 +6,12 @@ import os
 import select
 import threading
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 
-import psycopg
-
+from pointsman.errors import StoreError
 from pointsman.store.contract import Wakeup
-from pointsman.store.postgres.connections import CONNECT_TIMEOUT_SECONDS, LISTENER_SESSION, connect
+from pointsman.store.postgres.connections import LISTENER_SESSION
+from pointsman.store.postgres.session import CONNECT_TIMEOUT_SECONDS, Session
 from pointsman.world import Ids
 
 SHORTEST_PAUSE_SECONDS = 0.1
@@ -76,36 +76,34 @@ class Listener:
         pause, missed = SHORTEST_PAUSE_SECONDS, False
         while not ended.is_set():
             try:
-                with connect(self._url, LISTENER_SESSION) as connection:
+                with closing(Session(self._url, LISTENER_SESSION)) as session:
                     tried.set()
                     if missed:
                         self._tell(EVERYTHING)
                     pause = SHORTEST_PAUSE_SECONDS
-                    self._hear(connection, wake)
-            except psycopg.Error:
+                    self._hear(session, wake)
+            except StoreError:
                 missed = True
                 tried.set()
                 ended.wait(pause * self._jitter())
                 pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
 
-    def _hear(self, connection: psycopg.Connection[object], wake: int) -> None:
+    def _hear(self, session: Session, wake: int) -> None:
         """Sleep in the kernel until there is something to read; return when the listener is closed."""
         waiting = select.poll()
-        waiting.register(connection.fileno(), select.POLLIN)
+        waiting.register(session.file, select.POLLIN)
         waiting.register(wake, select.POLLIN)
         while True:
             wakeup = Wakeup.NOTHING
-            while (notification := connection.pgconn.notifies()) is not None:
-                wakeup |= _read(notification.extra)
+            for word in session.notifications():
+                wakeup |= _read(word)
             if wakeup:
                 self._tell(wakeup)
             ready = waiting.poll(ASK_SECONDS * 1000)
             if any(file == wake for file, _ in ready):
                 return
-            if ready:
-                connection.pgconn.consume_input()
-            else:
-                connection.execute(b"")
+            if not ready:
+                session.script("")
 
     def _tell(self, wakeup: Wakeup) -> None:
         with self._lock:

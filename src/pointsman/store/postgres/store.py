@@ -7,34 +7,35 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
+from functools import partial
 from operator import attrgetter
 from typing import Any
 
 import psycopg
 from msgspec import Struct
-from psycopg.pq import TransactionStatus
+from psycopg.pq.abc import PGresult
 
-from pointsman.errors import Conflict, OutcomeUnknown, StoreError, StoreUnavailable, StoreUnusable
+from pointsman.errors import Conflict, LawBroken, OutcomeUnknown, StoreError, StoreUnavailable, StoreUnusable
 from pointsman.kernel.machine import Machine
 from pointsman.store.clock import DatabaseTime
 from pointsman.store.columns import Row, to_json
-from pointsman.store.contract import Reader, Transaction, Wakeup
+from pointsman.store.contract import Query, Reader, Transaction, Wakeup
 from pointsman.store.postgres.connections import (
     IDLE_TIMEOUT_SECONDS,
     OLDEST_SERVER,
     READER_SESSION,
     WRITER_SESSION,
-    connect,
-    explained,
     show,
 )
 from pointsman.store.postgres.listener import Listener
-from pointsman.store.postgres.values import DIALECT, in_turns, row_factory_of, to_array, update_of
+from pointsman.store.postgres.session import Session
+from pointsman.store.postgres.statements import Statement
+from pointsman.store.postgres.values import DIALECT, in_turns, to_array, update_of
 from pointsman.store.rows import Entity, Lane, MachineRow, Task, TaskKey
 from pointsman.store.scripts import Migration, check_version, read_migrations, read_queries
 from pointsman.world import Clock, Ids
 
-QUERIES = {name: DIALECT.write(text).encode() for name, text in read_queries(__package__).items()}
+QUERIES = {name: Statement(DIALECT.write(text)) for name, text in read_queries(__package__).items()}
 PAUSES_SECONDS = (0.0, 0.2, 0.5)
 """The pauses between tries to reach a lost database."""
 SHORTEST_IDLE_SECONDS = 5.0
@@ -44,14 +45,21 @@ MOST_ROWS = 2_000
 MOST_CHARACTERS = 16 << 20
 """Of one statement: PostgreSQL takes a message of at most a gigabyte, and closes the connection for a larger one."""
 MIGRATION_LOCK = 0x706F696E7473
-BEGIN = (
-    b"BEGIN; SELECT pg_current_xact_id()::text, (SELECT count(*) FROM lane), EXISTS (SELECT FROM quota), "
-    b"clock_timestamp(), clock.* FROM (VALUES (0)) AS now LEFT JOIN clock ON true"
+BEGIN = Statement("BEGIN")
+START = Statement(
+    "SELECT pg_current_xact_id()::text, (SELECT count(*) FROM lane), EXISTS (SELECT FROM quota), "
+    "clock_timestamp(), clock.* FROM (VALUES (0)) AS now LEFT JOIN clock ON true"
 )
-READ = b"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
-OUTCOME = b"SELECT pg_xact_status(%s::xid8)"
-STREAM_END = b"SELECT stream_end()"
-HELD_BACK = b"SELECT stream_end() < last_value - (NOT is_called)::integer FROM transition_position_seq"
+READ = Statement("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+COMMIT = Statement("COMMIT")
+ROLLBACK = Statement("ROLLBACK")
+NOTIFY = Statement("SELECT pg_notify('pointsman', :wakeup)")
+OUTCOME = Statement("SELECT pg_xact_status(:transaction_id::xid8)")
+STREAM_END = Statement("SELECT stream_end()")
+SCHEMA = Statement("SELECT current_schema()")
+TABLES = Statement("SELECT tablename FROM pg_tables WHERE schemaname = :schema")
+MIGRATED = Statement("INSERT INTO migration VALUES (:number, :name, clock_timestamp())")
+HELD_BACK = Statement("SELECT stream_end() < last_value - (NOT is_called)::integer FROM transition_position_seq")
 _TABLE = re.compile(r"^CREATE TABLE (\w+)", re.MULTILINE)
 
 
@@ -64,19 +72,17 @@ class PostgresStore:
         self._secret_url = url
         self._clock = clock
         self._listener = Listener(url, ids)
-        self._idle: list[psycopg.Connection[Any]] = []
+        self._idle: list[Session] = []
         self._lock = threading.Lock()
         self._closed = threading.Event()
-        self._writer: psycopg.Connection[Any] | None = None
+        self._writer: Session | None = None
         self._transaction_id = ""
         self._idle_seconds: float = IDLE_TIMEOUT_SECONDS
-        with explained(self.url):
-            writer = self._reach()
-            try:
-                _migrate(writer, self.url)
-            except BaseException:
-                self._forget()
-                raise
+        try:
+            _migrate(self._reach(), self.url)
+        except BaseException:
+            self._forget()
+            raise
 
     def begin(self) -> PostgresTransaction:
         for pause in PAUSES_SECONDS:
@@ -90,12 +96,11 @@ class PostgresStore:
 
     @contextmanager
     def read(self) -> Iterator[PostgresReader]:
-        with explained(self.url):
-            connection = self._borrow()
+        session = self._borrow()
         try:
-            yield PostgresReader(connection, self.url, self._clock)
+            yield PostgresReader(session, self._clock)
         finally:
-            self._give_back(connection)
+            self._give_back(session)
 
     def listen(self, heard: Callable[[Wakeup], None]) -> Callable[[], None]:
         return self._listener.listen(heard)
@@ -105,47 +110,53 @@ class PostgresStore:
         self._listener.close()
         with self._lock:
             idle, self._idle = self._idle, []
-        for connection in idle:
-            connection.close()
+        for session in idle:
+            session.close()
         self._forget()
 
-    def end(self, word: str, wakeup: Wakeup) -> None:
-        """Commit or roll back; the wake-up is sent with the commit, or not at all."""
+    def commit(self, wakeup: Wakeup) -> None:
+        """Everything that waits, the wake-up and the commit are one round trip; what has to be checked before comes first."""
         writer = self._writer
-        if writer is None or writer.closed:
+        if writer is None or writer.is_closed:
             self._forget()
-            if word == "ROLLBACK":
-                return
             raise StoreUnavailable(f"The connection to {self.url} was lost before the commit. Nothing was changed; try again.")
+        is_sent = False
         try:
-            with explained(self.url):
-                # One round trip for both.
-                cursor = writer.execute(
-                    (f"SELECT pg_notify('pointsman', '{int(wakeup)}'); {word}" if wakeup else word).encode()
-                )
-                while cursor.nextset():
-                    pass
+            writer.settle(only_checked=True)
+            if wakeup:
+                writer.later(NOTIFY, {"wakeup": str(int(wakeup))})
+            is_sent = True
+            writer.later(COMMIT, {}, self._check_commit)
+            writer.settle()
         except StoreError:
-            if writer.closed:
-                self._forget()
-                if word == "COMMIT" and self._was_committed():
-                    return
-            elif writer.pgconn.transaction_status != TransactionStatus.IDLE:
-                with suppress(psycopg.Error):
-                    writer.execute(b"ROLLBACK")
-            if word != "ROLLBACK":
+            if not writer.is_closed:
+                self.rollback()
                 raise
+            self._forget()
+            if not is_sent or not self._was_committed():
+                raise
+
+    def rollback(self) -> None:
+        writer = self._writer
+        if writer is None or writer.is_closed:
+            self._forget()
             return
-        if cursor.statusmessage != word:  # PostgreSQL reports no error for the commit of a transaction that has failed
+        writer.discard()
+        if not writer.is_idle:
+            with suppress(StoreError):
+                writer.ask(ROLLBACK, {})
+
+    def _check_commit(self, result: PGresult) -> None:
+        """PostgreSQL reports no error for the commit of a transaction that has failed."""
+        if result.command_status != b"COMMIT":
             raise StoreError(f"{self.url} rolled the transaction back, because one of its statements had failed.")
 
     def _was_committed(self) -> bool:
         """Whether a commit succeeded whose answer was lost: the server knows, once it is back."""
         for pause in PAUSES_SECONDS:
             try:
-                ((status,),) = self._reach().execute(OUTCOME, (self._transaction_id,)).fetchall()
-                self._reach().execute(b"ROLLBACK")
-            except psycopg.Error:
+                ((status,),) = self._reach().ask(OUTCOME, {"transaction_id": self._transaction_id})
+            except StoreError:
                 self._forget()
                 self._closed.wait(pause)
                 continue
@@ -159,74 +170,70 @@ class PostgresStore:
 
     def _begin(self) -> PostgresTransaction:
         try:
-            with explained(self.url):
-                writer = self._reach()
-                if writer.pgconn.transaction_status != TransactionStatus.IDLE:
-                    writer.execute(b"ROLLBACK")
-                cursor = writer.execute(BEGIN)
-                cursor.nextset()
-                self._transaction_id, lanes, has_quotas, *clock = cursor.fetchall()[0]
-                time = _read_time(clock, self._clock)
-                return PostgresTransaction(self, writer, time, lanes=lanes, has_quotas=has_quotas)
+            writer = self._reach()
+            writer.discard()
+            if not writer.is_idle:
+                writer.ask(ROLLBACK, {})
+            _, (start,) = writer.ask_together([(BEGIN, {}, None), (START, {}, None)])
         except StoreError:
             self._forget()
             raise
+        self._transaction_id, lanes, has_quotas, *clock = start
+        return PostgresTransaction(self, writer, _read_time(clock, self._clock), lanes=lanes, has_quotas=has_quotas)
 
-    def _reach(self) -> psycopg.Connection[Any]:
+    def _reach(self) -> Session:
         if self._closed.is_set():
             raise StoreError(f"{self.url} was closed.")
-        if self._writer is None or self._writer.closed:
-            self._writer = connect(self._secret_url, f"{WRITER_SESSION}; {_limit_idle(self._idle_seconds)}")
+        if self._writer is None or self._writer.is_closed:
+            self._writer = Session(self._secret_url, f"{WRITER_SESSION}; {_limit_idle(self._idle_seconds)}")
         return self._writer
 
     def limit_idle(self, seconds: float) -> None:
         """For this connection of the writer, and for those that replace it."""
         if self._writer and seconds < self._idle_seconds:
             self._idle_seconds = max(seconds, SHORTEST_IDLE_SECONDS)
-            with explained(self.url):
-                self._writer.execute(_limit_idle(self._idle_seconds).encode())
+            self._writer.script(_limit_idle(self._idle_seconds))
 
     def _forget(self) -> None:
         writer, self._writer = self._writer, None
         if writer:
             writer.close()
 
-    def _borrow(self) -> psycopg.Connection[Any]:
-        """A connection with one snapshot; connections that died while idle are skipped."""
+    def _borrow(self) -> Session:
+        """A session with one snapshot; those that died while idle are skipped."""
         while True:
             if self._closed.is_set():
                 raise StoreError(f"{self.url} was closed.")
             with self._lock:
                 idle = self._idle.pop() if self._idle else None
-            connection = idle or connect(self._secret_url, READER_SESSION)
+            session = idle or Session(self._secret_url, READER_SESSION)
             try:
-                connection.execute(READ)
-            except psycopg.Error:
-                connection.close()
+                session.ask(READ, {})
+            except StoreError:
+                session.close()
                 if idle is None:
                     raise
             else:
-                return connection
+                return session
 
-    def _give_back(self, connection: psycopg.Connection[Any]) -> None:
+    def _give_back(self, session: Session) -> None:
         try:
-            connection.execute(b"ROLLBACK")
-        except psycopg.Error:
-            connection.close()
+            session.ask(ROLLBACK, {})
+        except StoreError:
+            session.close()
         with self._lock:
-            keep = not connection.closed and not self._closed.is_set() and len(self._idle) < MOST_IDLE_READERS
+            keep = not session.is_closed and not self._closed.is_set() and len(self._idle) < MOST_IDLE_READERS
             if keep:
-                self._idle.append(connection)
+                self._idle.append(session)
         if not keep:
-            connection.close()
+            session.close()
 
 
 class PostgresReader(Reader):
     _list = staticmethod(to_array)
 
-    def __init__(self, connection: psycopg.Connection[Any], url: str, clock: Clock | None) -> None:
-        self._connection = connection
-        self._url = url
+    def __init__(self, session: Session, clock: Clock | None) -> None:
+        self._session = session
         self._clock = clock
 
     def time(self) -> DatabaseTime:
@@ -237,34 +244,34 @@ class PostgresReader(Reader):
 
     def _stream_end(self) -> int:
         """The end has to be read before the snapshot in which the stream is read, so this begins a new snapshot."""
-        with explained(self._url):
-            self._connection.execute(b"ROLLBACK")
-            end = int(self._ask(STREAM_END))
-            if self._connection.pgconn.transaction_status != TransactionStatus.IDLE:
-                self._connection.execute(b"ROLLBACK")
-            self._connection.execute(READ)
+        self._session.ask(ROLLBACK, {})
+        end = int(self._ask(STREAM_END))
+        self._session.ask(READ, {})
         return end
 
-    def _ask(self, statement: bytes) -> Any:
+    def _ask(self, statement: Statement) -> Any:
         """The one value that a statement returns."""
-        with explained(self._url):
-            ((value,),) = self._connection.execute(statement).fetchall()
+        ((value,),) = self._session.ask(statement, {})
         return value
 
     def _rows(self, query: str, **values: Any) -> list[Any]:
-        with explained(self._url):
-            cursor = self._connection.execute(QUERIES[query], values)
-            return cursor.fetchall() if cursor.description else []
+        """A write without results is executed together with the next statement that has some, or with the commit."""
+        statement = QUERIES[query]
+        if statement.returns:
+            return self._session.ask(statement, values)
+        self._session.later(statement, values)
+        return []
 
     def _all(self, row_type: type[Row], query: str, **values: Any) -> list[Row]:
-        with explained(self._url):
-            try:
-                cursor = self._connection.cursor(binary=True, row_factory=row_factory_of(row_type))
-                return cursor.execute(QUERIES[query], values).fetchall()
-            except psycopg.DataError:
-                if any("\0" in value for value in values.values() if isinstance(value, str)):
-                    return []  # PostgreSQL cannot store such text, so no row has it
-                raise
+        try:
+            return self._session.ask(QUERIES[query], values, row_type)
+        except LawBroken:
+            if any("\0" in value for value in values.values() if isinstance(value, str)):
+                return []  # PostgreSQL cannot store such text, so no row has it
+            raise
+
+    def _together(self, queries: Sequence[Query]) -> list[list[Any]]:
+        return self._session.ask_together([(QUERIES[name], values, row_type) for name, values, row_type in queries])
 
     @staticmethod
     def _from_instant(instant: datetime) -> datetime:
@@ -276,17 +283,18 @@ class PostgresReader(Reader):
 
 
 class PostgresTransaction(Transaction, PostgresReader):
-    def __init__(
-        self, store: PostgresStore, connection: psycopg.Connection[Any], time: DatabaseTime, *, lanes: int, has_quotas: bool
-    ) -> None:
-        super().__init__(connection, store.url, None)
+    def __init__(self, store: PostgresStore, session: Session, time: DatabaseTime, *, lanes: int, has_quotas: bool) -> None:
+        super().__init__(session, None)
         self._lanes = lanes
         self.has_quotas = has_quotas
         self._store = store
         self._time = time
 
     def _end(self, word: str, wakeup: Wakeup) -> None:
-        self._store.end(word, wakeup)
+        if word == "COMMIT":
+            self._store.commit(wakeup)
+        else:
+            self._store.rollback()
 
     def _stream_end(self) -> int:
         """Each statement of a transaction has its own snapshot."""
@@ -303,24 +311,19 @@ class PostgresTransaction(Transaction, PostgresReader):
 
     def move_in_bulk(self, row: Entity, ids: Sequence[str], columns: Sequence[str]) -> None:
         statement, values = update_of([row], columns, moved=1)
-        with explained(self._url):
-            changed = self._connection.execute(statement, {**values, "id": to_array(ids)}).rowcount
-        if changed != len(ids):
-            raise Conflict(f"Another process has changed {len(ids) - changed} of {len(ids)} rows like {row.id}.")
+        like = [f"{len(ids)} like {row.id}"]
+        self._session.later(statement, {**values, "id": to_array(ids)}, partial(_check_count, len(ids), like))
 
     @contextmanager
     def _lawless(self, table: str) -> Iterator[None]:
         """A transaction that fails leaves the triggers as they were."""
-        with explained(self._url):
-            self._connection.execute(f"ALTER TABLE {table} DISABLE TRIGGER USER".encode())
+        self._session.script(f"ALTER TABLE {table} DISABLE TRIGGER USER")
         yield
-        with explained(self._url):
-            self._connection.execute(f"ALTER TABLE {table} ENABLE TRIGGER USER".encode())
+        self._session.script(f"ALTER TABLE {table} ENABLE TRIGGER USER")
 
     def insert_machine(self, machine: Machine, *, fingerprint: str, definition: str) -> MachineRow:
         """Servers that start together load the same machines: the second gets the row that the first has stored."""
-        with explained(self._url):
-            self._connection.execute(b"LOCK TABLE machine IN SHARE ROW EXCLUSIVE MODE")
+        self._session.script("LOCK TABLE machine IN SHARE ROW EXCLUSIVE MODE")
         for known in self.list_machines():
             if (known.name, known.version, known.fingerprint) == (machine.name, machine.version, fingerprint):
                 return known
@@ -381,11 +384,14 @@ class PostgresTransaction(Transaction, PostgresReader):
             self._update_once(rows[:middle], columns, moved=moved)
             self._update_once(rows[middle:], columns, moved=moved)
             return
-        with explained(self._url):
-            changed = self._connection.execute(statement, values).rowcount
-        if changed != len(rows):
-            names = ", ".join(row.id for row in rows)
-            raise Conflict(f"Another process has changed {len(rows) - changed} of these rows: {names}.")
+        names = [row.id for row in rows]
+        self._session.later(statement, values, partial(_check_count, len(rows), names))
+
+
+def _check_count(expected: int, what: Sequence[str], result: PGresult) -> None:
+    changed = result.command_tuples or 0
+    if changed != expected:
+        raise Conflict(f"Another process has changed {expected - changed} of these rows: {', '.join(what)}.")
 
 
 def _read_time(row: Sequence[Any], clock: Clock | None) -> DatabaseTime:
@@ -405,34 +411,33 @@ def _limit_idle(seconds: float) -> str:
     return f"SET idle_in_transaction_session_timeout = '{round(seconds * 1000)}ms'"
 
 
-def _migrate(connection: psycopg.Connection[Any], url: str) -> None:
+def _migrate(session: Session, url: str) -> None:
     """Bring the schema up to date; a second process waits for the lock and finds it done."""
-    version = connection.info.server_version
+    version = session.server_version
     if version < OLDEST_SERVER:
         raise StoreUnusable(f"{url} is PostgreSQL {version // 10000}. Use PostgreSQL {OLDEST_SERVER // 10000} or later.")
     migrations = read_migrations(__package__)
-    if _find_version(connection, url, migrations) == len(migrations):
+    if _find_version(session, url, migrations) == len(migrations):
         return  # without the lock: every role of the database could hold it
-    with connection.transaction():
-        connection.execute("SET LOCAL lock_timeout = 0")
-        connection.execute("SELECT pg_advisory_xact_lock(%s)", [MIGRATION_LOCK])
-        applied = _find_version(connection, url, migrations)
-        if applied is None:
-            connection.execute(QUERIES["create_migrations"])
-        # The functions of the law keep this path: our schema comes before the temporary tables of the session that calls them.
-        connection.execute("SELECT set_config('search_path', quote_ident(current_schema()) || ', pg_temp', true)")
-        for migration in migrations[applied or 0 :]:
-            connection.execute(migration.sql.encode())
-            connection.execute("INSERT INTO migration VALUES (%s, %s, clock_timestamp())", [migration.number, migration.name])
+    session.script(f"BEGIN; SET LOCAL lock_timeout = 0; SELECT pg_advisory_xact_lock({MIGRATION_LOCK})")
+    applied = _find_version(session, url, migrations)
+    if applied is None:
+        session.later(QUERIES["create_migrations"], {})
+    # The functions of the law keep this path: our schema comes before the temporary tables of the session that calls them.
+    session.script("SELECT set_config('search_path', quote_ident(current_schema()) || ', pg_temp', true)")
+    for migration in migrations[applied or 0 :]:
+        session.script(migration.sql)
+        session.later(MIGRATED, {"number": migration.number, "name": migration.name})
+    session.script("COMMIT")
 
 
-def _find_version(connection: psycopg.Connection[Any], url: str, migrations: list[Migration]) -> int | None:
+def _find_version(session: Session, url: str, migrations: list[Migration]) -> int | None:
     """The number of the last migration that was applied; None in an empty schema. Refuses tables of another program."""
-    ((schema,),) = connection.execute("SELECT current_schema()").fetchall()
+    ((schema,),) = session.ask(SCHEMA, {})
     if schema is None:
         raise StoreUnusable(f"No schema in the search_path of {url} exists. Create it: CREATE SCHEMA pointsman.")
     advice = "Create a schema for Pointsman, and put it into the URL: ?options=-csearch_path%3Dpointsman"
-    tables = {name for (name,) in connection.execute("SELECT tablename FROM pg_tables WHERE schemaname = %s", [schema])}
+    tables = {name for (name,) in session.ask(TABLES, {"schema": schema})}
     if "migration" not in tables:
         if taken := tables & {name for migration in migrations for name in _TABLE.findall(migration.sql)}:
             raise StoreUnusable(
@@ -440,8 +445,10 @@ def _find_version(connection: psycopg.Connection[Any], url: str, migrations: lis
             )
         return None
     try:
-        ((applied,),) = connection.execute(QUERIES["find_version"]).fetchall()
-    except psycopg.errors.UndefinedColumn:
+        ((applied,),) = session.ask(QUERIES["find_version"], {})
+    except StoreError as error:
+        if not isinstance(error.__cause__, psycopg.errors.UndefinedColumn):
+            raise
         raise StoreUnusable(
             f"The table migration in the schema {schema} of {url} belongs to another program. {advice}"
         ) from None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from decimal import Decimal
 from functools import cache, lru_cache
@@ -11,12 +11,11 @@ from operator import attrgetter
 from typing import Any, ClassVar
 
 from msgspec import Struct
-from psycopg import Connection, Cursor
 from psycopg.abc import Buffer
-from psycopg.adapt import Loader
 from psycopg.types.numeric import NumericBinaryLoader
 
 from pointsman.store.columns import Row, RowReader, compile_reader, table_of, types_of
+from pointsman.store.postgres.statements import Statement
 from pointsman.store.rows import Entity
 from pointsman.store.scripts import Dialect
 
@@ -33,21 +32,8 @@ _PLAIN = re.compile(r"(?!null$)[0-9A-Za-z_]+", re.IGNORECASE)
 """Text that needs no quotes in an array."""
 
 
-class UsdLoader(Loader):
+class UsdLoader(NumericBinaryLoader):
     """Reads numeric(14, 6), which comes as 1.500000, as the amount that was stored, 1.5."""
-
-    def load(self, data: Buffer) -> Decimal:
-        return _to_usd(bytes(data))
-
-
-@lru_cache(maxsize=4096)
-def _to_usd(data: bytes) -> Decimal:
-    text = data.decode()
-    return Decimal(text.rstrip("0").rstrip(".") if "." in text else text)
-
-
-class UsdBinaryLoader(NumericBinaryLoader):
-    """The same for rows, which come in binary."""
 
     _known: ClassVar[dict[bytes, Decimal]] = {}
 
@@ -55,15 +41,11 @@ class UsdBinaryLoader(NumericBinaryLoader):
         key = bytes(data)
         amount = self._known.get(key)
         if amount is None:
-            amount = _to_usd(str(super().load(data)).encode())
+            text = str(super().load(data))
+            amount = Decimal(text.rstrip("0").rstrip(".") if "." in text else text)
             if len(self._known) < MOST_KNOWN_AMOUNTS:
                 self._known[key] = amount
         return amount
-
-
-def adapt(connection: Connection[Any]) -> None:
-    connection.adapters.register_loader("numeric", UsdLoader)
-    connection.adapters.register_loader("numeric", UsdBinaryLoader)
 
 
 def _insert(row_type: type[Struct]) -> str:
@@ -73,20 +55,13 @@ def _insert(row_type: type[Struct]) -> str:
     return f"{table_of(row_type)} ({columns}) SELECT {columns} FROM json_to_recordset(:rows) AS new ({typed})"  # noqa: S608
 
 
-DIALECT = Dialect(parameter="%({})s", any_of="= ANY(%({})s)", insert=_insert)
+DIALECT = Dialect(parameter=":{}", any_of="= ANY(:{})", insert=_insert)
 
 
 @cache
-def row_factory_of(row_type: type[Row]) -> Callable[[Cursor[Any]], RowReader[Row]]:
-    @cache
-    def reader_of(count: int) -> RowReader[Row]:
-        return compile_reader(row_type, count, {}, {})
-
-    def row_factory(cursor: Cursor[Any]) -> RowReader[Row]:
-        # `cursor.description` would create an object for every column, every time.
-        return reader_of(cursor.pgresult.nfields if cursor.pgresult else 0)
-
-    return row_factory
+def reader_of(row_type: type[Row], count: int) -> RowReader[Row]:
+    """What makes a row of its first columns."""
+    return compile_reader(row_type, count, {}, {})
 
 
 def in_turns(rows: Sequence[Entity]) -> Iterable[Sequence[Entity]]:
@@ -102,7 +77,7 @@ def in_turns(rows: Sequence[Entity]) -> Iterable[Sequence[Entity]]:
     return [list(turn.values()) for turn in turns]
 
 
-def update_of(rows: Sequence[Entity], columns: Sequence[str], *, moved: int) -> tuple[bytes, dict[str, Any]]:
+def update_of(rows: Sequence[Entity], columns: Sequence[str], *, moved: int) -> tuple[Statement, dict[str, Any]]:
     """The statement that stores these columns of rows whose revision was `moved` less, and its parameters.
 
     A value that all rows share is a single parameter. Most values are, because most rows of a batch make the same move.
@@ -120,19 +95,20 @@ def update_of(rows: Sequence[Entity], columns: Sequence[str], *, moved: int) -> 
 
 
 @lru_cache(maxsize=4096)
-def _write_update(row_type: type[Entity], columns: tuple[str, ...], differing: tuple[str, ...], moved: int) -> bytes:
+def _write_update(row_type: type[Entity], columns: tuple[str, ...], differing: tuple[str, ...], moved: int) -> Statement:
     types = {name: _TYPES[kind] for name, kind in types_of(row_type).items()}
     table = table_of(row_type)
-    values = {name: f"new.{name}" if name in differing else f"%({name})s::{types[name]}" for name in (*columns, "revision")}
+    values = {name: f"new.{name}" if name in differing else f":{name}::{types[name]}" for name in (*columns, "revision")}
     changes = ", ".join(f"{column} = {values[column]}" for column in columns)
-    arrays = ", ".join(f"%({name})s::{types[name]}[]" for name in differing)
+    arrays = ", ".join(f":{name}::{types[name]}[]" for name in differing)
     if differing == ("id",):
         source, which = "", f"{table}.id = ANY({arrays})"
     else:
         source, which = f" FROM unnest({arrays}) AS new ({', '.join(differing)})", f"{table}.id = new.id"
     # Only names of columns and tables are put in here.
-    statement = f"UPDATE {table} SET {changes}{source} WHERE {which} AND {table}.revision = {values['revision']} - {moved}"  # noqa: S608
-    return statement.encode()
+    return Statement(
+        f"UPDATE {table} SET {changes}{source} WHERE {which} AND {table}.revision = {values['revision']} - {moved}"  # noqa: S608
+    )
 
 
 def to_array(values: Iterable[Any]) -> str:
