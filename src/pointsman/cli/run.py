@@ -131,7 +131,9 @@ async def declare_tools(project: Project, used: Iterable[str] = ()) -> None:
     from pointsman.worker.tools import declare_missing, declare_tool
 
     engine, settings = project.engine.for_tenant(), project.settings
-    for tenant, budget_usd in settings.tenant_budgets.items():
+    # An API key is about one tenant: the budgets of all are up to the project of the server.
+    has_key = project.holder is not None and project.holder.has_key
+    for tenant, budget_usd in () if has_key else settings.tenant_budgets.items():
         await project.engine.for_tenant(tenant).set_tenant_budget(budget_usd, reason="settings of the project")
     for tool in settings.tools.values():
         await declare_tool(engine, tool)

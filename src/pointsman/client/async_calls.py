@@ -1004,17 +1004,6 @@ class AsyncRoutes(AsyncCalls):
         """Show what the tenant may spend, and has spent. Needs the scope `read`."""
         return await self._run(self._client.get_account)
 
-    async def set_tenant_budget(
-        self, *, budget_usd: Decimal | None, reason: str | None = None, request_id: str | None = None
-    ) -> Account:
-        """Set what all runs of the tenant together may spend. Needs the scope `admin`.
-
-        budget_usd: What all runs of the tenant may spend; null for no limit.
-        reason: Why; kept in the audit trail.
-        request_id: An idempotency key of your own, instead of a new one.
-        """
-        return await self._run(self._client.set_tenant_budget, budget_usd=budget_usd, reason=reason, request_id=request_id)
-
     async def diagnose(self) -> DoctorReport:
         """Show what is stuck or wrong, and what would help. Needs the scope `admin`."""
         return await self._run(self._client.diagnose)
@@ -1149,6 +1138,21 @@ class AsyncRoutes(AsyncCalls):
             max_bytes=max_bytes,
             reason=reason,
             request_id=request_id,
+        )
+
+    async def set_tenant_budget(
+        self, tenant: str, *, budget_usd: Decimal | None, reason: str | None = None, request_id: str | None = None
+    ) -> Account:
+        """Set what all runs of a tenant together may spend. Only for keys of the tenant `default`. Needs the scope
+        `admin`.
+
+        tenant: The name of a tenant.
+        budget_usd: What all runs of the tenant may spend; null for no limit.
+        reason: Why; kept in the audit trail.
+        request_id: An idempotency key of your own, instead of a new one.
+        """
+        return await self._run(
+            self._client.set_tenant_budget, tenant, budget_usd=budget_usd, reason=reason, request_id=request_id
         )
 
     async def claim_tasks(

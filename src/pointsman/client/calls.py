@@ -1089,23 +1089,6 @@ class Routes(Calls):
         """Show what the tenant may spend, and has spent. Needs the scope `read`."""
         return self._send("GET", "/api/v1/account", Account)
 
-    def set_tenant_budget(
-        self, *, budget_usd: Decimal | None, reason: str | None = None, request_id: str | None = None
-    ) -> Account:
-        """Set what all runs of the tenant together may spend. Needs the scope `admin`.
-
-        budget_usd: What all runs of the tenant may spend; null for no limit.
-        reason: Why; kept in the audit trail.
-        request_id: An idempotency key of your own, instead of a new one.
-        """
-        return self._send(
-            "PUT",
-            "/api/v1/account/budget",
-            Account,
-            body={"budget_usd": budget_usd, **given(reason=reason)},
-            request_id=request_id,
-        )
-
     def diagnose(self) -> DoctorReport:
         """Show what is stuck or wrong, and what would help. Needs the scope `admin`."""
         return self._send("GET", "/api/v1/doctor", DoctorReport)
@@ -1237,6 +1220,25 @@ class Routes(Calls):
             f"/api/v1/tenants/{segment(tenant)}/quotas",
             Quota,
             body={**given(max_runs=max_runs, max_tasks=max_tasks, max_bytes=max_bytes, reason=reason)},
+            request_id=request_id,
+        )
+
+    def set_tenant_budget(
+        self, tenant: str, *, budget_usd: Decimal | None, reason: str | None = None, request_id: str | None = None
+    ) -> Account:
+        """Set what all runs of a tenant together may spend. Only for keys of the tenant `default`. Needs the scope
+        `admin`.
+
+        tenant: The name of a tenant.
+        budget_usd: What all runs of the tenant may spend; null for no limit.
+        reason: Why; kept in the audit trail.
+        request_id: An idempotency key of your own, instead of a new one.
+        """
+        return self._send(
+            "PUT",
+            f"/api/v1/tenants/{segment(tenant)}/budget",
+            Account,
+            body={"budget_usd": budget_usd, **given(reason=reason)},
             request_id=request_id,
         )
 

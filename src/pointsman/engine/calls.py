@@ -32,6 +32,8 @@ from pointsman.errors import Problem, RequestInvalid
 VERSION_HEADER = "Pointsman-Version"
 SPOKEN = f"{__version__} {DIGEST}"
 """What a client sends in that header: its version, and the digest of its calls."""
+TENANT_HEADER = "Pointsman-Tenant"
+"""The tenant that a call is about, where that is not the one of who asks: operators add tenants and set their limits."""
 AGENT_HEADER = "Pointsman-Agent"
 """Of a log that is the stream of a coding agent: its name."""
 NOT_CALLED = ("get_machine", "list_machines")

@@ -30,7 +30,6 @@ from pointsman.engine.figures import (
     FAILING_FOR,
     Figures,
     TenantFigures,
-    measure_tenant,
     measure_tenants,
     take_figures,
     tally_transitions,
@@ -154,10 +153,6 @@ class TenantEngine(Queries):
         """The same caller, for another tenant."""
         checks.refuse(checks.name("tenant", tenant))
         return TenantEngine(self._core, replace(self._caller, tenant=tenant))
-
-    async def measure_tenant(self) -> TenantFigures:
-        """What this tenant may have, and has."""
-        return await self._find("tenant", self.tenant, lambda reader: measure_tenant(reader, self.tenant))
 
     # attempts
 

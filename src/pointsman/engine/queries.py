@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from pointsman.engine import budgets, checks
 from pointsman.engine.batch import Decider
+from pointsman.engine.figures import TenantFigures, measure_tenant
 from pointsman.engine.filters import (
     EVERY_NOTICE,
     EVERY_RUN,
@@ -178,6 +179,10 @@ class Queries:
 
     async def get_task(self, task_id: str) -> Task:
         return await self._find("task", task_id, lambda reader: reader.find_task(self.tenant, task_id))
+
+    async def measure_tenant(self) -> TenantFigures:
+        """What this tenant may have, and has."""
+        return await self._find("tenant", self.tenant, lambda reader: measure_tenant(reader, self.tenant))
 
     async def get_worker(self, worker_id: str) -> Worker:
         return await self._find("worker", worker_id, lambda reader: reader.find_worker(self.tenant, worker_id))

@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from pointsman.artifacts import ArtifactList
 from pointsman.client.transport import ACTOR_HEADER, KEY_HEADER, Reply, Transport
-from pointsman.engine.calls import AGENT_HEADER, GET_HOLDER, Holder, Query, bind, find_answer_type, list_queries
+from pointsman.engine.calls import AGENT_HEADER, GET_HOLDER, TENANT_HEADER, Holder, Query, bind, find_answer_type, list_queries
 from pointsman.engine.duties import Duties
 from pointsman.engine.engine import Engine, TenantEngine
 from pointsman.engine.machines import restore
@@ -91,6 +91,7 @@ class RemoteTenantEngine(TenantEngine):
         given = {
             KEY_HEADER: key,
             ACTOR_HEADER: None if self._holder.has_key else self._caller.actor,
+            TENANT_HEADER: None if self.tenant == self._holder.tenant else self.tenant,
             "traceparent": self._caller.traceparent,
         }
         headers = {name: value for name, value in given.items() if value is not None}
@@ -185,13 +186,15 @@ class RemoteEngine(RemoteTenantEngine, Engine):
             raise
 
     def for_tenant(self, tenant: str = DEFAULT_TENANT, *, actor: str = "user", traceparent: str | None = None) -> TenantEngine:
-        if tenant not in (DEFAULT_TENANT, self.tenant):
+        is_operator = self.tenant == DEFAULT_TENANT  # the server says what it may do for others
+        if not is_operator and tenant not in (DEFAULT_TENANT, self.tenant):
             message = (
                 f"This server acts for the tenant '{self.tenant}' here, not for '{tenant}'. "
                 "Use an API key of that tenant, or the database itself: --store"
             )
             raise RequestInvalid([Problem("tenant", message)])
-        return RemoteTenantEngine(self._line, Caller(self.tenant, actor, traceparent), self._holder, self._machines)
+        caller = Caller(tenant if is_operator else self.tenant, actor, traceparent)
+        return RemoteTenantEngine(self._line, caller, self._holder, self._machines)
 
     async def close(self) -> None:
         if not self._line.is_closed:

@@ -151,7 +151,7 @@ PROBLEMS: tuple[ProblemType, ...] = (
         "operator-only",
         403,
         "Only the operator does this",
-        "Tenants are added, and their quotas set, with a key of the tenant `default`, which belongs to the operator.",
+        "Tenants are added, and their quotas and budgets set, with a key of the tenant `default`, which is the operator's.",
         "The operator does this, with a key of the tenant default; yours is of acme.",
     ),
     ProblemType(

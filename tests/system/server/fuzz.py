@@ -25,6 +25,8 @@ from tests.system.server.test_keys import EVERY, create_keys, with_key
 from pointsman.server.routes import ALL
 
 ROOT = Path(__file__).parents[3]
+OF_ATTEMPTS = "/attempts/"
+"""Routes that need an attempt: in a pass of their own, before other requests end it."""
 SCHEMATHESIS = ROOT / ".venv-fuzz" / "bin" / "schemathesis"
 CHECKS = (
     "not_a_server_error",
@@ -55,12 +57,24 @@ def create_things(client: Client) -> dict[str, str]:
     return made
 
 
+def create_attempt(client: Client) -> dict[str, str]:
+    """An attempt that goes on, with a log and an artifact, by the names of the parameters of its paths."""
+    worker = client.post("/api/v1/workers", {"name": "w", "capabilities": ["fuzzed"], "lease_seconds": 86_400}).json["id"]
+    client.post("/api/v1/runs", {"name": "r", "tasks": [{"name": "t", "capabilities": ["fuzzed"]}]})
+    (claim,) = client.post(f"/api/v1/workers/{worker}/claims", {}).json["items"]
+    path = f"/api/v1/tasks/{claim['task_id']}/attempts/{claim['epoch']}"
+    for each, more in (("log", {}), ("artifact", {"name": "a.txt"})):
+        assert client.post(f"{path}/{each}", {"offset": 0, "data": "YQ==", **more}).json["size"] == 1
+    return {"task_id": claim["task_id"], "attempt": str(claim["epoch"])}
+
+
 def fuzz(
-    client: Client, folder: Path, named: Mapping[str, str], *, phases: str, cases: int, seed: int
+    client: Client, folder: Path, named: Mapping[str, str], *, phases: str, cases: int, seed: int, only: str = ""
 ) -> subprocess.CompletedProcess[str]:
-    """One pass over all routes; `named` are values of parameters of paths."""
+    """One pass over all routes, or `only` those whose path fits; `named` are values of parameters of paths."""
     config = folder / "schemathesis.toml"
     lines = [f'"path.{name}" = "{value}"' for name, value in named.items()]
+    lines.append('"query.follow" = false')  # a log that is followed lasts as long as its attempt
     config.write_text("\n".join(["[parameters]", *lines]) + "\n")
     key = client.headers["Authorization"]
     return subprocess.run(
@@ -70,6 +84,7 @@ def fuzz(
             *("--phases", phases, "--max-examples", str(cases), "--seed", str(seed), "--checks", ",".join(CHECKS)),
             *("--request-timeout", "20", "--continue-on-failure", "--warnings", "off", "--no-color"),
             *("--generation-database", "none"),
+            *(("--include-path-regex", only) if only else ()),
             *(word for route in ALL if route.streams or route.waits for word in ("--exclude-path", route.path)),  # they last
         ],
         cwd=folder,
@@ -91,10 +106,15 @@ def main() -> int:
             (key,) = create_keys(url, [("default", "fuzz", EVERY)])
             with start("serve", folder, url) as (anybody, _):
                 client = with_key(anybody, key)
-                for named in (create_things(client), {}):
-                    about = "things that exist" if named else "any ids"
+                passes: tuple[tuple[str, dict[str, str], str], ...] = (
+                    ("an attempt that goes on", create_attempt(client), OF_ATTEMPTS),
+                    ("things that exist", create_things(client), ""),
+                    ("any ids", {}, ""),
+                )
+                phases = "examples,coverage,fuzzing"
+                for about, named, only in passes:
                     print(f"{url.partition(':')[0]}, {about}, seed {asked.seed}", flush=True)
-                    ended = fuzz(client, folder, named, phases="examples,coverage,fuzzing", cases=asked.cases, seed=asked.seed)
+                    ended = fuzz(client, folder, named, phases=phases, cases=asked.cases, seed=asked.seed, only=only)
                     print(ended.stdout + ended.stderr, flush=True)
                     failed |= ended.returncode
     return failed

@@ -20,8 +20,12 @@ from pointsman.engine.operations.keys import Scope
 MARK = "confidential"
 """In every name that the victim gives."""
 OWN_LISTS = ("list_breakers", "list_templates", "get_account", "list_runs", "list_notices")
+OF_ONE_TENANT = ("diagnose", "list_duty_failures", "list_tenants", "measure_tenants")
+"""Queries about all tenants, which tell a key what is about its own."""
+OF_OPERATORS = ("set_quotas", "set_tenant_budget", "add_tenant")
 OF_EVERYBODY = ("now", "list_definitions", "last_position", "is_held_back")
 """Queries with the same answer for all tenants: none of what it tells is of one of them."""
+OF_OWN = ("measure_tenant", "measure_tenants", "list_tenants")
 TEXT = f"name: {MARK}-template\ntasks: {{a: {{run: 'true'}}}}"
 
 
@@ -130,7 +134,6 @@ OF_ITS_OWN: Mapping[str, dict[str, Any]] = {
     "signal_runs": {"action": "cancel", "filter": {"name": f"{MARK}-run"}},
     "store_template": {"name": f"{MARK}-template", "text": "name: other\ntasks: {a: {run: 'true'}}"},
     "declare_tool": {"tool": f"{MARK}-tool", "failure_threshold": 99},
-    "set_tenant_budget": {"budget_usd": "0.01"},
     "create_key": {"name": f"{MARK}-key", "scopes": ["read"]},
 }
 """Operations that name nothing of the victim but a name: they are about a thing of the own tenant."""
@@ -164,8 +167,9 @@ def test_no_call_shows_or_changes_what_belongs_to_another_tenant(tmp_path: Path,
         for name, body in OF_ITS_OWN.items():
             succeed(other, name, body)
         assert ask(other, "set_quotas", {"max_runs": 0}).problem == "operator-only"
-        assert ask(other, "add_tenant", {}).problem == "forbidden"
-        done = {name for name, _ in named} | set(OF_ITS_OWN) | {"report_attempts", "set_quotas", "add_tenant"}
+        assert ask(other, "add_tenant", {}).problem == "operator-only"
+        assert ask(other, "set_tenant_budget", {"budget_usd": "0.01"}).problem == "operator-only"
+        done = {name for name, _ in named} | set(OF_ITS_OWN) | {"report_attempts", *OF_OPERATORS}
         assert done == set(OPERATIONS)
         assert theirs.show(victim) == before
 
@@ -193,7 +197,7 @@ def check_question(other: Client, name: str, body: Mapping[str, Any], theirs: Th
     assert MARK.encode() not in reply.text, (name, reply)
     assert not [each for each in theirs.ids() if each.encode() in reply.text], (name, reply)
     is_empty = reply.json in ([], None, False)
-    assert is_empty or name in (*OF_EVERYBODY, "get_account", "list_keys"), (name, reply)
+    assert is_empty or name in (*OF_EVERYBODY, *OF_OWN, "get_account", "list_keys"), (name, reply)
 
 
 @pytest.mark.parametrize("hidden", [{"caller": {"tenant": "acme"}}, {"tenant": "acme"}, {"serves": "all"}])
@@ -215,13 +219,11 @@ SCOPES_OF: Mapping[str, tuple[Scope, ...]] = {
     "approve_run": ("approve",),
     **dict.fromkeys(("register_worker", "send_heartbeat", "claim_tasks", "give_up_tasks"), ("worker",)),
     **dict.fromkeys(("report_attempt", "report_attempts"), ("worker",)),
-    **dict.fromkeys(("set_tenant_budget", "create_key", "rotate_key", "revoke_key"), ("admin",)),
-    **dict.fromkeys(("set_quotas", "add_tenant"), ()),
+    **dict.fromkeys(("create_key", "rotate_key", "revoke_key"), ("admin",)),
+    **dict.fromkeys(OF_OPERATORS, ()),
     **dict.fromkeys(("list_keys", "diagnose"), ("admin",)),
     "outbox.retry": ("operate",),
-    **{
-        name: () for name, query in list_queries().items() if query.is_of_all and name not in ("diagnose", "list_duty_failures")
-    },
+    **{name: () for name, query in list_queries().items() if query.is_of_all and name not in OF_ONE_TENANT},
     **dict.fromkeys(
         (
             *("now", "list_definitions", "list_breakers", "get_account", "explain_overspending", "get_worker", "get_run"),

@@ -103,6 +103,7 @@ BODIES: dict[str, dict[str, object]] = {
     "/api/v1/runs/{run_id}/signals": {"signal": "cancel"},
     "/api/v1/runs/{run_id}/tasks": {"tasks": [{"name": "x"}]},
     "/api/v1/runs/{run_id}/budget": {"budget_usd": None},
+    "/api/v1/tenants/{tenant}/budget": {"budget_usd": None},
     "/api/v1/tasks/{task_id}/signals": {"signal": "cancel"},
     "/api/tasks/{task_id}/answer": {"answer": "x"},
     "/api/v1/workers/{worker_id}/signals": {"signal": "pause"},

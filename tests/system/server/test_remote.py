@@ -23,7 +23,7 @@ from pointsman import app, lifecycles
 from pointsman.engine.calls import SPOKEN
 from pointsman.engine.engine import Engine
 from pointsman.engine.submit import NewRun, NewTask
-from pointsman.errors import AuthenticationFailed, CallRefused, NotFound, RequestInvalid, ServerUnavailable, TransitionRefused
+from pointsman.errors import AuthenticationFailed, CallRefused, NotFound, ServerUnavailable, TransitionRefused
 from pointsman.kernel.machine import Case, Refusal
 from pointsman.remote.engine import RemoteEngine
 
@@ -239,8 +239,8 @@ async def test_an_engine_of_a_server_is_an_engine(client: Client) -> None:
         assert refused.value.refusal.case is Case.TERMINAL
         with pytest.raises(NotFound):
             await engine.get_run("run_unknown")
-        with pytest.raises(RequestInvalid, match="not for 'acme'"):
-            engine.for_tenant("acme")
+        with pytest.raises(CallRefused, match="use an API key of 'acme'"):
+            await engine.for_tenant("acme").list_runs()
         async for transition in engine.watch(run_id=run.id):
             assert transition.run_id == run.id
             break
@@ -290,7 +290,7 @@ def test_a_person_uses_the_command_line_with_a_key(tmp_path: Path, folder: Path,
             assert said.returncode == 0, (words, said)
         refused = call(folder, client.url, "doctor", "--audit", key=key)
         assert refused.returncode == 2
-        assert "is about all tenants, and an API key is about one" in refused.stderr
+        assert "all tenants, however long that takes, and an API key is about one" in refused.stderr
         assert "Traceback" not in refused.stderr
     assert not (folder / ".state").exists(), "the journal is up to the server"
 
@@ -310,7 +310,7 @@ def test_mistakes_with_a_key_are_refused_before_anything_is_done(tmp_path: Path,
             ("run", "flow.yaml"): "the API key 'ada' needs the scope worker. To leave them to other workers: --detach",
             ("run", "flow.yaml", "--detach", "--as", "ben"): "acts in its own name, here 'ada', and not as 'ben'",
             ("inbox", "--list", "--as", "ben"): "Leave --as out",
-            ("tenant",): "This command is about all tenants, and an API key is about one.",
+            ("key",): "This command is about all tenants, and an API key is about one.",
             ("serve",): "POINTSMAN_SERVER: This command needs a database, not a server.",
         }
         for words, advice in mistakes.items():

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 from tests.system.server.harness import start
+from tests.system.server.test_engine_calls import ask, succeed
 from tests.system.server.test_keys import EVERY, create_keys, with_key
+from tests.system.server.test_remote import call
+
+from pointsman.engine.calls import TENANT_HEADER, list_queries
+from pointsman.engine.operations import OPERATIONS
+from pointsman.engine.operations.keys import Scope
 
 BODY = {"name": "r", "tasks": [{"name": "a", "capabilities": ["elsewhere"]}]}
 
@@ -47,7 +55,98 @@ def test_a_tenant_sees_its_own_quotas_and_sets_none(tmp_path: Path, database_url
         assert [each["id"] for each in acme.get("/api/v1/tenants").json["items"]] == ["acme"]
         assert acme.call("PUT", "/api/v1/tenants/acme/quotas", {}).problem == "operator-only"
         assert acme.call("PUT", "/api/v1/tenants/globex/quotas", {}).problem == "not-found"
+        assert acme.call("PUT", "/api/v1/tenants/acme/budget", {"budget_usd": None}).problem == "operator-only"
+        assert acme.call("PUT", "/api/v1/tenants/globex/budget", {"budget_usd": "1"}).problem == "not-found"
         assert acme.post("/api/v1/tenants", {"name": "initech"}).problem == "operator-only"
+
+
+def test_a_tenant_does_not_lift_the_budget_that_the_operator_has_set(tmp_path: Path, database_url: str) -> None:
+    root, ada = create_keys(database_url, [("default", "root", EVERY), ("acme", "ada", EVERY)])
+    with start("serve", tmp_path, database_url) as (client, _):
+        operator, acme = with_key(client, root), with_key(client, ada)
+        budget = operator.call("PUT", "/api/v1/tenants/acme/budget", {"budget_usd": "5", "reason": "as agreed"})
+        assert (budget.json["tenant"], budget.json["budget_usd"]) == ("acme", "5")
+        for amount in ("1000", None):
+            for told in (
+                acme.call("PUT", "/api/v1/tenants/acme/budget", {"budget_usd": amount}),
+                ask(acme, "set_tenant_budget", {"budget_usd": amount}),
+            ):
+                assert (told.status, told.problem) == (403, "operator-only")
+        assert acme.get("/api/v1/account").json["budget_usd"] == "5"
+        assert operator.get("/api/v1/account").json["budget_usd"] is None
+        assert operator.call("PUT", "/api/v1/tenants/acne/budget", {"budget_usd": "5"}).problem == "not-found"
+
+
+def test_a_call_is_about_another_tenant_only_for_the_operator_and_what_limits_it(tmp_path: Path, database_url: str) -> None:
+    wanted: list[tuple[str, str, tuple[Scope, ...]]] = [("default", "root", EVERY), ("default", "reader", ("read",))]
+    texts = create_keys(database_url, [*wanted, ("acme", "ada", EVERY), ("globex", "bob", EVERY)])
+    with start("serve", tmp_path, database_url) as (client, _):
+        root, reader, ada, globex = (with_key(client, text) for text in texts)
+        assert globex.post("/api/v1/runs", BODY).status == 201
+        for each in (root, ada, reader):
+            each.headers[TENANT_HEADER] = "globex"
+        limits: dict[str, dict[str, Any]] = {
+            "set_quotas": {"max_runs": 1},
+            "set_tenant_budget": {"budget_usd": "1"},
+            "add_tenant": {},
+        }
+        for name, body in limits.items():
+            assert ask(ada, name, body).problem == "operator-only"
+            assert ask(reader, name, body).problem == "forbidden"
+            assert (ask(root, name, body).status == 200) == (name != "add_tenant"), "it exists"
+        assert globex.get("/api/v1/account").json["budget_usd"] == "1"
+        assert succeed(root, "measure_tenant", {})["quota"]["max_runs"] == 1
+        for name in sorted({*OPERATIONS, *list_queries()} - {*limits, "measure_tenant"}):
+            about_all = name in list_queries() and list_queries()[name].is_of_all
+            told = ask(ada, name, {}).status, ask(root, name, {})
+            assert about_all or (told[0] == 403 and told[1].problem == "forbidden"), (name, told)
+            assert b"elsewhere" not in told[1].text, name
+
+
+def test_the_operator_looks_after_tenants_from_the_command_line(tmp_path: Path, database_url: str) -> None:
+    root, ada = create_keys(database_url, [("default", "root", EVERY), ("acme", "ada", EVERY)])
+    folder = tmp_path / "client"
+    folder.mkdir()
+    with start("serve", tmp_path, database_url) as (client, _):
+        added = call(folder, client.url, "tenant", "add", "globex", "--request-id", "k", "--json", key=root)
+        assert (added.returncode, json.loads(added.stdout)["id"]) == (0, "globex"), added
+        assert call(folder, client.url, "tenant", "add", "globex", "--request-id", "k", key=root).returncode == 0
+        assert "since" in call(folder, client.url, "tenant", "add", "globex", key=root).stderr
+        limited = call(folder, client.url, "tenant", "set", "globex", "--max-runs", "1", "--reason", "agreed", key=root)
+        assert limited.stdout == "globex: max-runs is 1\n", limited
+        unknown = call(folder, client.url, "tenant", "set", "globe", "--max-runs", "1", key=root)
+        assert (unknown.returncode, "Did you mean globex?" in unknown.stderr) == (2, True), unknown
+        listed = call(folder, client.url, "tenant", "list", "--json", key=root)
+        assert {each["id"]: each["max_runs"] for each in json.loads(listed.stdout)} == {
+            "acme": None,
+            "default": None,
+            "globex": 1,
+        }
+        own = call(folder, client.url, "tenant", "list", "--json", key=ada)
+        assert [each["id"] for each in json.loads(own.stdout)] == ["acme"]
+        refused = {
+            ("tenant", "add", "initech"): "not for 'initech'",
+            ("tenant", "set", "acme", "--max-runs", "none"): "The operator does this",
+            (
+                "doctor",
+                "--audit",
+            ): "An audit reads what belongs to all tenants, however long that takes, and an API key is about one.",
+            ("doctor", "--fix"): "A repair may change what belongs to all tenants, and an API key is about one.",
+        }
+        for words, why in refused.items():
+            said = call(folder, client.url, *words, key=ada)
+            assert (said.returncode, why in said.stderr) == (2, True), (words, said)
+        elsewhere = call(folder, client.url, "key", "create", "--tenant", "globex", "--name", "x", "--scope", "read", key=root)
+        assert (elsewhere.returncode, "use an API key of 'globex', or the database" in elsewhere.stderr) == (2, True), elsewhere
+
+
+def test_without_keys_the_machine_of_the_server_is_the_operator(tmp_path: Path, database_url: str) -> None:
+    folder = tmp_path / "client"
+    folder.mkdir()
+    with start("serve", tmp_path, database_url) as (client, _):
+        assert call(folder, client.url, "tenant", "add", "globex", "--as", "ada").stdout == "added globex\n"
+        assert call(folder, client.url, "tenant", "set", "globex", "--max-runs", "1").returncode == 0
+        assert "globex" in call(folder, client.url, "tenant").stdout
 
 
 def test_a_tenant_that_asks_too_often_is_told_when_to_come_back_and_no_other_one(tmp_path: Path, sqlite_url: str) -> None:

@@ -108,6 +108,7 @@ def test_workers_are_shown_with_what_they_can_be_told(client: Client) -> None:
 
 def test_the_account_and_the_doctor_answer(client: Client) -> None:
     assert client.get("/api/v1/account").json["tenant"] == "default"
-    assert client.call("PUT", "/api/v1/account/budget", {"budget_usd": "1000"}).json["budget_usd"] == "1000"
-    assert client.call("PUT", "/api/v1/account/budget", {"budget_usd": None}).json["budget_usd"] is None
+    budget = "/api/v1/tenants/default/budget"
+    assert client.call("PUT", budget, {"budget_usd": "1000"}).json["budget_usd"] == "1000"
+    assert client.call("PUT", budget, {"budget_usd": None}).json["budget_usd"] is None
     assert client.get("/api/v1/doctor").json["failing_duties"] == []

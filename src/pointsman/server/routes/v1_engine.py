@@ -13,13 +13,14 @@ from typing import Any
 from msgspec import Struct
 
 from pointsman import __version__
-from pointsman.engine.calls import GET_HOLDER, VERSION_HEADER, Holder, Query, list_queries, understands
+from pointsman.engine.calls import GET_HOLDER, TENANT_HEADER, VERSION_HEADER, Holder, Query, list_queries, understands
+from pointsman.engine.engine import TenantEngine
 from pointsman.engine.operation import Operation, name_of
 from pointsman.engine.operations import OPERATIONS
 from pointsman.engine.operations.attempts import ReportAttempts
 from pointsman.engine.operations.keys import Scope
 from pointsman.engine.operations.runs import AddTasks
-from pointsman.engine.operations.tenants import AddTenant, SetQuotas
+from pointsman.engine.operations.tenants import AddTenant, SetQuotas, SetTenantBudget
 from pointsman.engine.operations.tools import DeclareTool
 from pointsman.engine.operations.workers import GiveUpTasks, SignalWorker
 from pointsman.engine.workers import check_key
@@ -51,7 +52,9 @@ QUERIES_OF_WORKERS = (
     *("get_run", "get_task", "list_tasks_in_brief", "list_results", "list_attempts", "list_history"),
 )
 """What workers ask on behalf of the attempts that they hold. They need not see anything else."""
-OF_ALL_TENANTS = (name_of(AddTenant),)
+BY_OPERATORS = (AddTenant, SetQuotas, SetTenantBudget)
+"""What only operators do. They do it for other tenants as well, which nobody does with anything else."""
+OF_ANY_TENANT = (*map(name_of, BY_OPERATORS), "measure_tenant")
 
 
 async def _list_diagnoses(call: Call) -> object:
@@ -62,8 +65,22 @@ async def _list_nothing(_: Call) -> object:
     return ()
 
 
-OF_ONE_TENANT: Mapping[str, Act] = {"diagnose": _list_diagnoses, "list_duty_failures": _list_nothing}
+async def _list_tenants(call: Call) -> object:
+    return [each.tenant for each in await v1_tenants.find_tenants(call)]
+
+
+OF_ONE_TENANT: Mapping[str, Act] = {
+    "diagnose": _list_diagnoses,
+    "list_duty_failures": _list_nothing,
+    "list_tenants": _list_tenants,
+    "measure_tenants": v1_tenants.find_tenants,
+}
 """What a key is told instead of what is about all tenants."""
+REFUSED: Mapping[str, str] = {
+    "audit": "An audit reads what belongs to all tenants, however long that takes",
+    "repair": "A repair may change what belongs to all tenants",
+}
+"""Why a key may not do what is about all tenants."""
 
 
 class Arguments(Struct, frozen=True):
@@ -95,16 +112,15 @@ def check_version(headers: Mapping[str, str]) -> None:
 
 
 async def _perform(call: Call, name: str, operation: type[Operation[Any]]) -> object:
-    if name in OF_ALL_TENANTS:
-        _check_whole(call)
+    engine = _choose_engine(call, name)
     _check(call, *SCOPES_OF[name], *(("worker",) if name in BY_WORKERS else ()))
-    if operation is SetQuotas:
+    if operation in BY_OPERATORS:
         v1_tenants.check_operator(call)
     asked = call.read(operation)
     v1_runs.check_decision(call, asked)
     if isinstance(asked, SignalWorker) and "operate" not in call.holder.scopes:
         await _check_leaving(call, asked)
-    answer = await call.engine.perform(asked)
+    answer = await engine.perform(asked)
     return [_describe_refusal(call, each) for each in answer] if operation is ReportAttempts else answer
 
 
@@ -125,8 +141,8 @@ async def _ask(call: Call, query: Query) -> object:
     if query.is_of_all and call.holder.key_id and query.name in OF_ONE_TENANT:
         return await OF_ONE_TENANT[query.name](call)
     if query.is_of_all:
-        _check_whole(call)
-    engine = call.site.engine if query.is_of_all else call.engine
+        _check_whole(call, query)
+    engine = call.site.engine if query.is_of_all else _choose_engine(call, query.name)
     arguments = query.read(call.body if call.request_id is None else {**call.body, "request_id": call.request_id})
     return await attrgetter(query.name)(engine)(**arguments)
 
@@ -135,10 +151,25 @@ def _check(call: Call, *scopes: Scope) -> None:
     check_scope(call.holder.actor, call.holder.scopes, *scopes)
 
 
-def _check_whole(call: Call) -> None:
+def _choose_engine(call: Call, name: str) -> TenantEngine:
+    """For the tenant of who asks, or for the one that an operator names."""
+    tenant = call.headers.get(TENANT_HEADER, call.engine.tenant)
+    if tenant == call.engine.tenant:
+        return call.engine
+    v1_tenants.check_operator(call)
+    if name not in OF_ANY_TENANT:
+        message = f"Over a server, operators add tenants and set their limits. For anything else, use an API key of '{tenant}'"
+        raise _refuse(f"{message}, or")
+    return call.engine.of_tenant(tenant)
+
+
+def _check_whole(call: Call, query: Query) -> None:
     if call.holder.key_id:
-        message = "This command is about all tenants, and an API key is about one. Use the database itself: --store"
-        raise CallRefused("forbidden", message, members={"scope": "none"})
+        raise _refuse(f"{REFUSED.get(query.name, 'This command is about all tenants')}, and an API key is about one. Use")
+
+
+def _refuse(why: str) -> CallRefused:
+    return CallRefused("forbidden", f"{why} the database itself: --store", members={"scope": "none"})
 
 
 async def wait_for_wakeups(call: Call) -> WakeupAnswer:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated
 
 from msgspec import Struct
 from starlette.responses import Response
@@ -14,7 +14,6 @@ from pointsman.engine.fields import Name, RunId
 from pointsman.engine.filters import NoticeFilter, WorkerFilter
 from pointsman.engine.operation import DEFAULT_TENANT
 from pointsman.engine.operations.keys import CreateKey, IssuedKey, RevokeKey, RotateKey
-from pointsman.engine.operations.tenants import SetTenantBudget
 from pointsman.engine.operations.tools import DeclareTool, ResetBreaker, TripBreaker
 from pointsman.engine.operations.workers import RegisterWorker, SignalWorker
 from pointsman.engine.pages import BreakerPlace, InboxPlace, KeyPlace, MachinePlace
@@ -231,10 +230,6 @@ async def make_issued(engine: TenantEngine, issued: IssuedKey) -> IssuedKeyAnswe
     return IssuedKeyAnswer(key=await make_key(engine, issued.key), text=issued.text)
 
 
-async def make_account(_: TenantEngine, account: Account) -> Any:
-    return account
-
-
 OF_TOOL = ("not-found", "transition-refused")
 ROUTES = (
     Route(
@@ -354,15 +349,6 @@ ROUTES = (
         problems=("not-found",),
     ),
     Route("GET", "/api/v1/account", "Show what the tenant may spend, and has spent.", get_account, Account),
-    performs(
-        "PUT",
-        "/api/v1/account/budget",
-        "Set what all runs of the tenant together may spend.",
-        SetTenantBudget,
-        make_account,
-        Account,
-        scope="admin",
-    ),
     Route(
         "GET",
         "/api/v1/doctor",

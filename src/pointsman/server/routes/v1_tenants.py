@@ -1,4 +1,4 @@
-"""/api/v1: tenants and their quotas. The tenant `default` is the operator: its keys are about all tenants."""
+"""/api/v1: tenants, their quotas and their budgets. The tenant `default` is the operator: its keys are about all tenants."""
 
 from __future__ import annotations
 
@@ -6,14 +6,16 @@ from typing import Annotated
 
 from msgspec import Struct
 
+from pointsman.engine.engine import TenantEngine
 from pointsman.engine.fields import Name, Text
+from pointsman.engine.figures import TenantFigures
 from pointsman.engine.operation import DEFAULT_TENANT
-from pointsman.engine.operations.tenants import AddTenant, SetQuotas
+from pointsman.engine.operations.tenants import AddTenant, SetQuotas, SetTenantBudget
 from pointsman.engine.pages import TenantPlace
 from pointsman.errors import CallRefused, NotFound
 from pointsman.server.pages import Page, cut, paged
 from pointsman.server.route import Call, Route
-from pointsman.store.rows import Quota, Tenant
+from pointsman.store.rows import Account, Quota, Tenant
 from pointsman.views.tenants import TenantView, make_tenant_view
 
 
@@ -29,11 +31,13 @@ class NewTenant(Struct, frozen=True, kw_only=True):
     request_id: Annotated[Name | None, "An idempotency key, like the header Idempotency-Key."] = None
 
 
+async def find_tenants(call: Call) -> list[TenantFigures]:
+    """All for the operator, its own for any other key."""
+    return await call.site.engine.measure_tenants() if is_operator(call) else [await call.engine.measure_tenant()]
+
+
 async def list_tenants(call: Call) -> TenantPage:
-    if is_operator(call):
-        found = await call.site.engine.measure_tenants()
-    else:
-        found = [await call.engine.measure_tenant()]
+    found = await find_tenants(call)
     tenants, behind = cut(call.query, TenantPlace, [make_tenant_view(each) for each in found])
     return TenantPage(items=tuple(tenants), next=behind)
 
@@ -47,6 +51,16 @@ async def add_tenant(call: Call) -> Tenant:
 
 async def set_quotas(call: Call) -> Quota:
     requested = call.read(SetQuotas)
+    return await (await _find_engine(call)).perform(requested)
+
+
+async def set_tenant_budget(call: Call) -> Account:
+    requested = call.read(SetTenantBudget)
+    return await (await _find_engine(call)).perform(requested)
+
+
+async def _find_engine(call: Call) -> TenantEngine:
+    """For the tenant that the path names: only the operator limits it, not even the tenant itself."""
     name = call.path["tenant"]
     if name == call.engine.tenant:
         check_operator(call)
@@ -54,7 +68,7 @@ async def set_quotas(call: Call) -> Quota:
         raise NotFound("tenant", name)
     engine = call.engine.of_tenant(name)
     await engine.measure_tenant()  # or it would be added
-    return await engine.perform(requested)
+    return engine
 
 
 def is_operator(call: Call) -> bool:
@@ -99,6 +113,17 @@ ROUTES = (
         scope="admin",
         reads=SetQuotas,
         operation=SetQuotas,
+        problems=("not-found", "operator-only"),
+    ),
+    Route(
+        "PUT",
+        "/api/v1/tenants/{tenant}/budget",
+        "Set what all runs of a tenant together may spend. Only for keys of the tenant `default`.",
+        set_tenant_budget,
+        Account,
+        scope="admin",
+        reads=SetTenantBudget,
+        operation=SetTenantBudget,
         problems=("not-found", "operator-only"),
     ),
 )
