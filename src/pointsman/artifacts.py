@@ -23,15 +23,22 @@ from msgspec import Struct
 from pointsman.errors import CallRefused
 
 SUFFIX = ".artifacts"
-MAX_FILES = 1_000
-MAX_BYTES = 1_000_000_000
-"""Of all artifacts of an attempt together."""
 MAX_NAME_BYTES = 1_000
 MAX_ENTRIES = 10_000
 """So many files and folders are looked at."""
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 FILE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-LIMITS = f"An attempt has at most {MAX_FILES:,} artifacts with {MAX_BYTES:,} bytes together"
+
+
+@dataclass(frozen=True, slots=True)
+class ArtifactLimits:
+    """How many artifacts an attempt may have, and how many bytes they have together."""
+
+    files: int
+    bytes: int
+
+    def __str__(self) -> str:
+        return f"An attempt has at most {self.files:,} artifacts with {self.bytes:,} bytes together"
 
 
 class Artifact(Struct, frozen=True, kw_only=True):
@@ -70,12 +77,13 @@ class ArtifactFolder:
     """A folder that only Pointsman and its user write."""
     parts: tuple[str, ...]
     """The way from there."""
+    limits: ArtifactLimits
 
     @classmethod
-    def beside(cls, log: Path, root: Path | None = None) -> ArtifactFolder:
+    def beside(cls, log: Path, limits: ArtifactLimits, root: Path | None = None) -> ArtifactFolder:
         """Of the attempt with this log."""
         root = root or log.parent
-        return cls(root, log.relative_to(root).with_suffix(SUFFIX).parts)
+        return cls(root, log.relative_to(root).with_suffix(SUFFIX).parts, limits)
 
     @property
     def path(self) -> Path:
@@ -87,7 +95,7 @@ class ArtifactFolder:
         kept: list[Artifact] = []
         total = 0
         for each in sorted(found, key=lambda artifact: artifact.name):
-            if len(kept) < MAX_FILES and total + each.size <= MAX_BYTES:
+            if len(kept) < self.limits.files and total + each.size <= self.limits.bytes:
                 kept.append(each)
                 total += each.size
             else:
@@ -135,8 +143,9 @@ class ArtifactFolder:
     def write(self, name: str, offset: int, data: bytes) -> int:
         """Store bytes of an artifact; how long it is then. What is behind the end would leave a gap, and is not stored."""
         others = [each for each in self.list_files().items if each.name != name]
-        if len(others) >= MAX_FILES or sum(each.size for each in others) + offset + len(data) > MAX_BYTES:
-            raise CallRefused("artifact-refused", f"The artifact '{name}' does not fit. {LIMITS}.")
+        size = sum(each.size for each in others) + offset + len(data)
+        if len(others) >= self.limits.files or size > self.limits.bytes:
+            raise CallRefused("artifact-refused", f"The artifact '{name}' does not fit. {self.limits}.")
         parts = (*self.parts, *name.split("/"))
         try:
             self.root.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -142,7 +142,7 @@ def find_folder(project: Project, task: Task, epoch: int, recorded: str | None) 
     """Beside the log that the worker has recorded, or else where workers of this project write."""
     directory = project.settings.directory
     log = directory / recorded if recorded else Path(log_path(directory, task.run_id, task.name, epoch))
-    return Left(task, epoch, ArtifactFolder.beside(log), project.remote)
+    return Left(task, epoch, ArtifactFolder.beside(log, project.settings.artifact_limits), project.remote)
 
 
 async def copy(left: Left, artifact: Artifact, target: Path) -> None:

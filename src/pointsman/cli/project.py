@@ -117,6 +117,8 @@ def worker_options(command: Callable[..., Result]) -> Callable[..., Result]:
     @click.option("--lease", "lease_seconds", metavar="TIME", help="How long the worker may miss heartbeats (default: 30s).")
     @click.option("--grace", "grace_seconds", metavar="TIME", help="Time between SIGTERM and SIGKILL (default: 10s).")
     @click.option("--log-bytes", metavar="SIZE", help="The largest size of the log of an attempt (default: 100MB).")
+    @click.option("--artifact-files", metavar="N", type=int, help="How many artifacts an attempt may have (default: 1000).")
+    @click.option("--artifact-bytes", metavar="SIZE", help="The largest size of all artifacts of an attempt (default: 1GB).")
     @click.option(
         "--pass-env", metavar="NAME", multiple=True, help="An environment variable that tasks inherit; repeat for more."
     )

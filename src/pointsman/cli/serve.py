@@ -220,7 +220,9 @@ def make_logs(project: Project) -> Logs:
     def find(run_id: str, task: str, epoch: int) -> Path:
         return Path(log_path(directory, run_id, task, epoch))
 
-    return Logs(directory, directory / FOLDER / "logs", find, log_parts, name_part, project.settings.log_bytes)
+    settings = project.settings
+    folder = directory / FOLDER / "logs"
+    return Logs(directory, folder, find, log_parts, name_part, settings.log_bytes, settings.artifact_limits)
 
 
 def announce(listener: Listener, *, as_json: bool) -> None:

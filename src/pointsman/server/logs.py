@@ -16,7 +16,7 @@ from typing import BinaryIO
 
 from starlette.responses import StreamingResponse
 
-from pointsman.artifacts import FILE, ArtifactFolder, as_regular, write_without_gap
+from pointsman.artifacts import FILE, ArtifactFolder, ArtifactLimits, as_regular, write_without_gap
 from pointsman.errors import CallRefused
 from pointsman.server.message import HEADERS
 from pointsman.store.rows import Attempt, Task
@@ -46,6 +46,7 @@ class Logs:
     """A file of a log, by the name of the part."""
     part_bytes: int
     """How long a part of a log that is sent here may become."""
+    artifact_limits: ArtifactLimits
 
     def locate(self, task: Task, attempt: Attempt) -> Path:
         """The log of an attempt; its file may not exist before the first byte."""
@@ -86,7 +87,7 @@ class Logs:
 
     def find_artifacts(self, task: Task, epoch: int) -> ArtifactFolder:
         """The folder in which workers of this project leave the artifacts of an attempt; it may not exist."""
-        return ArtifactFolder.beside(self.find(task.run_id, task.name, epoch), self.folder)
+        return ArtifactFolder.beside(self.find(task.run_id, task.name, epoch), self.artifact_limits, self.folder)
 
     def read_agent(self, path: Path) -> str | None:
         """The coding agent whose stream a log is."""

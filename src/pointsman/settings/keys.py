@@ -50,6 +50,8 @@ SETTINGS: dict[str, Setting] = {
     "lease_seconds": Setting(read_seconds, "--lease"),
     "grace_seconds": Setting(read_seconds, "--grace"),
     "log_bytes": Setting(read_size, "--log-bytes"),
+    "artifact_files": Setting(read_count(1, 1_000_000), "--artifact-files"),
+    "artifact_bytes": Setting(read_size, "--artifact-bytes"),
     "pass_env": Setting(read_variables, "--pass-env"),
     "on_pause": Setting(read_choice("finish", "suspend"), "--on-pause"),
     "max_memory_bytes": Setting(read_size, "--max-memory"),

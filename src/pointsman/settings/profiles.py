@@ -7,6 +7,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Literal, get_args
 
+from pointsman.artifacts import ArtifactLimits
 from pointsman.prices import Price
 
 FOLDER = ".pointsman"
@@ -120,6 +121,10 @@ class Settings:
     """The delay between SIGTERM and SIGKILL."""
     log_bytes: int = 100_000_000
     """The largest log of an attempt."""
+    artifact_files: int = 1_000
+    """How many artifacts an attempt may have."""
+    artifact_bytes: int = 1_000_000_000
+    """How large the artifacts of an attempt may be together."""
     pass_env: tuple[str, ...] = ()
     """Additional variables that tasks inherit."""
     on_pause: OnPause = "finish"
@@ -142,6 +147,10 @@ class Settings:
     def url(self) -> str:
         """Where the runs are: on a server, or in a database."""
         return self.server or self.store
+
+    @property
+    def artifact_limits(self) -> ArtifactLimits:
+        return ArtifactLimits(self.artifact_files, self.artifact_bytes)
 
     @property
     def all_tools(self) -> dict[str, ToolProfile]:

@@ -261,7 +261,8 @@ class Attempt:
         self._job = job
         if receiver := self._context.receiver:
             claim = self.claim
-            self._shipment = Shipment(receiver, claim.task_id, claim.epoch, job.log.path, self._context.world.sleep)
+            limits = self._context.preparation.settings.artifact_limits
+            self._shipment = Shipment(receiver, claim.task_id, claim.epoch, job.log.path, limits, self._context.world.sleep)
 
     async def _finish_shipment(self) -> None:
         """What an attempt has written is complete before its task leaves the active state."""

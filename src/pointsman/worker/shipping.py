@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
-from pointsman.artifacts import LIMITS, ArtifactFolder
+from pointsman.artifacts import ArtifactFolder, ArtifactLimits
 from pointsman.errors import LeaseLost, PointsmanError, StoreError
 from pointsman.worker.log import NOTICE_BYTES, name_part
 from pointsman.world import Sleep
@@ -37,7 +37,7 @@ class Receiver(Protocol):
 class Shipment:
     """The log and the artifacts of one attempt, on their way."""
 
-    def __init__(self, receiver: Receiver, task_id: str, epoch: int, path: Path, sleep: Sleep) -> None:
+    def __init__(self, receiver: Receiver, task_id: str, epoch: int, path: Path, limits: ArtifactLimits, sleep: Sleep) -> None:
         """`path` is that of the log."""
         self._receiver = receiver
         self._task_id = task_id
@@ -46,7 +46,7 @@ class Shipment:
         self._sleep = sleep
         self._sent = 0
         """How much of the head the server has."""
-        self._artifacts = ArtifactFolder.beside(path)
+        self._artifacts = ArtifactFolder.beside(path, limits)
         self._sent_artifacts: dict[str, int] = {}
         """How much of each the server has."""
         self._left_out = 0
@@ -64,7 +64,8 @@ class Shipment:
             except (OSError, PointsmanError) as error:
                 problems.append(f"{what} not complete at the server: {error}")
         if self._left_out:
-            problems.append(f"{self._left_out} files in {self._artifacts.path} were not sent. {LIMITS}, and none is a link.")
+            limits = self._artifacts.limits
+            problems.append(f"{self._left_out} files in {self._artifacts.path} were not sent. {limits}, and none is a link.")
         return problems
 
     async def stop(self) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import re
 from pathlib import Path
 
+from pointsman.artifacts import ArtifactLimits
 from pointsman.server.logs import Follower, Logs, Snapshot
 from pointsman.worker.log import AttemptLog, log_parts, name_part
 
@@ -14,7 +15,7 @@ CAP = 400
 
 def make_logs(folder: Path) -> tuple[Logs, Path]:
     path = folder / "1.log"
-    return Logs(folder, folder, lambda *_: path, log_parts, name_part, 1 << 20), path
+    return Logs(folder, folder, lambda *_: path, log_parts, name_part, 1 << 20, ArtifactLimits(10, 1_000)), path
 
 
 async def test_a_range_goes_across_the_files_of_a_rotated_log(tmp_path: Path) -> None:

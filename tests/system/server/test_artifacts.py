@@ -16,7 +16,7 @@ from tests.system.server.test_keys import EVERY, create_keys, with_key
 from tests.system.server.test_remote import call, home, list_tasks, submit, wait_for, work
 
 from pointsman import artifacts
-from pointsman.artifacts import MAX_BYTES, MAX_FILES, ArtifactFolder
+from pointsman.artifacts import ArtifactFolder, ArtifactLimits
 from pointsman.client import Client as Python
 
 LEAVES = """
@@ -137,6 +137,7 @@ def test_what_a_lost_attempt_still_sends_is_refused(tmp_path: Path, folder: Path
 
 
 def test_nothing_is_written_outside_the_folder_of_an_attempt(tmp_path: Path, database_url: str) -> None:
+    (tmp_path / "pointsman.toml").write_text('artifact_bytes = "5 kB"')
     with start("serve", tmp_path, database_url) as (client, _):
         worker = client.post("/api/v1/workers", {"name": "curl", "capabilities": ["files"]}).json["id"]
         client.post("/api/v1/runs", {"name": "hand", "tasks": [{"name": "t", "capabilities": ["files"]}]})
@@ -161,7 +162,7 @@ def test_nothing_is_written_outside_the_folder_of_an_attempt(tmp_path: Path, dat
         os.mkfifo(place / "pipe")
         for name in ("linked/new", "link", "pipe", "a", "a/b/c"):
             assert send(name).problem == "artifact-refused", name
-        assert send("big", MAX_BYTES).problem == "artifact-refused"
+        assert "at most 1,000 artifacts with 5,000 bytes together" in send("big", 5_000).json["detail"]
         place.rename(place.with_name("moved"))
         place.symlink_to(outside)
         assert send("file").problem == "artifact-refused"
@@ -172,16 +173,16 @@ def test_nothing_is_written_outside_the_folder_of_an_attempt(tmp_path: Path, dat
 
 
 def test_an_attempt_has_so_many_artifacts_and_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    place = tmp_path / "1.artifacts"
+    place, limits = tmp_path / "1.artifacts", ArtifactLimits(files=20, bytes=1_000)
     place.mkdir()
     with (place / "0").open("wb") as file:
-        file.truncate(MAX_BYTES + 1)
-    for number in range(1, MAX_FILES + 3):
+        file.truncate(limits.bytes + 1)
+    for number in range(1, limits.files + 3):
         (place / f"{number:06}").touch()
-    found = ArtifactFolder.beside(tmp_path / "1.log").list_files()
-    assert (len(found.items), found.items[0].name, found.left_out) == (MAX_FILES, "000001", 3)
+    found = ArtifactFolder.beside(tmp_path / "1.log", limits).list_files()
+    assert (len(found.items), found.items[0].name, found.left_out) == (limits.files, "000001", 3)
     monkeypatch.setattr(artifacts, "MAX_ENTRIES", 10)
-    few = ArtifactFolder.beside(tmp_path / "1.log").list_files()
+    few = ArtifactFolder.beside(tmp_path / "1.log", limits).list_files()
     assert len(few.items) + few.left_out >= 11
     assert len(few.items) <= 11
 
