@@ -150,6 +150,9 @@ class Explained(Protocol):
 class PointsmanError(Exception):
     """The base class of every error that Pointsman raises on purpose."""
 
+    options: str = ""
+    """What the commands that it advises need to find the same project."""
+
 
 class FindingsError(PointsmanError):
     """Carries every finding."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 
 import click
+from msgspec.structs import replace
 
 from pointsman.cli.describe import show_json
 from pointsman.cli.output import count, echo
@@ -53,7 +54,8 @@ def command(*, audits: bool, seal: str | None, fixes: bool, decision: Decision, 
 async def examine(project: Project, fix: Decision | None, *, as_json: bool) -> int:
     engine = project.engine
     repaired = await engine.repair(actor=fix.actor, reason=fix.reason, request_id=fix.request_id) if fix else []
-    found = await advise(engine, await engine.diagnose(), await engine.now())
+    advised = await advise(engine, await engine.diagnose(), await engine.now())
+    found = [replace(each, advice=project.complete(each.advice)) for each in advised]
     if as_json:
         echo(show_json({"findings": found, "repaired": repaired}))
         return 1 if found else 0

@@ -14,7 +14,7 @@ from click.exceptions import NoArgsIsHelpError
 
 from pointsman import __version__
 from pointsman.cli import COMMANDS, INTERRUPTED, SHARED_MODULES, end_quiet_start, overview
-from pointsman.cli.output import STDERR, echo, fail, is_read
+from pointsman.cli.output import STDERR, complete, echo, fail, is_read
 from pointsman.errors import PointsmanError, suggest
 
 LONGEST_SUMMARY = 1000
@@ -99,8 +99,8 @@ def run(arguments: Sequence[str]) -> int:
         return 2
     except PointsmanError as error:
         if "--json" in arguments:
-            echo(json.dumps({"error": str(error)}))
-        fail(str(error))
+            echo(json.dumps({"error": complete(str(error), error.options)}))
+        fail(complete(str(error), error.options))
         return 2
     except OSError as error:
         what = f"Cannot use {error.filename}" if error.filename else "Cannot write the output"

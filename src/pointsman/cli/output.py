@@ -47,6 +47,18 @@ _IN_STREAM = re.compile(rf"(?P<kept>\r?\n)|{_CONTROL}")
 """Nobody needs the colors of an agent."""
 _UNFINISHED = re.compile(r"(?:\r|\x1b(?:\[[0-9;:]{0,32})?)\Z")
 
+_ADVISED = re.compile(r"(?<=`)pointsman [a-z][^`]*(?=`)|(?<=: )pointsman [a-z][^`\n]*\Z")
+"""A command in advice."""
+
+
+def complete(text: str, options: str) -> str:
+    """Advice with the options that its commands need: each command is in backticks, or ends the text behind a colon."""
+
+    def add(found: re.Match[str]) -> str:
+        return found[0] if options in found[0] else found[0] + options
+
+    return _ADVISED.sub(add, text)
+
 
 def harmless(text: str) -> str:
     """Text for a terminal: control characters are shown as `\\u001b`, which JSON understands as well."""

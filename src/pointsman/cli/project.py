@@ -19,9 +19,9 @@ import msgspec
 from pointsman import app
 from pointsman.cli.log_output import LEVELS, configure_logging
 from pointsman.cli.notifier import make_notifier
-from pointsman.cli.output import echo, json_option
+from pointsman.cli.output import complete, echo, json_option
 from pointsman.engine.engine import Engine
-from pointsman.errors import NothingYet, StoreUnusable
+from pointsman.errors import NothingYet, PointsmanError, StoreUnusable
 from pointsman.kernel.machine import Lifecycle
 from pointsman.settings import FOLDER, SETTINGS, Settings, load_settings
 from pointsman.store.rows import Run
@@ -235,7 +235,12 @@ class Project:
         return path if log_parts(path) else None
 
     async def view_run(self, run_id: str) -> RunView:
-        return await runs.view_run(self.engine, run_id, await self.engine.now(), self.find_dead(), self.find_bound())
+        view = await runs.view_run(self.engine, run_id, await self.engine.now(), self.find_dead(), self.find_bound())
+        return msgspec.structs.replace(view, obstacle=view.obstacle and self.complete(view.obstacle))
+
+    def complete(self, advice: str) -> str:
+        """Advice of a view or of the engine, whose commands lack the options of this project."""
+        return complete(advice, self.options)
 
 
 @asynccontextmanager
@@ -260,7 +265,8 @@ async def open_project(
     file = database_file(settings)
     if file is not None and not file.exists():
         if not creates:
-            raise NothingYet() if settings.origins["store"] == "default" else NothingYet(f"in {file}")
+            where = "here" if settings.origins["store"] == "default" else f"in {file}"
+            raise NothingYet(where, asked.options)
         _create(file, settings.directory / FOLDER)
     _protect(settings.directory / FOLDER, creates=keeps)
     _tell_of_project(settings.directory, asked.directory)
@@ -282,6 +288,9 @@ async def open_project(
             if not asked.options:
                 raise
             raise NothingYet(options=asked.options) from None
+        except PointsmanError as error:
+            error.options = asked.options
+            raise
 
 
 def _tell_of_project(directory: Path, asked: Path) -> None:

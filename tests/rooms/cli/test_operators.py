@@ -286,6 +286,21 @@ def test_tools_are_listed_with_their_limits_and_named_without_doubt(scene: Scene
 # Budgets
 
 
+def test_advice_has_the_options_that_its_commands_need(project: Scene) -> None:
+    file = Path(write_flow(project, "true"))
+    spends = {"run": "echo 1.5 >> $POINTSMAN_COST; exit 3"}
+    file.write_text(json.dumps({"name": "dear", "budget_usd": 1, "tasks": {"a": spends}}))
+    where = ["--store", f"sqlite:///{project.folder}/other.db", "-C", str(project.folder)]
+    assert project.call_anywhere(f"run {file}", *where).code == 1
+    texts = [project.call_anywhere("status latest", *where).out, project.call_anywhere("retry latest", *where).err]
+    raises = [re.findall(r"`(pointsman budget set [^`]+)`", text) for text in texts]
+    see = re.findall(r"See: (pointsman status.*)", project.call_anywhere("status run_unknown", *where).err)
+    for (command,) in (*raises, see):
+        assert shlex.split(command)[-4:] == where, command
+        assert project.call_anywhere("", *shlex.split(command)[1:]).code == 0, command
+    assert "no money left" not in project.call_anywhere("status latest", *where).out
+
+
 def test_a_run_that_has_spent_its_budget_gets_more_and_goes_on(project: Scene) -> None:
     script = "echo 1.5 >> $POINTSMAN_COST; test -e go || sleep 60"
     file = Path(write_flow(project, script))
