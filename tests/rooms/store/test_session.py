@@ -64,15 +64,16 @@ def test_questions_that_are_sent_together_are_answered_in_their_order(session: S
 
 
 def test_the_error_of_the_first_statement_that_fails_is_raised_and_the_session_works_on(session: Session) -> None:
+    nowhere = Statement("INSERT INTO nowhere VALUES (1)")
     session.script("BEGIN")
     session.later(ADD, {"value": 1})
+    session.later(nowhere, {})
     session.later(ADD, {"value": -1})
-    session.later(Statement("INSERT INTO nowhere VALUES (1)"), {})
-    with pytest.raises(StoreError, match="nowhere"):  # it cannot even be prepared
+    with pytest.raises(StoreError, match='"nowhere" does not exist'):
         session.ask(LIST, {})
     session.script("ROLLBACK; BEGIN")
     session.later(ADD, {"value": -1})
-    session.later(ADD, {"value": 10**10})
+    session.later(nowhere, {})
     with pytest.raises(LawBroken, match="number_value_check"):
         session.ask(LIST, {})
     with pytest.raises(StoreError, match="aborted"):
@@ -94,6 +95,14 @@ def test_what_a_check_finds_comes_before_the_error_that_follows_from_it(session:
     session.later(ADD, {"value": 7})
     session.later(CHANGE, {"value": 7, "more": 1}, expect(1))
     assert session.ask(LIST, {}) == [(8,)]
+
+
+def test_a_statement_may_refer_to_what_the_one_before_it_has_made(session: Session) -> None:
+    session.later(Statement("CREATE TABLE made (value integer)"), {})
+    assert session.ask(Statement("SELECT value FROM made"), {}) == []
+    begin, isolation = Statement("BEGIN ISOLATION LEVEL REPEATABLE READ"), Statement("SHOW transaction_isolation")
+    session.later(begin, {})
+    assert session.ask(isolation, {}) == [("repeatable read",)]
 
 
 def test_what_is_discarded_is_never_sent(session: Session) -> None:

@@ -172,29 +172,40 @@ class Session:
         if len(self._loaders) > MOST_PREPARED and self._pgconn.transaction_status != TransactionStatus.INERROR:
             self.script("DEALLOCATE ALL")
             self._loaders.clear()
-        new = [call.statement for call in calls if call.statement not in self._loaders]
-        new = list(dict.fromkeys(new))
+        steps: list[Statement | _Call] = []
+        new = set()
+        for call in calls:
+            # Where it is first used, because it may refer to what comes before it.
+            if call.statement not in self._loaders and call.statement not in new:
+                new.add(call.statement)
+                steps.append(call.statement)
+            steps.append(call)
 
         def send() -> None:
             pgconn = self._pgconn
             if not pgconn.pipeline_status:
                 pgconn.enter_pipeline_mode()
-            for statement in new:
-                pgconn.send_prepare(statement.name, statement.text)
-            for statement, values, *_ in calls:
-                pgconn.send_query_prepared(statement.name, values, None, Format.BINARY)
+            for step in steps:
+                if isinstance(step, Statement):
+                    pgconn.send_prepare(step.name, step.text)
+                else:
+                    pgconn.send_query_prepared(step.statement.name, step.values, None, Format.BINARY)
             pgconn.pipeline_sync()
 
         results: list[PGresult] = []
         self._exchange(send, results, until=ExecStatus.PIPELINE_SYNC)
-        for statement, result in zip(new, results, strict=False):
-            self._check(result)
-            self._loaders[statement] = None
+        if new:
+            done = (step for step, result in zip(steps, results, strict=True) if result.status == ExecStatus.COMMAND_OK)
+            self._loaders.update((step, None) for step in done if isinstance(step, Statement))
+        answers = []
         # In their order, because an error may be the consequence of what a check finds before it.
-        return [self._read(call, result) for call, result in zip(calls, results[len(new) :], strict=True)]
+        for step, result in zip(steps, results, strict=True):
+            self._check(result)
+            if not isinstance(step, Statement):
+                answers.append(self._read(step, result))
+        return answers
 
     def _read(self, call: _Call, result: PGresult) -> list[Any]:
-        self._check(result)
         if call.check:
             call.check(result)
         if not call.statement.returns:
