@@ -36,6 +36,7 @@ E = TypeVar("E", bound=Entity)
 
 @contextmanager
 def open_store_fixture(url: str) -> Iterator[StoreFixture]:
+    """A database is filled once, and may be opened again."""
     with closing(open_store(url)) as store, outsider(url) as prompt:
         yield StoreFixture(url, store, prompt)
 
@@ -58,10 +59,13 @@ class StoreFixture:
         self.store = store
         self.prompt = prompt
         """A plain connection to the same database."""
-        self._numbers = count(1)
+        ((entities,),) = prompt.ask("SELECT count(*) FROM transition WHERE revision = 0")
+        self._numbers = count(1 + entities)
         with self.transaction() as begun:
             begun.ensure_tenant(ACME, AT)
-            rows = [begun.insert_machine(machine, fingerprint="f", definition="d") for machine in MACHINES.values()]
+            rows = begun.list_machines() or [
+                begun.insert_machine(machine, fingerprint="f", definition="d") for machine in MACHINES.values()
+            ]
             self.lane_id = begun.insert_lane(ACME, None, "[]", fails_fast=False).id
         self.machine_ids = {row.name: row.id for row in rows}
         self._machines = {row.id: MACHINES[row.name] for row in rows}

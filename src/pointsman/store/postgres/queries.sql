@@ -230,3 +230,10 @@ SELECT {run} FROM run
  WHERE tenant = :tenant AND name = :name
    AND created_at >= :since AND (created_at, id) < (:before, :before_id) AND {run_conditions}
  ORDER BY created_at DESC, id DESC LIMIT :limit
+
+-- name: check_runs
+-- What `restore` has written while the law was lifted: on SQLite, the table checks it.
+SELECT refuse_row('run', run.id, run_breaks(run)) FROM run WHERE run.id IN :ids AND run_breaks(run) IS NOT NULL
+
+-- name: check_tasks
+SELECT refuse_row('task', task.id, task_breaks(task)) FROM task WHERE task.id IN :ids AND task_breaks(task) IS NOT NULL

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from functools import partial
@@ -16,7 +16,7 @@ from msgspec import Struct
 from psycopg.pq.abc import PGresult
 
 from pointsman.errors import Conflict, LawBroken, OutcomeUnknown, StoreError, StoreUnavailable, StoreUnusable
-from pointsman.kernel.machine import Machine
+from pointsman.kernel.machine import Kind, Machine
 from pointsman.store.clock import DatabaseTime
 from pointsman.store.columns import Row, to_json
 from pointsman.store.contract import Query, Reader, Transaction, Wakeup
@@ -313,6 +313,10 @@ class PostgresTransaction(Transaction, PostgresReader):
         statement, values = update_of([row], columns, moved=1)
         like = [f"{len(ids)} like {row.id}"]
         self._session.later(statement, {**values, "id": to_array(ids)}, partial(_check_count, len(ids), like))
+
+    def restore(self, kind: Kind, ids: Collection[str]) -> None:
+        super().restore(kind, ids)
+        self._rows_of(f"check_{kind}s", ids)
 
     @contextmanager
     def _lawless(self, table: str) -> Iterator[None]:

@@ -143,6 +143,8 @@ class SqliteStore:
                 connection.execute("PRAGMA synchronous = FULL")
                 # The working set stays in memory, and a page that changes often is copied to the file once for many changes.
                 connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
+                # Otherwise the journal of a statement goes to a file when it has 64 KiB.
+                connection.execute("PRAGMA temp_store = MEMORY")
                 connection.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}").fetchall()
         return connection
 
