@@ -55,9 +55,10 @@ A message tells the user what happened, what was expected and what to do.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Protocol
+
+from msgspec import Struct
 
 __all__ = [
     "AlreadyExists",
@@ -115,8 +116,7 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(Struct, frozen=True):
     """A position in a file; lines and columns start at 1. Both are 0 for a flag, a variable or the path of a value."""
 
     file: str
@@ -127,8 +127,7 @@ class Place:
         return f"{self.file}:{self.line}:{self.column}" if self.line else self.file
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(Struct, frozen=True):
     """A rule that a file breaks, where, and what to do about it."""
 
     rule: str
@@ -249,8 +248,7 @@ class LogUnreadable(PointsmanError):
     """An event log cannot be opened or read."""
 
 
-@dataclass(frozen=True, slots=True)
-class Problem:
+class Problem(Struct, frozen=True):
     """One invalid value of a request, by its path."""
 
     path: str

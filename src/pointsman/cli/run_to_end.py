@@ -42,7 +42,7 @@ PATIENCE_SECONDS = 0.5
 LOOK_SECONDS = 0.05
 """Between two reads of the event stream: people do not see less."""
 LAG_SECONDS = 1.0
-"""Between two looks at the run itself: the event stream may lag behind it, while another transaction is open."""
+"""The longest time between two looks at the run itself: the event stream lags behind while another transaction is open."""
 
 
 LAST_SECONDS = 3.0
@@ -179,7 +179,7 @@ class Following:
     async def watch_run(self) -> None:
         """Drain the worker when the run has ended, even if the event stream does not show it yet."""
         while True:
-            await self.project.world.sleep(LAG_SECONDS)
+            await self.worker.wait_until_idle(LAG_SECONDS)
             try:
                 if (await self.project.engine.get_run(self.run_id)).phase == Phase.DONE:
                     self.worker.drain()

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import Enum
 from functools import cache
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 from pydantic import BaseModel
 
 from pointsman.errors import Finding, Place

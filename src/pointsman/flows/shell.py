@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from enum import Enum
 from functools import lru_cache
 from types import MappingProxyType
+
+from msgspec import Struct, field
 
 from pointsman.errors import ExpressionFailed
 from pointsman.flows.commands import VALUE, declares_types, is_executed
@@ -123,8 +124,7 @@ def track_contexts(text: str) -> Mapping[int, Context]:
     return MappingProxyType(contexts | executed)
 
 
-@dataclass(frozen=True, slots=True)
-class _Here:
+class _Here(Struct, frozen=True):
     """A here-document that is open, or starts with the next line."""
 
     end: str
@@ -134,8 +134,7 @@ class _Here:
     """How many constructs were open at the `<<`."""
 
 
-@dataclass(slots=True)
-class _Command:
+class _Command(Struct):
     """The words of a command so far, without their quotes."""
 
     words: list[str] = field(default_factory=list)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from pointsman.errors import Place
 from pointsman.kernel.machine import Kind, Severity, State, TaskDefaults
 
 
-@dataclass(frozen=True, slots=True)
-class Word:
+class Word(Struct, frozen=True):
     """A name and its position."""
 
     text: str
@@ -20,16 +20,14 @@ class Word:
         return self.text
 
 
-@dataclass(frozen=True, slots=True)
-class Condition:
+class Condition(Struct, frozen=True):
     """A guard as it was written."""
 
     name: Word
     negated: bool
 
 
-@dataclass(frozen=True, slots=True)
-class StateDraft:
+class StateDraft(Struct, frozen=True):
     """A state as it was written."""
 
     state: State
@@ -37,8 +35,7 @@ class StateDraft:
     needs: tuple[Word, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class MoveDraft:
+class MoveDraft(Struct, frozen=True):
     """One transition from one state; a line with several sources makes several of them."""
 
     from_state: Word
@@ -58,8 +55,7 @@ class MoveDraft:
         return f"{self.from_state} -> {self.to_state} : {self.trigger}"
 
 
-@dataclass(frozen=True, slots=True)
-class Binding:
+class Binding(Struct, frozen=True):
     """A signal bound to a trigger, in some states or in all."""
 
     signal: Word
@@ -72,8 +68,7 @@ class Binding:
         return not self.from_states or move.from_state.text in {state.text for state in self.from_states}
 
 
-@dataclass(slots=True)
-class MachineDraft:
+class MachineDraft(Struct):
     """One machine of a lifecycle file."""
 
     name: Word
@@ -103,8 +98,7 @@ class MachineDraft:
             yield move.trigger.text
 
 
-@dataclass(slots=True)
-class LifecycleDraft:
+class LifecycleDraft(Struct):
     """A whole file."""
 
     name: Word

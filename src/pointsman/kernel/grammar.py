@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from pointsman.errors import Finding, LifecycleInvalid, Place, suggest
 from pointsman.kernel.draft import Binding, Condition, MoveDraft, Word
@@ -19,8 +21,7 @@ _BINDING_FORM = "Write `signal: trigger` or `signal: trigger from STATE`."
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
+class Line(Struct, frozen=True):
     """A text and where it starts; a text that was folded over several lines has no positions inside."""
 
     text: str

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import replace
 from typing import Any, cast
+
+from msgspec.structs import replace
 
 from pointsman.engine.checks import brief
 from pointsman.errors import Finding, suggest

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
 from datetime import datetime
+
+from msgspec import Struct, field
 
 from pointsman.engine.engine import TenantEngine
 from pointsman.kernel.machine import Machine, Outcome, Phase, State
@@ -15,8 +16,7 @@ CHILD_FAILED = "child_failed"
 LEASE_LOST = "lease_lost"
 
 
-@dataclass(slots=True)
-class Line:
+class Line(Struct):
     """One task."""
 
     task_id: str
@@ -34,8 +34,7 @@ class Line:
     position: int = 0
 
 
-@dataclass(slots=True)
-class Change:
+class Change(Struct):
     """A transition, with the name of its task."""
 
     transition: Transition
@@ -47,8 +46,7 @@ class Change:
     """A worker found that the task need not run: it never began any work."""
 
 
-@dataclass(slots=True)
-class Progress:
+class Progress(Struct):
     """A run and its tasks, as far as their transitions have been read."""
 
     engine: TenantEngine

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 import msgspec
+from msgspec import Struct, field
 
 from pointsman.engine.engine import TenantEngine
 from pointsman.engine.workers import AVAILABLE, capabilities
@@ -17,8 +17,7 @@ from pointsman.store.rows import Account, AttemptTimes, Breaker, Entity, Lane, R
 NOT_BOUND: Mapping[str, str] = {}
 
 
-@dataclass(frozen=True, slots=True)
-class RunRecords:
+class RunRecords(Struct, frozen=True):
     """A run, its tasks, what they depend on, and the machines that they all follow."""
 
     run: Run
@@ -50,8 +49,7 @@ class RunRecords:
         return {task_id: [names[each] for each in needed if each in names] for task_id, needed in self.dependencies.items()}
 
 
-@dataclass(frozen=True, slots=True)
-class Fleet:
+class Fleet(Struct, frozen=True):
     """Workers, what they hold, and the tools and capabilities that tasks ask for."""
 
     workers: Mapping[str, Worker]

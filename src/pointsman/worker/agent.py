@@ -8,13 +8,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
 import msgspec
+from msgspec import Struct, field
 
 from pointsman.engine.checks import MAX_TOKENS, MAX_USD, SMALLEST_USD
 
@@ -22,36 +22,31 @@ Permissions = Literal["plan", "edit", "full"]
 Now = Callable[[], datetime]
 
 
-@dataclass(frozen=True, slots=True)
-class SessionSeen:
+class SessionSeen(Struct, frozen=True):
     """The session that a later call can continue, and its model if the agent names it."""
 
     session_id: str
     model: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Said:
+class Said(Struct, frozen=True):
     """Text of the agent; `continues`: it follows the text before without a line break."""
 
     text: str
     continues: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class ToolCalled:
+class ToolCalled(Struct, frozen=True):
     name: str
     argument: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class ToolReturned:
+class ToolReturned(Struct, frozen=True):
     text: str
     is_error: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Used:
+class Used(Struct, frozen=True):
     """Tokens and costs. Figures with a `key` replace those that had the same key, until a total follows; others add up."""
 
     tokens_in: int = 0
@@ -68,23 +63,20 @@ class Used:
     """They may include what earlier calls have used in the same session."""
 
 
-@dataclass(frozen=True, slots=True)
-class Noted:
+class Noted(Struct, frozen=True):
     """Something that people should see, and that decides nothing: a retry, a warning."""
 
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class UsageLimit:
+class UsageLimit(Struct, frozen=True):
     """The account has reached its usage limit; None: the reset time is unknown."""
 
     until: datetime | None
     message: str
 
 
-@dataclass(frozen=True, slots=True)
-class Finished:
+class Finished(Struct, frozen=True):
     """The terminal event: what the agent says about its own success."""
 
     text: str = ""
@@ -99,8 +91,7 @@ class Finished:
 AgentEvent = SessionSeen | Said | ToolCalled | ToolReturned | Used | Noted | Finished
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AgentCall:
+class AgentCall(Struct, frozen=True, kw_only=True):
     """What an attempt asks of its agent."""
 
     message: str
@@ -121,8 +112,7 @@ class AgentCall:
     """The MCP servers: `command`, `args`, `env`, or `url` and what else the agent understands."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Invocation:
+class Invocation(Struct, frozen=True, kw_only=True):
     """How the program is called."""
 
     arguments: tuple[str, ...]

@@ -12,11 +12,11 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain, repeat
 from typing import Any, TypeVar
 
-from msgspec import structs
+from msgspec.structs import replace
 
 from pointsman.engine.budgets import NO_USAGE, Usage
 from pointsman.engine.claims import Claim
@@ -148,7 +148,7 @@ class Attempt:
         }
         with self._context.world.tracing.begin("attempt", "consumer", claim.traceparent, attributes) as span:
             if span.traceparent != claim.traceparent:
-                self.claim = structs.replace(claim, traceparent=span.traceparent)
+                self.claim = replace(claim, traceparent=span.traceparent)
             verdict = await self._execute()
             span.note({"pointsman.verdict": type(verdict).__name__.lower()})
             if isinstance(verdict, Failed | Expired | Overspent):

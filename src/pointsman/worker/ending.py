@@ -6,9 +6,10 @@ import errno
 import os
 import signal
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
+
+from msgspec import Struct
 
 from pointsman.worker.agent import UsageLimit
 
@@ -27,8 +28,7 @@ TRANSIENT = {errno.ETXTBSY, errno.EINTR, errno.EIO}
 """Errors when starting a process that a retry may avoid; those of `shortage.py` do not get here."""
 
 
-@dataclass(frozen=True)
-class Ending:
+class Ending(Struct, frozen=True):
     """How the work of an attempt ended."""
 
     kind: Kind

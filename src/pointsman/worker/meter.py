@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from decimal import Decimal
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from pointsman.engine.budgets import NO_USAGE, Usage
 from pointsman.engine.checks import MAX_TOKENS, MAX_USD, SMALLEST_USD
@@ -17,8 +19,7 @@ MOST_KEYS = 100
 """Figures that may still be replaced; older ones are final."""
 
 
-@dataclass(frozen=True, slots=True)
-class Figures:
+class Figures(Struct, frozen=True):
     tokens_in: int = 0
     tokens_out: int = 0
     cost_usd: Decimal = ZERO_USD

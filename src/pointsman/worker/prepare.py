@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from msgspec import structs
+from msgspec.structs import replace
 from pydantic import ValidationError
 
 from pointsman.engine.budgets import NO_USAGE
@@ -89,12 +89,12 @@ class Preparation:
         """The job with what people have said to earlier attempts."""
         task_id = job.claim.task_id
         if job.claim.answer is not None:
-            job = structs.replace(job, answers=await self.scopes.find_answers(task_id))
+            job = replace(job, answers=await self.scopes.find_answers(task_id))
         if job.task.reports_progress and job.claim.epoch > 1:
             occasion = await self.scopes.find_occasion(job.claim, partial(self._has_heard, job.claim))
             usage = await self.scopes.sum_session(task_id, job.claim.session_id) if job.claim.session_id else NO_USAGE
             dropped = await self._find_dropped(job.claim) if occasion.broken_off else ()
-            job = structs.replace(job, occasion=occasion, session_usage=usage, dropped_subtasks=dropped)
+            job = replace(job, occasion=occasion, session_usage=usage, dropped_subtasks=dropped)
         return job
 
     async def _find_dropped(self, claim: Claim) -> tuple[str, ...]:

@@ -14,9 +14,10 @@ import asyncio
 import shutil
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
+
+from msgspec import Struct
 
 from pointsman.engine.engine import Engine
 from pointsman.errors import PointsmanError, StoreError
@@ -34,16 +35,14 @@ MEGABYTE = 1_000_000
 LackKind = Literal["out of memory", "out of disk space", "out of processes"]
 
 
-@dataclass(frozen=True, slots=True)
-class Lack:
+class Lack(Struct, frozen=True):
     """What a worker has run out of."""
 
     kind: LackKind
     detail: str
 
 
-@dataclass(slots=True)
-class ResourceWatch:
+class ResourceWatch(Struct):
     """Looks at the resources of a worker, and keeps it paused while it lacks one."""
 
     engine: Engine

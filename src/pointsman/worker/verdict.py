@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
+
+from msgspec import Struct
 
 from pointsman.engine.questions import Question
 from pointsman.engine.submit import NewTask
@@ -24,8 +25,7 @@ worker has run out of something.
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Completed:
+class Completed(Struct, frozen=True):
     """The work succeeded."""
 
     output: dict[str, Any]
@@ -34,58 +34,50 @@ class Completed:
     """Added by the work."""
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
+class Asked(Struct, frozen=True):
     """The work needs an answer of a person before it can continue."""
 
     question: Question
     exit_code: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Checked:
+class Checked(Struct, frozen=True):
     """The work succeeded, and its checks have run."""
 
     failures: tuple[str, ...]
     retryable: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Failed:
+class Failed(Struct, frozen=True):
     message: str
     retryable: bool
     exit_code: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Expired:
+class Expired(Struct, frozen=True):
     """The attempt or its run took too long, or it wrote nothing for too long."""
 
     message: str
     retryable: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Canceled:
+class Canceled(Struct, frozen=True):
     """The task was canceled, and its process has ended."""
 
 
-@dataclass(frozen=True, slots=True)
-class Skipped:
+class Skipped(Struct, frozen=True):
     """A condition excludes the task."""
 
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class FanOut:
+class FanOut(Struct, frozen=True):
     """The task has a subtask for each item."""
 
     subtasks: tuple[NewTask, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Interrupted:
+class Interrupted(Struct, frozen=True):
     """The process has ended, or could not be started: the task waits for another attempt."""
 
     why: str
@@ -93,8 +85,7 @@ class Interrupted:
     """It counts as a reclaim: the task may be what its worker has run out of something for."""
 
 
-@dataclass(frozen=True, slots=True)
-class Limited:
+class Limited(Struct, frozen=True):
     """The account of an agent has reached its usage limit: the task waits until then, and nothing is counted."""
 
     until: datetime
@@ -102,16 +93,14 @@ class Limited:
     exit_code: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Overspent:
+class Overspent(Struct, frozen=True):
     """An agent has stopped itself at the budget that it was given."""
 
     message: str
     exit_code: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Nothing:
+class Nothing(Struct, frozen=True):
     """Nothing to report: the attempt no longer holds its task, or the engine knows already."""
 
     why: str = "lost its lease"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, Literal, TypeVar
@@ -87,6 +88,8 @@ class Worker:
         self._used_slots = 0
         self._mode: Literal["work", "drain", "stop", "kill"] = "work"
         self._changed = asyncio.Event()
+        self._has_nothing = asyncio.Event()
+        """It has found nothing to claim, and runs nothing."""
         self._may_claim = True
         """Whether there may be tasks to claim."""
         self._pace = Pace(world.clock)
@@ -167,7 +170,8 @@ class Worker:
                 processes.end_strays()
             if await self._leave(row.id, failure):
                 record.close()
-            release(containment)
+            # Leaving a cgroup takes up to 20 ms, in which this process can do its last work; it ends only when this has ended.
+            threading.Thread(target=release, args=(containment,), name="release").start()
         if isinstance(self._store_error, StoreGone):
             raise self._store_error
 
@@ -210,6 +214,13 @@ class Worker:
         """It runs no task, and has not asked for any."""
         return not self._tasks and self._claiming is None
 
+    async def wait_until_idle(self, longest_seconds: float) -> None:
+        """Wait until it has run out of tasks once more, or for this long."""
+        self._has_nothing.clear()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(longest_seconds):
+                await self._has_nothing.wait()
+
     def last_line(self, task_id: str) -> str:
         """The last line of output of a task, if it runs here."""
         return next((attempt.last_line for (each, _), attempt in self._attempts.items() if each == task_id), "")
@@ -246,6 +257,8 @@ class Worker:
                 self._may_claim |= len(claims or ()) == room
                 pause = RETRY_SECONDS if claims is None else self._settings.lease_seconds / POLLS_PER_LEASE
             else:
+                if not self._tasks:
+                    self._has_nothing.set()
                 await self._wait_for_change(pause if room else None)
 
     async def _wait_for_others(self) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -18,6 +20,11 @@ failure_threshold = 1
 cooldown = "4s"
 """
 SHAKY = "[ -e well ] || { touch well; exit 1; }"
+PATIENT = """
+from pointsman.cli import main, run_to_end
+run_to_end.LOOK_SECONDS = run_to_end.LAG_SECONDS = 1_000_000
+raise SystemExit(main(["run", "flow.yaml"]))
+"""
 
 
 @pytest.fixture
@@ -153,3 +160,11 @@ def test_each_run_has_its_plan_and_its_graph(scene: Scene) -> None:
     plan, dag = (json.loads(file.read_text()) for file in files)
     assert [stage["tasks"] for stage in plan["stages"]] == [["a"], ["b"]]
     assert dag["edges"] == [{"from": "a", "to": "b"}]
+
+
+def test_a_command_ends_with_the_last_task_of_its_run_however_rarely_it_looks(tmp_path: Path) -> None:
+    (tmp_path / "flow.yaml").write_text("{name: f, tasks: {a: {run: 'true'}, b: {run: 'true', needs: a}}}")
+    command = [sys.executable, "-c", PATIENT]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=True)
+    assert "✓ b" in done.stderr
+    assert "2 of 2 tasks done" in done.stderr

@@ -11,12 +11,11 @@ import os
 import re
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Set
-from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
-from msgspec import structs
+from msgspec.structs import replace
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from pointsman.engine.budgets import NO_USAGE
@@ -164,7 +163,7 @@ class AgentRunner:
             _write_files(job, agent.name, invocation)
         except OSError as error:
             return self._refuse(f"the files for its agent cannot be written: {_reason(error)}", retryable=True)
-        job = structs.replace(job, env=_environment(job.env, invocation.env))
+        job = replace(job, env=_environment(job.env, invocation.env))
         before = await self._find_head(job) if invocation.commits else None
         return self._start(job, agent, invocation, before, continues=call.session_id is not None)
 
@@ -192,7 +191,7 @@ class AgentRunner:
     async def _find_head(self, job: Job) -> str:
         """The commit that is checked out; empty if there is none."""
         script = "git rev-parse HEAD 2>/dev/null || true"
-        aside = structs.replace(job, log=AttemptLog(f"{job.stem}.head.log", 4096), stdout_wanted=True)
+        aside = replace(job, log=AttemptLog(f"{job.stem}.head.log", 4096), stdout_wanted=True)
         running = start_command(aside, (*SHELLS["sh"], script), self._world)
         ending = await wait_for(running, aside, HEAD_SECONDS, lambda _: True)
         return (ending.stdout or b"").decode("ascii", "replace").strip()

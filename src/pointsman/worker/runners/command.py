@@ -8,9 +8,10 @@ import fcntl
 import json
 import os
 from collections.abc import Iterator, Mapping, Set
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, ClassVar, Protocol
+
+from msgspec.structs import replace
 
 from pointsman.flows.model import FlowTask, Shell
 from pointsman.flows.values import Argv, Content, Word

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from msgspec import structs
+from msgspec.structs import replace
 
 from pointsman.flows.kinds import MERGES
 from pointsman.flows.model import FlowTask
@@ -55,7 +54,7 @@ class MergeRunner:
             return NotStarted(Ending("exited", exit_code=1, message=message, retryable=False), self._world.clock.monotonic())
         arguments = {"directory": str(job.cwd), "run_id": job.claim.run_id, "task": job.task.merges or None}
         call = CallTask(call="pointsman.worker.merging:merge_from", with_=arguments)
-        running = start_call(structs.replace(job, task=call), call, [OWN_PATH], self._world)
+        running = start_call(replace(job, task=call), call, [OWN_PATH], self._world)
         return running if running.pid is None else RunningMerge(running, job, job.task)
 
     def close(self) -> None: ...

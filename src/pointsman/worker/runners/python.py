@@ -14,12 +14,11 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Set
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, TextIO
 
-from msgspec import structs
+from msgspec.structs import replace
 from pydantic import Field
 
 from pointsman.flows.model import CallMode, FlowTask
@@ -106,7 +105,7 @@ def start_call(job: Job, task: CallTask, paths: list[str], world: World, offered
         return NotStarted(Ending("not_started", message=f"could not be started: {error}"), world.clock.monotonic())
     env = {"PYTHONUNBUFFERED": "1", **job.env, "POINTSMAN_CALL": str(request_path)}
     # By the path of the file, which works with any PYTHONPATH; -P keeps our directory out of the path.
-    running = start_command(structs.replace(job, env=env), (sys.executable, "-P", str(call.__file__)), world)
+    running = start_command(replace(job, env=env), (sys.executable, "-P", str(call.__file__)), world)
     return running if isinstance(running, NotStarted) else RunningCall(running, job)
 
 
