@@ -469,12 +469,16 @@ class EngineClosed(PointsmanError):
     """The engine was closed before it answered."""
 
 
+MOST_LISTED = 100
+
+
 def suggest(name: str, known: Iterable[str]) -> str:
     """A suggestion for an unknown name, as a sentence."""
     known = tuple(known)
     if close := nearest(name, known):
         return f"Did you mean {' or '.join(close)}?"
-    return f"Known: {', '.join(known)}." if known else "None is declared."
+    more = f", and {len(known) - MOST_LISTED:,} more" if len(known) > MOST_LISTED else ""
+    return f"Known: {', '.join(known[:MOST_LISTED])}{more}." if known else "None is declared."
 
 
 def nearest(name: str, known: Iterable[str]) -> tuple[str, ...]:

@@ -50,6 +50,12 @@ class FlowCheck:
         self, flow: Flow, report: Reporter, damaged: Set[Path] = frozenset(), tools: Collection[str] | None = None
     ) -> None:
         self.flow, self.report, self.damaged, self.tools = flow, report, damaged, tools
+        self._above_damage = {path[:depth] for path in damaged for depth in range(1, len(path) + 1)}
+        self._lost_keys: dict[Path, set[str]] = {}
+        """By task, its keys that were left out."""
+        for path in damaged:
+            if len(path) > 2:
+                self._lost_keys.setdefault(path[:2], set()).add(str(path[2]))
 
     def run(self) -> Lifecycle | None:
         """Report every finding; the lifecycle of the flow, if it is valid."""
@@ -172,8 +178,7 @@ class FlowCheck:
 
     def _lost_its_kind(self, path: Path) -> bool:
         """Whether the key that selects the kind was left out because its value is invalid."""
-        keys = {str(damaged[2]) for damaged in self.damaged if damaged[:2] == path and len(damaged) > 2}
-        return any(kinds.find_runner(key) for key in keys)
+        return any(kinds.find_runner(key) for key in self._lost_keys.get(path, ()))
 
     def _check_budget(self, name: str) -> None:
         flow, budget = self.flow, self.flow.task(name).budget_usd
@@ -190,7 +195,7 @@ class FlowCheck:
             if len(given_kinds) > 1:
                 message = f"A check has {' and '.join(f'`{kind}`' for kind in given_kinds)} at once."
                 self.report("check", (*at, given_kinds[1]), message, "Make them two entries of `checks`.", of_key=True)
-            elif not given_kinds and not any(damaged[: len(at)] == at for damaged in self.damaged):
+            elif not given_kinds and at not in self._above_damage:
                 self.report("check", at, "A check checks nothing.", f"Add one of {', '.join(CHECK_KINDS)}.")
             if check.at_least is not None and check.glob is None:
                 message = "`at_least` belongs to `glob`."
@@ -253,7 +258,7 @@ class FlowCheck:
         names: set[str] = set()
         for index, entry in enumerate(self.flow.notify):
             path: Path = ("notify", index)
-            if not any(damaged[:2] == path for damaged in self.damaged):
+            if path not in self._above_damage:
                 for message, advice in explain_target(entry.model_fields_set):
                     self.report("notify", path, message, advice)
                 if not entry.on:
@@ -267,21 +272,23 @@ class FlowCheck:
             names.add(name)
 
     def _check_needs(self) -> None:
-        flow = self.flow
+        flow, report = self.flow, self.report
         known = {*flow.tasks, *(str(path[1]) for path in self.damaged if len(path) == 2 and path[0] == "tasks")}
         for name, task in flow.tasks.items():
             path: Path = ("tasks", name, "needs")
             if flow.ordered and task.needs:
                 message = f"Task {name} has `needs`, but the flow is ordered: each task waits for the one before it."
-                self.report("ordered", path, message, "Remove `needs`, or remove `ordered` from the flow.", of_key=True)
+                report("ordered", path, message, "Remove `needs`, or remove `ordered` from the flow.", of_key=True)
                 continue
+            named: set[str] = set()
             for index, need in enumerate(task.needs):
                 if need not in known:
                     message = f"Task {name} needs '{need}', but no task has that name."
-                    advice = suggest(need, [other for other in flow.tasks if other != name])
-                    self.report("unknown-task", (*path, index), message, advice)
-                elif need in task.needs[:index]:
-                    self.report("needs", (*path, index), f"Task {name} needs {need} twice.", "Name it once.")
+                    advice = report.suggest(need, (other for other in flow.tasks if other != name))
+                    report("unknown-task", (*path, index), message, advice)
+                elif need in named:
+                    report("needs", (*path, index), f"Task {name} needs {need} twice.", "Name it once.")
+                named.add(need)
 
     def _check_cycles(self) -> None:
         """Every cycle; each is cut at one link to find the next."""

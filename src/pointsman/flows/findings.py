@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from pointsman.errors import Finding, Place
+from collections.abc import Iterable
+
+from pointsman.errors import Finding, Place, nearest, suggest
 from pointsman.flows.document import Path, Spot
+
+MOST_SUGGESTIONS = 50
 
 
 class Reporter:
@@ -20,6 +24,17 @@ class Reporter:
             spot = self._spots.find(path)
             place = spot.key if of_key else spot.place_of(snippet)
         self._found[Finding(rule, place, message, advice)] = None
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+    def suggest(self, name: str, known: Iterable[str]) -> str:
+        """A suggestion for an unknown name. Searching takes long where many are known, so only the first findings have one."""
+        return suggest(name, known) if len(self) < MOST_SUGGESTIONS else "Fix the other findings first."
+
+    def nearest(self, name: str, known: Iterable[str]) -> tuple[str, ...]:
+        """The known names that are similar; none after many findings."""
+        return nearest(name, known) if len(self) < MOST_SUGGESTIONS else ()
 
     @property
     def findings(self) -> list[Finding]:

@@ -102,6 +102,6 @@ def _describe_task(task: FlowTask) -> dict[str, Any]:
 def _find_chain(flow: Flow, stages: Sequence[Sequence[str]]) -> list[str]:
     links = flow.links
     chain = [stages[-1][0]] if stages else []
-    for stage in reversed(stages[:-1]):
+    for stage in map(frozenset, reversed(stages[:-1])):
         chain.append(next(need for need in links[chain[-1]] if need in stage))
     return chain[::-1]

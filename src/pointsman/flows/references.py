@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Iterator, Mapping, Set
 
-from pointsman.errors import ExpressionFailed, nearest, suggest
+from msgspec import Struct
+
+from pointsman.errors import ExpressionFailed, suggest
 from pointsman.flows.document import Path
 from pointsman.flows.expressions import OPENING, Expression, split_text
 from pointsman.flows.findings import Reporter
@@ -19,8 +21,7 @@ from pointsman.flows.values import Content
 TASK_FIELDS = ("outputs", "skipped")
 
 
-@dataclass(frozen=True, slots=True)
-class _Scope:
+class _Scope(Struct, frozen=True):
     """What the expressions of one task may refer to."""
 
     owner: str
@@ -52,18 +53,17 @@ def check_references(flow: Flow, damaged: Set[Path], report: Reporter) -> None:
         final = _Scope("", {*flow.tasks}, inputs, complete=("tasks",) not in damaged)
         for text in list_texts(flow.final_task):
             _Check(flow, report, text, final).run()
-    links = {name: tuple(_meant(need, flow) for need in needs) for name, needs in flow.links.items()}
+    links = {name: tuple(_meant(need, flow, report) for need in needs) for name, needs in flow.links.items()}
     damaged_needs = {str(path[1]) for path in damaged if len(path) > 1 and path[0] == "tasks" and path[2:3] in ((), ("needs",))}
     for name, task in flow.tasks.items():
         texts = list(list_texts(task, ("tasks", name)))
-        # Following the needs of many tasks takes long, and most tasks refer to no other.
-        before = _ancestors(name, links) if any("tasks" in text.text for text in texts) else set()
+        before = _Ancestors(name, links)
         has_items = task.foreach is not None or ("tasks", name, "foreach") in damaged
-        scope = _Scope(name, before, inputs, has_items, complete=damaged_needs.isdisjoint({name, *before}))
-        found = len(report.findings)
+        scope = _Scope(name, before, inputs, has_items, complete=not damaged_needs or damaged_needs.isdisjoint({name, *before}))
+        found = len(report)
         for text in texts:
             _Check(flow, report, text, scope).run()
-        if task.foreach is not None and len(report.findings) == found:
+        if task.foreach is not None and len(report) == found:
             _check_items(report, name, task)
 
 
@@ -83,24 +83,36 @@ def split_advice(problem: str) -> tuple[str, str]:
     return (f"{message}.", advice) if stop else (problem, "Fix the expression.")
 
 
-def _meant(need: str, flow: Flow) -> str:
+def _meant(need: str, flow: Flow, report: Reporter) -> str:
     """The nearest task for a misspelt need, which is reported elsewhere."""
-    return need if need in flow.tasks else next(iter(nearest(need, flow.tasks)), need)
+    return need if need in flow.tasks else next(iter(report.nearest(need, flow.tasks)), need)
 
 
-def _ancestors(name: str, links: Mapping[str, tuple[str, ...]]) -> set[str]:
-    found: set[str] = set()
-    waiting = list(links[name])
-    while waiting:
-        need = waiting.pop()
-        if need not in found:
-            found.add(need)
-            waiting += links.get(need, ())
-    return found - {name}
+class _Ancestors(Set[str]):
+    """The tasks that a task waits for, searched only as far as a question needs: most expressions refer to a direct need."""
+
+    def __init__(self, name: str, links: Mapping[str, tuple[str, ...]]) -> None:
+        self._name, self._links = name, links
+
+    def __contains__(self, wanted: object) -> bool:
+        is_direct = wanted != self._name and wanted in self._links[self._name]
+        return is_direct or any(wanted == found for found in self)
+
+    def __iter__(self) -> Iterator[str]:
+        """The nearest ones first."""
+        found = {self._name}
+        waiting = deque(self._links[self._name])
+        while waiting:
+            if (need := waiting.popleft()) not in found:
+                found.add(need)
+                yield need
+                waiting += self._links.get(need, ())
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
 
 
-@dataclass(frozen=True, slots=True)
-class _Check:
+class _Check(Struct, frozen=True):
     """The check of one text."""
 
     flow: Flow
@@ -178,8 +190,10 @@ class _Check:
             order = "comes later" if flow.ordered else "is not among its needs"
             advice = "Move it up." if flow.ordered else f"Add `{first}` to the `needs` of {scope.owner}."
             return f"Task {scope.owner} refers to {first}, which {order}. {advice}"
-        meant = nearest(first, flow.tasks)
-        hint = f'Did you mean `tasks["{meant[0]}"]`?' if meant and not meant[0].isidentifier() else suggest(first, flow.tasks)
+        meant = self.report.nearest(first, flow.tasks)
+        hint = self.report.suggest(first, flow.tasks)
+        if meant and not meant[0].isidentifier():
+            hint = f'Did you mean `tasks["{meant[0]}"]`?'
         return f"There is no task '{first}'. {hint}"
 
     def _report(self, problem: str, snippet: str) -> None:

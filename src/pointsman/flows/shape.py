@@ -115,10 +115,12 @@ class _Pruning:
 
     def _drop_orphans(self) -> None:
         """Remove the other keys of a kind whose selecting key was left out."""
-        for name, task in self._tasks():
-            lost = [str(path[2]) for path in self.damaged if path[:2] == ("tasks", name) and len(path) > 2]
-            for model in (kinds.find_model([key]) for key in lost if key not in task):
-                for key in (kinds.keys_of(model).keys() - kinds.common_keys()) & task.keys() if model else ():
+        tasks = dict(self._tasks())
+        for path in [path for path in self.damaged if path[0] == "tasks" and len(path) > 2]:
+            name, lost = str(path[1]), str(path[2])
+            task = tasks.get(name)
+            if task is not None and lost not in task and (model := kinds.find_model([lost])):
+                for key in (kinds.keys_of(model).keys() - kinds.common_keys()) & task.keys():
                     self._remove(("tasks", name, key))
 
     def _tasks(self) -> list[tuple[str, dict[str, Any]]]:
