@@ -4,7 +4,7 @@
     python bench/run.py --write docs/benchmarks.md   and keep them
     python bench/run.py --json figures.json          and every figure, for programs
     python bench/run.py --quick                      small counts, fewer rounds
-    python bench/run.py --only commands,memory       only some parts: commands, calls, memory, screen
+    python bench/run.py --only commands,memory       only some parts: start, commands, calls, memory, screen
 
 Everybody takes turns, round by round, after one round to warm up; medians are compared. Projects live in a temporary folder
 (choose it with TMPDIR; it should be on a real disk), and each run begins without a database.
@@ -27,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import apsw
 from bench.contenders import ROOT
-from bench.flows import calls, commands, memory, screen
+from bench.flows import calls, commands, memory, screen, start
 from bench.flows.scene import Scale
 from bench.report import Table, keep, machine, write_data
 
@@ -35,7 +35,7 @@ import pointsman
 
 BEGIN, END = "<!-- bench/run.py -->", "<!-- end of bench/run.py -->"
 PREFECT_PYTHON = ROOT / ".venv-prefect" / "bin" / "python"
-PARTS = ("commands", "calls", "memory", "screen")
+PARTS = ("start", "commands", "calls", "memory", "screen")
 
 FULL = Scale("full", rounds=3, tasks=1_000, call_rounds=15, frames=15)
 QUICK = Scale("quick", rounds=3, tasks=200, call_rounds=7, frames=5)
@@ -43,6 +43,8 @@ QUICK = Scale("quick", rounds=3, tasks=200, call_rounds=7, frames=5)
 
 def measure(scale: Scale, parts: set[str], prefect_python: str | None, versions: dict[str, str]) -> list[Table]:
     tables = []
+    if "start" in parts:
+        tables += start.measure(scale)
     if "commands" in parts:
         tables += commands.measure(scale, prefect_python, versions)
     if "calls" in parts:
@@ -59,7 +61,7 @@ def preface(scale: Scale, versions: dict[str, str], load: float) -> str:
     told = ", ".join(f"{name} {version}" for name, version in versions.items())
     return (
         f"Measured on {machine()}, whose load average was {load:.1f} at the beginning. {told}. "
-        f"Medians of {scale.rounds} rounds ({scale.call_rounds} of the calls; "
+        f"Medians of {scale.rounds} rounds ({scale.start_rounds} of the start, {scale.call_rounds} of the calls; "
         "lowest–highest), everybody taking turns; SQLite with synchronous=FULL."
     )
 

@@ -22,6 +22,7 @@ class Scale:
     """How many commands one round has done."""
     call_rounds: int
     frames: int
+    start_rounds: int = 5
 
 
 @contextmanager
