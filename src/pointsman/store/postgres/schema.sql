@@ -1281,8 +1281,8 @@ CREATE TRIGGER worker_keeps_what_it_began_with
 -- and the trigger evaluates it for all rows of a statement. The rules keep their names, and messages tell them: SELECT id, task_breaks(task) FROM task
 -- names them, too. Values that no statement of the engine names are still kept by row triggers with a list of columns, which cost nothing then.
 
--- Refuses a row as a constraint would, by the name of the rule.
-CREATE FUNCTION refuse_row(kind text, entity_id text, rule text) RETURNS text LANGUAGE plpgsql AS $$
+-- Refuses a row as a constraint would, by the name of the rule. It is STRICT: without a rule it is not even called.
+CREATE FUNCTION refuse_row(kind text, entity_id text, rule text) RETURNS text LANGUAGE plpgsql STRICT AS $$
 BEGIN
     IF rule LIKE '%\_fkey' THEN
         RAISE EXCEPTION 'pointsman: % % refers to a row that does not exist: it breaks the rule "%"', kind, entity_id, rule
@@ -1437,8 +1437,7 @@ BEGIN
     INSERT INTO transition (tenant, kind, entity_id, revision, run_id, machine_id, from_state, to_state, trigger, severity, reason,
                             actor, metadata, at, seconds_in_state)
     SELECT run.tenant, 'run', run.id, 0, run.id, run.machine_id, NULL, run.state, 'create',
-           CASE WHEN run_breaks(ROW(run.*)::run) IS NOT NULL
-                THEN refuse_row('run', run.id, run_breaks(ROW(run.*)::run))
+           CASE WHEN refuse_row('run', run.id, run_breaks(ROW(run.*)::run)) IS NOT NULL THEN NULL
                 WHEN NOT EXISTS (SELECT FROM tenant AS other WHERE other.id = run.tenant)
                 THEN refuse_row('run', run.id, 'run_tenant_fkey')
                 WHEN run.parent_run_id IS NOT NULL AND NOT EXISTS (SELECT FROM run AS other WHERE other.id = run.parent_run_id)
@@ -1480,8 +1479,7 @@ BEGIN
     INSERT INTO transition (tenant, kind, entity_id, revision, run_id, machine_id, from_state, to_state, trigger, severity, reason,
                             actor, metadata, at, seconds_in_state)
     SELECT task.tenant, 'task', task.id, 0, task.run_id, task.machine_id, NULL, task.state, 'create',
-           CASE WHEN task_breaks(ROW(task.*)::task) IS NOT NULL
-                THEN refuse_row('task', task.id, task_breaks(ROW(task.*)::task))
+           CASE WHEN refuse_row('task', task.id, task_breaks(ROW(task.*)::task)) IS NOT NULL THEN NULL
                 ELSE coalesce((SELECT 'info' FROM state
                                 WHERE state.machine_id = task.machine_id AND state.name = task.state AND state.initial
                                   AND state.kind = 'task' AND state.phase = task.phase
@@ -1499,8 +1497,7 @@ BEGIN
     INSERT INTO transition (tenant, kind, entity_id, revision, run_id, machine_id, from_state, to_state, trigger, severity, reason,
                             actor, metadata, at, seconds_in_state)
     SELECT worker.tenant, 'worker', worker.id, 0, worker.run_id, worker.machine_id, NULL, worker.state, 'create',
-           CASE WHEN worker_breaks(ROW(worker.*)::worker) IS NOT NULL
-                THEN refuse_row('worker', worker.id, worker_breaks(ROW(worker.*)::worker))
+           CASE WHEN refuse_row('worker', worker.id, worker_breaks(ROW(worker.*)::worker)) IS NOT NULL THEN NULL
                 WHEN NOT EXISTS (SELECT FROM tenant AS other WHERE other.id = worker.tenant)
                 THEN refuse_row('worker', worker.id, 'worker_tenant_fkey')
                 WHEN worker.run_id IS NOT NULL AND NOT EXISTS (SELECT FROM run AS other WHERE other.id = worker.run_id)
@@ -1560,7 +1557,7 @@ BEGIN
            extract(epoch FROM run.entered_at - was.entered_at)::double precision
       FROM new_rows AS run JOIN old_rows AS was ON was.id = run.id
      WHERE CASE WHEN run.id <> was.id THEN NULL -- whatever the planner evaluates first
-                WHEN run_breaks(ROW(run.*)::run) IS NOT NULL THEN refuse_row('run', run.id, run_breaks(ROW(run.*)::run))
+                WHEN refuse_row('run', run.id, run_breaks(ROW(run.*)::run)) IS NOT NULL THEN NULL
                 WHEN run.revision <> was.revision THEN 'moves'
                 WHEN (run.trigger, run.reason, run.actor, run.metadata, run.entered_at, run.started_at, run.completed_at)
                      IS DISTINCT FROM (was.trigger, was.reason, was.actor, was.metadata, was.entered_at, was.started_at, was.completed_at)
@@ -1604,7 +1601,7 @@ BEGIN
            extract(epoch FROM task.entered_at - was.entered_at)::double precision
       FROM new_rows AS task JOIN old_rows AS was ON was.id = task.id
      WHERE CASE WHEN task.id <> was.id THEN NULL -- whatever the planner evaluates first
-                WHEN task_breaks(ROW(task.*)::task) IS NOT NULL THEN refuse_row('task', task.id, task_breaks(ROW(task.*)::task))
+                WHEN refuse_row('task', task.id, task_breaks(ROW(task.*)::task)) IS NOT NULL THEN NULL
                 WHEN was.lease_expired AND NOT task.lease_expired AND task.current_attempt IS NOT DISTINCT FROM was.current_attempt
                 THEN refuse_change('an attempt that has lost its lease does not get it back')
                 -- Only tasks that have succeeded are no longer waited for. Counts that are too high are the doctor's: they start nothing.
@@ -1683,7 +1680,7 @@ BEGIN
            extract(epoch FROM worker.entered_at - was.entered_at)::double precision
       FROM new_rows AS worker JOIN old_rows AS was ON was.id = worker.id
      WHERE CASE WHEN worker.id <> was.id THEN NULL -- whatever the planner evaluates first
-                WHEN worker_breaks(ROW(worker.*)::worker) IS NOT NULL THEN refuse_row('worker', worker.id, worker_breaks(ROW(worker.*)::worker))
+                WHEN refuse_row('worker', worker.id, worker_breaks(ROW(worker.*)::worker)) IS NOT NULL THEN NULL
                 WHEN worker.run_id IS NOT NULL AND worker.run_id IS DISTINCT FROM was.run_id
                      AND NOT EXISTS (SELECT FROM run WHERE run.id = worker.run_id)
                 THEN refuse_row('worker', worker.id, 'worker_run_id_fkey')
