@@ -106,7 +106,9 @@ def evaluate(text: str, scope: Scope) -> Any:
 
 def render_shell(text: str, scope: Scope) -> str:
     """A script with the values put in, each quoted so that the shell treats it as one piece of text."""
-    from pointsman.flows.shell import quote_for, track_contexts
+    if OPENING not in text:
+        return text
+    from pointsman.flows.shell import quote_for, track_contexts  # late: most scripts have no values
 
     contexts = track_contexts(text)
     return "".join(

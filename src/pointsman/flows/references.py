@@ -14,7 +14,6 @@ from pointsman.flows.findings import Reporter
 from pointsman.flows.items import list_items
 from pointsman.flows.model import Flow, FlowTask
 from pointsman.flows.results import RUN_FIELDS
-from pointsman.flows.shell import doubtful, explain_doubt
 from pointsman.flows.templates import Text, has_references, list_texts
 from pointsman.flows.values import Content
 
@@ -126,6 +125,8 @@ class _Check(Struct, frozen=True):
             if self.text.bare:
                 self._check_expression(text, text.strip())
             return
+        from pointsman.flows.shell import doubtful, explain_doubt  # late: most flows have no values in scripts
+
         try:
             parts = split_text(text)
             doubts = dict(doubtful(text)) if self.text.content is Content.SHELL else {}
