@@ -37,6 +37,7 @@ from pointsman.server.route import Route
 from pointsman.server.routes import ALL, NOT_SERVED
 from pointsman.store.scripts import schema_file
 from pointsman.store.scripts import write_schema as write_sql_schema
+from pointsman.store.sqlite import schema as sqlite
 
 DOCS = Path(__file__).parent
 CALL_TABLE = '''\
@@ -147,8 +148,8 @@ def documents() -> Iterator[tuple[Path, str]]:
     yield client / "calls.py", tidy(client_code.write_calls(is_async=False))
     yield client / "async_calls.py", tidy(client_code.write_calls(is_async=True))
     yield PACKED, write_pack(map(read_shipped, SHIPPED), VOCABULARY)
-    for store in ("pointsman.store.sqlite", "pointsman.store.postgres"):
-        yield schema_file(store), write_sql_schema(store)
+    yield schema_file("pointsman.store.sqlite"), sqlite.write_schema()
+    yield schema_file("pointsman.store.postgres"), write_sql_schema("pointsman.store.postgres")
     sections = {
         "signals": signals_table(),
         "words": words_section(),

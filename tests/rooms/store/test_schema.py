@@ -8,9 +8,10 @@ import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
+import apsw
 import pytest
 from tests.databases import DATABASES, open_store
 from tests.rooms.store.outsider import outsider
@@ -18,6 +19,8 @@ from tests.rooms.store.outsider import outsider
 from pointsman.errors import StoreTooNew, StoreUnusable
 from pointsman.store.columns import ROW_TYPES
 from pointsman.store.scripts import read_migrations, read_queries, schema_file, write_schema
+from pointsman.store.sqlite.schema import find_schema
+from pointsman.store.sqlite.schema import write_schema as write_sqlite_schema
 
 ROOT = Path(__file__).parents[3]
 Catalogue = dict[str, str]
@@ -98,10 +101,29 @@ def columns_of(url: str) -> dict[str, set[str]]:
     return {table: {column for owner, column in found if owner == table} for table, _ in found}
 
 
-@pytest.mark.parametrize("database", DATABASES)
-def test_the_schema_file_is_generated_from_the_migrations(database: str) -> None:
-    package = f"pointsman.store.{database}"
-    assert schema_file(package).read_text("utf-8") == write_schema(package), "run `make docs`"
+def test_the_schema_files_are_generated_from_the_migrations() -> None:
+    postgres, sqlite = "pointsman.store.postgres", "pointsman.store.sqlite"
+    assert schema_file(postgres).read_text("utf-8") == write_schema(postgres), "run `make docs`"
+    assert schema_file(sqlite).read_text("utf-8") == write_sqlite_schema(), "run `make docs`"
+
+
+def test_a_new_sqlite_database_is_what_all_migrations_come_to(sqlite_url: str, tmp_path: Path) -> None:
+    migrate(sqlite_url)
+    by_steps = f"sqlite:///{tmp_path}/by-steps.db"
+    migrations = read_migrations("pointsman.store.sqlite")
+    assert find_schema(migrations) is not None
+    assert find_schema(migrations[:-1]) is None, "the schema is that of all of them"
+    with closing(apsw.Connection(by_steps.removeprefix("sqlite:///"))) as connection:
+        for migration in migrations:
+            connection.execute(migration.sql).fetchall()
+    assert catalogue(sqlite_url) == catalogue(by_steps)
+    assert columns_of(sqlite_url) == {**columns_of(by_steps), "migration": {"number", "name", "applied_at"}}
+    with outsider(by_steps) as prompt:
+        rows = [prompt.ask(f"SELECT * FROM {table}") for table in columns_of(by_steps)]
+    assert not any(rows), "a migration that inserts rows needs more than a schema"
+    with outsider(sqlite_url) as prompt:
+        applied = prompt.ask("SELECT number, name FROM migration ORDER BY number")
+    assert applied == [each[:2] for each in migrations]
 
 
 def test_both_databases_have_the_same_tables_columns_queries_and_migrations(sqlite_url: str, postgres_url: str) -> None:

@@ -1,14 +1,11 @@
--- The whole schema, for readers: all migrations in one file. `make docs` writes it and a test compares it; never edit it.
-
--- The tables. SQLite has neither instants nor decimals: instants are microseconds since 1970 (UTC), money is millionths of a dollar.
--- Instants end with the year 9999: readers cannot represent later ones.
+-- The schema of a new database, and for readers: what all migrations come to. `make docs` writes it; never edit it.
+-- 9236ae223c040f9543ba6fa4de606b1ee702a0055b8b9c2d649552936d0822c0
 
 CREATE TABLE tenant (
     id         TEXT PRIMARY KEY,
     created_at INTEGER NOT NULL CHECK (created_at BETWEEN 0 AND 253402300799999999)
 ) STRICT, WITHOUT ROWID;
 
--- Every version of every machine that was ever loaded. An entity keeps the version with which it was created.
 CREATE TABLE machine (
     id          INTEGER PRIMARY KEY,
     name        TEXT NOT NULL,
@@ -32,7 +29,6 @@ CREATE TABLE state (
     CHECK (initial = 0 OR phase <> 'done')
 ) STRICT, WITHOUT ROWID;
 
--- The legal moves: one row for each, with the phase, the outcome and the needs of the state to which it leads.
 CREATE TABLE rule (
     machine_id         INTEGER NOT NULL REFERENCES machine DEFERRABLE INITIALLY DEFERRED,
     from_state         TEXT NOT NULL,
@@ -49,8 +45,6 @@ CREATE TABLE rule (
     FOREIGN KEY (machine_id, to_state) REFERENCES state
 ) STRICT, WITHOUT ROWID;
 
--- The phases and outcomes are checked in `state`: the law lets no row have a phase or outcome that differs from its state. (SQLite would
--- build the list of a CHECK again for every row that it writes.)
 CREATE TABLE run (
     id            TEXT PRIMARY KEY,
     tenant        TEXT NOT NULL REFERENCES tenant,
@@ -84,7 +78,7 @@ CREATE TABLE run (
     reserved_usd  INTEGER NOT NULL CHECK (reserved_usd >= 0),
     error         TEXT,
     payload       TEXT NOT NULL,
-    output        TEXT,
+    output        TEXT, final_task TEXT CHECK (final_task IS NULL OR json_valid(final_task)), tokens_in INTEGER NOT NULL DEFAULT 0 CHECK (tokens_in >= 0), tokens_out INTEGER NOT NULL DEFAULT 0 CHECK (tokens_out >= 0), cost_is_estimated INTEGER NOT NULL DEFAULT 0 CHECK (cost_is_estimated IN (0, 1)), tags TEXT NOT NULL DEFAULT '[]' CHECK (json_valid(tags) AND json_type(tags) = 'array'),
     CHECK ((phase = 'done') = (outcome IS NOT NULL)),
     CHECK ((phase = 'done') = (completed_at IS NOT NULL)),
     CHECK (started_at >= created_at),
@@ -94,7 +88,6 @@ CREATE TABLE run (
     CHECK (reserved_usd = 0 OR spent_usd + reserved_usd <= budget_usd)
 ) STRICT;
 
-CREATE INDEX run_of_tenant ON run (tenant, id);
 CREATE INDEX run_with_workers ON run (created_at) WHERE allocates AND phase IN ('queued', 'active');
 
 CREATE TABLE lane (
@@ -169,7 +162,7 @@ CREATE TABLE task (
     error               TEXT,
     cancel_requested_at INTEGER CHECK (cancel_requested_at BETWEEN 0 AND 253402300799999999),
     payload             TEXT NOT NULL,
-    output              TEXT,
+    output              TEXT, tokens_in INTEGER NOT NULL DEFAULT 0 CHECK (tokens_in >= 0), tokens_out INTEGER NOT NULL DEFAULT 0 CHECK (tokens_out >= 0), cost_is_estimated INTEGER NOT NULL DEFAULT 0 CHECK (cost_is_estimated IN (0, 1)), attempt_tokens_in INTEGER NOT NULL DEFAULT 0 CHECK (attempt_tokens_in >= 0), attempt_tokens_out INTEGER NOT NULL DEFAULT 0 CHECK (attempt_tokens_out >= 0), attempt_cost_is_estimated INTEGER NOT NULL DEFAULT 0 CHECK (attempt_cost_is_estimated IN (0, 1)),
     UNIQUE (run_id, name),
     CHECK ((phase = 'done') = (outcome IS NOT NULL)),
     CHECK ((phase = 'done') = (completed_at IS NOT NULL)),
@@ -187,14 +180,18 @@ CREATE TABLE task (
     CHECK ((depth = 0) = (parent_task_id IS NULL))
 ) STRICT;
 
--- No index but the last one has tasks that have succeeded.
 CREATE INDEX task_claimable ON task (tenant, lane_id, priority DESC, id)
     WHERE phase = 'queued' AND open_dependencies = 0 AND available_at IS NULL AND run_open AND NOT is_gate AND NOT allocated;
+
 CREATE INDEX task_claimable_of_run ON task (run_id, lane_id, priority DESC, id)
     WHERE phase = 'queued' AND open_dependencies = 0 AND available_at IS NULL AND run_open AND NOT is_gate;
+
 CREATE INDEX task_reclaimable ON task (tenant, lane_id) WHERE lease_expired;
+
 CREATE INDEX task_held ON task (attempt_worker_id) WHERE current_attempt IS NOT NULL;
+
 CREATE INDEX task_unfinished ON task (run_id, phase) WHERE outcome IS NULL OR outcome <> 'success';
+
 CREATE INDEX task_of_parent ON task (parent_task_id, outcome) WHERE parent_task_id IS NOT NULL;
 
 CREATE TABLE dependency (
@@ -206,7 +203,6 @@ CREATE TABLE dependency (
 
 CREATE INDEX dependency_dependents ON dependency (depends_on_id);
 
--- Attempts that have ended; the law writes them. The current attempt is in the columns of its task.
 CREATE TABLE attempt (
     task_id    TEXT NOT NULL,
     epoch      INTEGER NOT NULL CHECK (epoch > 0),
@@ -220,7 +216,7 @@ CREATE TABLE attempt (
     cost_usd   INTEGER NOT NULL CHECK (cost_usd >= 0),
     session_id TEXT,
     resumed    INTEGER NOT NULL CHECK (resumed IN (0, 1)),
-    log_path   TEXT,
+    log_path   TEXT, tokens_in INTEGER NOT NULL DEFAULT 0 CHECK (tokens_in >= 0), tokens_out INTEGER NOT NULL DEFAULT 0 CHECK (tokens_out >= 0), cost_is_estimated INTEGER NOT NULL DEFAULT 0 CHECK (cost_is_estimated IN (0, 1)),
     PRIMARY KEY (task_id, epoch),
     CHECK (ended_at >= started_at)
 ) STRICT, WITHOUT ROWID;
@@ -253,7 +249,8 @@ CREATE TABLE worker (
     run_id               TEXT REFERENCES run,
     drain_wanted         INTEGER NOT NULL CHECK (drain_wanted IN (0, 1)),
     pause_wanted         INTEGER NOT NULL CHECK (pause_wanted IN (0, 1)),
-    error                TEXT,
+    error                TEXT, terminate_wanted INTEGER NOT NULL DEFAULT 0 CHECK (terminate_wanted IN (0, 1)), only_run_id TEXT REFERENCES run, worker_metadata TEXT NOT NULL DEFAULT '{}'
+    CHECK (json_valid(worker_metadata) AND json_type(worker_metadata) = 'object'), key_id TEXT,
     CHECK ((phase = 'done') = (outcome IS NOT NULL)),
     CHECK ((phase = 'done') = (completed_at IS NOT NULL)),
     CHECK (started_at >= created_at),
@@ -263,7 +260,9 @@ CREATE TABLE worker (
 ) STRICT;
 
 CREATE INDEX worker_alive ON worker (tenant, phase) WHERE phase <> 'done';
+
 CREATE INDEX worker_shared ON worker (phase) WHERE serves <> '[]';
+
 CREATE INDEX worker_of_run ON worker (run_id) WHERE run_id IS NOT NULL;
 
 CREATE TABLE breaker (
@@ -293,7 +292,7 @@ CREATE TABLE breaker (
     max_concurrent    INTEGER CHECK (max_concurrent > 0),
     rate_count        INTEGER CHECK (rate_count > 0),
     rate_seconds      REAL CHECK (rate_seconds > 0),
-    begun             TEXT NOT NULL CHECK (json_valid(begun)),
+    begun             TEXT NOT NULL CHECK (json_valid(begun)), limited_until INTEGER CHECK (limited_until BETWEEN 0 AND 253402300799999999),
     UNIQUE (tenant, tool),
     CHECK ((rate_count IS NULL) = (rate_seconds IS NULL)),
     -- Only a half-open breaker has a probe, and only one.
@@ -315,7 +314,6 @@ CREATE TABLE timer (
 
 CREATE INDEX timer_due ON timer (due_at);
 
--- The audit trail, which is also the event stream. Only the triggers of the law write it.
 CREATE TABLE transition (
     position         INTEGER PRIMARY KEY,
     tenant           TEXT NOT NULL,
@@ -337,7 +335,6 @@ CREATE TABLE transition (
 
 CREATE UNIQUE INDEX transition_of_entity ON transition (entity_id, revision);
 
--- The hash chain over the audit trail. Each seal covers the transitions after `previous` up to `position`, and the seal before it.
 CREATE TABLE seal (
     position  INTEGER PRIMARY KEY CHECK (position > previous),
     previous  INTEGER NOT NULL UNIQUE,
@@ -345,7 +342,6 @@ CREATE TABLE seal (
     sealed_at INTEGER NOT NULL CHECK (sealed_at BETWEEN 0 AND 253402300799999999)
 ) STRICT;
 
--- Events that moved nothing: an entity has been in a state for longer than it should.
 CREATE TABLE notice (
     position  INTEGER PRIMARY KEY,
     tenant    TEXT NOT NULL,
@@ -366,8 +362,6 @@ CREATE TABLE duty_failure (
     PRIMARY KEY (name, process)
 ) STRICT;
 
--- The correction of the clock: one row at most. Database time is what the clock shows plus the offset, which shrinks slowly. It
--- leads to an instant of the calendar.
 CREATE TABLE clock (
     id             INTEGER PRIMARY KEY CHECK (id = 1),
     revision       INTEGER NOT NULL,
@@ -388,18 +382,6 @@ CREATE TABLE idempotency_key (
 ) STRICT, WITHOUT ROWID;
 
 CREATE INDEX idempotency_key_expiry ON idempotency_key (expires_at);
-
--- The law: an entity moves only along a rule of its machine, and the database itself writes the audit trail.
---
--- A writer that knows the law increments `revision` with each move and sets `trigger`, `reason`, `actor`, `metadata` and `entered_at`.
--- A change of `state` alone was typed by hand. If a rule allows it, the trigger <kind>_changed_by_hand takes it back and repeats it as a
--- move, with everything that follows from the state.
---
--- SQLite has no functions, so the triggers of the four kinds are alike. The messages of RAISE are constant, so that older sqlite3 shells
--- (3.40) can open the file. Rows of `transition` are written with VALUES: INSERT … SELECT into a table that has triggers itself would
--- build a temporary table for every row.
-
--- Runs
 
 CREATE TRIGGER run_begins AFTER INSERT ON run BEGIN
     INSERT INTO transition (tenant, kind, entity_id, revision, run_id, machine_id, from_state, to_state, trigger, severity, reason,
@@ -424,7 +406,6 @@ CREATE TRIGGER run_moves AFTER UPDATE OF revision ON run
             new.reason, new.actor, new.metadata, new.entered_at, (new.entered_at - old.entered_at) / 1e6);
 END;
 
--- Handles every other change of columns that only moves may change. It is one trigger, because the engine pays for each, fired or not.
 CREATE TRIGGER run_changed_by_hand
     AFTER UPDATE OF state, phase, outcome, trigger, reason, actor, metadata, entered_at, started_at, completed_at, output ON run
     WHEN new.revision = old.revision BEGIN
@@ -450,21 +431,10 @@ CREATE TRIGGER run_changed_by_hand
      WHERE new.state <> old.state AND changes() = 0;
 END;
 
-CREATE TRIGGER run_keeps_what_it_began_with
-    BEFORE UPDATE OF id, tenant, machine_id, created_at, name, lifecycle, parent_run_id, depth, worker_count, allocates, has_checks,
-                     max_retries, policy, payload ON run
-    WHEN (new.id, new.tenant, new.machine_id, new.created_at, new.name, new.lifecycle, new.parent_run_id, new.depth, new.worker_count,
-          new.allocates, new.has_checks, new.max_retries, new.policy, new.payload)
-  IS NOT (old.id, old.tenant, old.machine_id, old.created_at, old.name, old.lifecycle, old.parent_run_id, old.depth, old.worker_count,
-          old.allocates, old.has_checks, old.max_retries, old.policy, old.payload) BEGIN
-    SELECT RAISE(ABORT, 'pointsman: a run keeps its id, machine, tenant, payload and everything else that it was created with');
-END;
-
 CREATE TRIGGER run_keeps_its_rowid BEFORE UPDATE OF rowid, oid, _rowid_ ON run BEGIN
     SELECT RAISE(ABORT, 'pointsman: a run keeps its place in the file');
 END;
 
--- REPLACE deletes the row that it replaces, and no trigger fires for that.
 CREATE TRIGGER run_is_not_replaced BEFORE INSERT ON run
     WHEN EXISTS (SELECT 1 FROM run WHERE rowid = new.rowid) BEGIN
     SELECT RAISE(ABORT, 'pointsman: this run exists already and cannot be replaced');
@@ -472,14 +442,11 @@ END;
 
 CREATE TRIGGER run_is_not_deleted BEFORE DELETE ON run BEGIN SELECT RAISE(ABORT, 'pointsman: a run cannot be deleted'); END;
 
--- A run succeeds only if all of its tasks have.
 CREATE TRIGGER run_succeeds_with_its_tasks AFTER UPDATE OF outcome ON run
     WHEN new.outcome = 'success' AND old.outcome IS NOT 'success' BEGIN
     SELECT RAISE(ABORT, 'pointsman: a run succeeds only when all of its tasks have succeeded')
      WHERE EXISTS (SELECT 1 FROM task WHERE run_id = new.id AND (outcome IS NULL OR outcome <> 'success'));
 END;
-
--- Tasks: a state may need a worker, a session or met dependencies, and only a move begins or ends an attempt.
 
 CREATE TRIGGER task_begins AFTER INSERT ON task BEGIN
     SELECT RAISE(ABORT, 'pointsman: a run that has succeeded gets no more tasks')
@@ -575,7 +542,6 @@ END;
 
 CREATE TRIGGER task_is_not_deleted BEFORE DELETE ON task BEGIN SELECT RAISE(ABORT, 'pointsman: a task cannot be deleted'); END;
 
--- Only tasks that have succeeded are no longer waited for. Counts that are too high are the doctor's: they start nothing.
 CREATE TRIGGER task_waits_for_others AFTER UPDATE OF open_dependencies ON task
     WHEN new.open_dependencies = 0 AND old.open_dependencies > 0 BEGIN
     SELECT RAISE(ABORT, 'pointsman: a task waits until all tasks that it depends on have succeeded')
@@ -586,21 +552,22 @@ END;
 CREATE TRIGGER dependency_is_not_changed BEFORE UPDATE ON dependency BEGIN
     SELECT RAISE(ABORT, 'pointsman: a dependency cannot be changed');
 END;
+
 CREATE TRIGGER dependency_is_not_deleted BEFORE DELETE ON dependency BEGIN
     SELECT RAISE(ABORT, 'pointsman: a dependency cannot be deleted');
 END;
 
--- Tenants and lanes: tasks refer to them, and other programs may have switched foreign keys off.
-
 CREATE TRIGGER tenant_is_not_changed BEFORE UPDATE ON tenant BEGIN SELECT RAISE(ABORT, 'pointsman: a tenant cannot be changed'); END;
+
 CREATE TRIGGER tenant_is_not_deleted BEFORE DELETE ON tenant BEGIN SELECT RAISE(ABORT, 'pointsman: a tenant cannot be deleted'); END;
+
 CREATE TRIGGER lane_is_not_changed BEFORE UPDATE ON lane BEGIN SELECT RAISE(ABORT, 'pointsman: a lane cannot be changed'); END;
+
 CREATE TRIGGER lane_is_not_deleted BEFORE DELETE ON lane BEGIN SELECT RAISE(ABORT, 'pointsman: a lane cannot be deleted'); END;
+
 CREATE TRIGGER lane_is_not_replaced BEFORE INSERT ON lane WHEN EXISTS (SELECT 1 FROM lane WHERE id = new.id) BEGIN
     SELECT RAISE(ABORT, 'pointsman: a lane cannot be replaced');
 END;
-
--- Workers
 
 CREATE TRIGGER worker_begins AFTER INSERT ON worker BEGIN
     INSERT INTO transition (tenant, kind, entity_id, revision, run_id, machine_id, from_state, to_state, trigger, severity, reason,
@@ -649,13 +616,6 @@ CREATE TRIGGER worker_changed_by_hand
      WHERE new.state <> old.state AND changes() = 0;
 END;
 
-CREATE TRIGGER worker_keeps_what_it_began_with
-    BEFORE UPDATE OF id, tenant, machine_id, created_at, name, lifecycle, serves, lease_seconds ON worker
-    WHEN (new.id, new.tenant, new.machine_id, new.created_at, new.name, new.lifecycle, new.serves, new.lease_seconds)
-  IS NOT (old.id, old.tenant, old.machine_id, old.created_at, old.name, old.lifecycle, old.serves, old.lease_seconds) BEGIN
-    SELECT RAISE(ABORT, 'pointsman: a worker keeps its id, machine, tenant, the tenants that it serves and everything else that it was created with');
-END;
-
 CREATE TRIGGER worker_keeps_its_rowid BEFORE UPDATE OF rowid, oid, _rowid_ ON worker BEGIN
     SELECT RAISE(ABORT, 'pointsman: a worker keeps its place in the file');
 END;
@@ -666,8 +626,6 @@ CREATE TRIGGER worker_is_not_replaced BEFORE INSERT ON worker
 END;
 
 CREATE TRIGGER worker_is_not_deleted BEFORE DELETE ON worker BEGIN SELECT RAISE(ABORT, 'pointsman: a worker cannot be deleted'); END;
-
--- Breakers
 
 CREATE TRIGGER breaker_begins AFTER INSERT ON breaker BEGIN
     INSERT INTO transition (tenant, kind, entity_id, revision, run_id, machine_id, from_state, to_state, trigger, severity, reason,
@@ -734,35 +692,18 @@ END;
 
 CREATE TRIGGER breaker_is_not_deleted BEFORE DELETE ON breaker BEGIN SELECT RAISE(ABORT, 'pointsman: a breaker cannot be deleted'); END;
 
--- Attempts
-
--- The move that ends an attempt writes its row. If another attempt takes over in the same move, the new row is about that one, and the old
--- row about the attempt that ends. Every move that begins an attempt uses one epoch, so every epoch before the last has its attempt.
-CREATE TRIGGER attempt_ends AFTER UPDATE OF current_attempt ON task
-    WHEN old.current_attempt IS NOT NULL AND new.current_attempt IS NOT old.current_attempt BEGIN
-    INSERT INTO attempt (task_id, epoch, tenant, worker_id, started_at, ended_at, ended_by, resumed, session_id, cost_usd, error,
-                         exit_code, log_path)
-    VALUES (old.id, old.current_attempt, old.tenant, old.attempt_worker_id, old.attempt_started_at,
-            max(new.entered_at, old.attempt_started_at), new.trigger, old.attempt_resumed,
-            CASE WHEN new.current_attempt IS NULL THEN new.session_id ELSE old.session_id END,
-            CASE WHEN new.current_attempt IS NULL THEN new.attempt_cost_usd ELSE old.attempt_cost_usd END,
-            CASE WHEN new.current_attempt IS NULL THEN new.attempt_error ELSE old.attempt_error END,
-            CASE WHEN new.current_attempt IS NULL THEN new.attempt_exit_code ELSE old.attempt_exit_code END,
-            CASE WHEN new.current_attempt IS NULL THEN new.attempt_log_path ELSE old.attempt_log_path END);
-END;
 CREATE TRIGGER attempt_was_current BEFORE INSERT ON attempt
     WHEN EXISTS (SELECT 1 FROM attempt WHERE task_id = new.task_id AND epoch = new.epoch)
       OR NOT EXISTS (SELECT 1 FROM task WHERE id = new.task_id AND epoch >= new.epoch AND current_attempt IS NOT new.epoch) BEGIN
     SELECT RAISE(ABORT, 'pointsman: only the law writes attempts');
 END;
+
 CREATE TRIGGER attempt_is_not_changed BEFORE UPDATE ON attempt BEGIN
     SELECT RAISE(ABORT, 'pointsman: an attempt that has ended cannot be changed');
 END;
+
 CREATE TRIGGER attempt_is_not_deleted BEFORE DELETE ON attempt BEGIN SELECT RAISE(ABORT, 'pointsman: an attempt cannot be deleted'); END;
 
--- The audit trail
-
--- Only the law writes it: every revision up to the last has its line already, and a new line comes with the new revision of its row.
 CREATE TRIGGER transition_goes_on BEFORE INSERT ON transition
     WHEN EXISTS (SELECT 1 FROM transition WHERE entity_id = new.entity_id AND revision = new.revision)
       OR CASE new.kind WHEN 'task' THEN (SELECT revision FROM task WHERE id = new.entity_id)
@@ -771,87 +712,65 @@ CREATE TRIGGER transition_goes_on BEFORE INSERT ON transition
                        WHEN 'breaker' THEN (SELECT revision FROM breaker WHERE id = new.entity_id) END IS NOT new.revision BEGIN
     SELECT RAISE(ABORT, 'pointsman: only the law writes the audit trail');
 END;
+
 CREATE TRIGGER transition_is_not_changed BEFORE UPDATE ON transition BEGIN
     SELECT RAISE(ABORT, 'pointsman: the audit trail cannot be changed');
 END;
+
 CREATE TRIGGER transition_is_not_deleted BEFORE DELETE ON transition BEGIN
     SELECT RAISE(ABORT, 'pointsman: the audit trail cannot be deleted');
 END;
 
--- Seals: each continues the last one.
 CREATE TRIGGER seal_goes_on BEFORE INSERT ON seal
     WHEN new.previous IS NOT (SELECT coalesce(max(position), 0) FROM seal)
       OR new.position > (SELECT coalesce(max(position), 0) FROM transition) BEGIN
     SELECT RAISE(ABORT, 'pointsman: a seal continues the last one, and ends with a transition');
 END;
+
 CREATE TRIGGER seal_is_not_changed BEFORE UPDATE ON seal BEGIN SELECT RAISE(ABORT, 'pointsman: a seal cannot be changed'); END;
+
 CREATE TRIGGER seal_is_not_deleted BEFORE DELETE ON seal BEGIN SELECT RAISE(ABORT, 'pointsman: a seal cannot be deleted'); END;
 
--- Machines
-
--- States and rules are inserted before their machine; afterwards none can be added. A program that has switched foreign keys off can lay
--- some without a machine. These can be deleted, and whoever loads a machine under their number does so.
 CREATE TRIGGER state_comes_before_its_machine BEFORE INSERT ON state
     WHEN EXISTS (SELECT 1 FROM machine WHERE id = new.machine_id) BEGIN
     SELECT RAISE(ABORT, 'pointsman: a state cannot be added to a machine; load a new version');
 END;
+
 CREATE TRIGGER rule_comes_before_its_machine BEFORE INSERT ON rule
     WHEN EXISTS (SELECT 1 FROM machine WHERE id = new.machine_id) BEGIN
     SELECT RAISE(ABORT, 'pointsman: a rule cannot be added to a machine; load a new version');
 END;
+
 CREATE TRIGGER machine_has_the_next_number BEFORE INSERT ON machine
     WHEN new.id <> (SELECT coalesce(max(id), 0) + 1 FROM machine) BEGIN
     SELECT RAISE(ABORT, 'pointsman: a new machine has the next number');
 END;
+
 CREATE TRIGGER machine_is_not_replaced BEFORE INSERT ON machine
     WHEN EXISTS (SELECT 1 FROM machine WHERE id = new.id OR (name = new.name AND version = new.version)) BEGIN
     SELECT RAISE(ABORT, 'pointsman: a machine cannot be replaced; load a new version');
 END;
+
 CREATE TRIGGER machine_is_not_changed BEFORE UPDATE ON machine BEGIN
     SELECT RAISE(ABORT, 'pointsman: a machine cannot be changed; load a new version');
 END;
+
 CREATE TRIGGER machine_is_not_deleted BEFORE DELETE ON machine BEGIN SELECT RAISE(ABORT, 'pointsman: a machine cannot be deleted'); END;
+
 CREATE TRIGGER state_is_not_changed BEFORE UPDATE ON state BEGIN
     SELECT RAISE(ABORT, 'pointsman: a state cannot be changed; load a new version of its machine');
 END;
+
 CREATE TRIGGER state_is_not_deleted BEFORE DELETE ON state
     WHEN EXISTS (SELECT 1 FROM machine WHERE id = old.machine_id) BEGIN
     SELECT RAISE(ABORT, 'pointsman: a state cannot be deleted; load a new version of its machine');
 END;
-CREATE TRIGGER rule_is_not_changed BEFORE UPDATE ON rule BEGIN
-    SELECT RAISE(ABORT, 'pointsman: a rule cannot be changed; load a new version of its machine');
-END;
+
 CREATE TRIGGER rule_is_not_deleted BEFORE DELETE ON rule
     WHEN EXISTS (SELECT 1 FROM machine WHERE id = old.machine_id) BEGIN
     SELECT RAISE(ABORT, 'pointsman: a rule cannot be deleted; load a new version of its machine');
 END;
 
--- The task that checks a run when all others have succeeded.
-
-ALTER TABLE run ADD COLUMN final_task TEXT CHECK (final_task IS NULL OR json_valid(final_task));
-
-DROP TRIGGER run_keeps_what_it_began_with;
-CREATE TRIGGER run_keeps_what_it_began_with
-    BEFORE UPDATE OF id, tenant, machine_id, created_at, name, lifecycle, parent_run_id, depth, worker_count, allocates, has_checks,
-                     final_task, max_retries, policy, payload ON run
-    WHEN (new.id, new.tenant, new.machine_id, new.created_at, new.name, new.lifecycle, new.parent_run_id, new.depth, new.worker_count,
-          new.allocates, new.has_checks, new.final_task, new.max_retries, new.policy, new.payload)
-  IS NOT (old.id, old.tenant, old.machine_id, old.created_at, old.name, old.lifecycle, old.parent_run_id, old.depth, old.worker_count,
-          old.allocates, old.has_checks, old.final_task, old.max_retries, old.policy, old.payload) BEGIN
-    SELECT RAISE(ABORT, 'pointsman: a run keeps its id, machine, tenant, payload and everything else that it was created with');
-END;
-
--- A worker is terminated when its processes have ended, or its lease has run out.
-
-ALTER TABLE worker ADD COLUMN terminate_wanted INTEGER NOT NULL DEFAULT 0 CHECK (terminate_wanted IN (0, 1));
-
--- The invariants of document 002. A rule of a run that needs its tasks uses the same column as a rule of a task that needs its dependencies.
-
-DROP TRIGGER rule_is_not_changed;
-UPDATE rule SET needs_dependencies = 1
- WHERE (to_outcome = 'success' OR to_state IN ('VALIDATING', 'validating'))
-   AND machine_id IN (SELECT id FROM machine
-                       WHERE name IN ('standard.run', 'pipeline.workstream', 'orchestrated.workstream', 'approval.run'));
 CREATE TRIGGER rule_is_not_changed BEFORE UPDATE ON rule BEGIN
     SELECT RAISE(ABORT, 'pointsman: a rule cannot be changed; load a new version of its machine');
 END;
@@ -865,7 +784,6 @@ CREATE TRIGGER run_is_validated_with_its_tasks AFTER UPDATE OF revision ON run
        AND EXISTS (SELECT 1 FROM task WHERE run_id = new.id AND (outcome IS NULL OR outcome <> 'success'));
 END;
 
--- A dependency is inserted behind its task, and before that moves. What it adds must have been counted.
 CREATE TRIGGER dependency_comes_with_its_task BEFORE INSERT ON dependency
     WHEN new.task_id <> new.depends_on_id BEGIN
     SELECT RAISE(ABORT, 'pointsman: a task gets its dependencies when it is created, and counts those that are open')
@@ -885,22 +803,14 @@ CREATE TRIGGER worker_ends_without_tasks AFTER UPDATE OF phase ON worker
     SELECT RAISE(ABORT, 'pointsman: a worker ends only when it holds no task')
      WHERE EXISTS (SELECT 1 FROM task WHERE attempt_worker_id = new.id AND current_attempt IS NOT NULL AND lease_expired = 0);
 END;
+
 CREATE TRIGGER worker_is_heard_of_while_it_lives BEFORE UPDATE OF heartbeat_at ON worker
     WHEN new.heartbeat_at <> old.heartbeat_at AND (old.phase = 'done' OR new.missing = 1) BEGIN
     SELECT RAISE(ABORT, 'pointsman: only a worker that is alive and not missing has a heartbeat');
 END;
 
--- Lists of runs begin with the newest. Ids do not say which that is: those of jobs are random (document 000).
-DROP INDEX run_of_tenant;
 CREATE INDEX run_of_tenant ON run (tenant, created_at, id);
 
--- A worker that `pointsman run` starts claims tasks of one run only, so no other run may have it allocated.
-ALTER TABLE worker ADD COLUMN only_run_id TEXT REFERENCES run;
-
--- Only a worker that has not ended begins an attempt, and no more of them than it may hold. A lost attempt does not count, and stays lost.
--- Both databases check the room of a worker when it begins an attempt, and at no other change of a task. A worker that an older version
--- left with too many tasks can still end them.
--- The first count reads only task_held; the second one reads the tasks, and is needed only when some of them are lost.
 CREATE TRIGGER attempt_finds_room AFTER UPDATE OF epoch ON task
     WHEN new.epoch <> old.epoch AND new.current_attempt IS NOT NULL AND new.lease_expired = 0 BEGIN
     SELECT RAISE(ABORT, 'pointsman: a worker that has ended gets no task, and no worker gets more than it may hold')
@@ -914,39 +824,6 @@ CREATE TRIGGER attempt_finds_room AFTER UPDATE OF epoch ON task
                                                AND held.current_attempt IS NOT NULL AND held.lease_expired = 0)));
 END;
 
--- What a worker says of itself, for people and programs. The column `metadata` belongs to its last move.
-ALTER TABLE worker ADD COLUMN worker_metadata TEXT NOT NULL DEFAULT '{}'
-    CHECK (json_valid(worker_metadata) AND json_type(worker_metadata) = 'object');
-
-DROP TRIGGER worker_keeps_what_it_began_with;
-CREATE TRIGGER worker_keeps_what_it_began_with
-    BEFORE UPDATE OF id, tenant, machine_id, created_at, name, lifecycle, serves, max_concurrent_tasks, lease_seconds, only_run_id,
-                     worker_metadata ON worker
-    WHEN (new.id, new.tenant, new.machine_id, new.created_at, new.name, new.lifecycle, new.serves, new.max_concurrent_tasks,
-          new.lease_seconds, new.only_run_id, new.worker_metadata)
-  IS NOT (old.id, old.tenant, old.machine_id, old.created_at, old.name, old.lifecycle, old.serves, old.max_concurrent_tasks,
-          old.lease_seconds, old.only_run_id, old.worker_metadata) BEGIN
-    SELECT RAISE(ABORT, 'pointsman: a worker keeps its id, machine, tenant, the tenants that it serves and everything else that it was created with');
-END;
-
--- A tool that has reached its usage limit says when that ends: its circuit is open until then, at least.
-ALTER TABLE breaker ADD COLUMN limited_until INTEGER CHECK (limited_until BETWEEN 0 AND 253402300799999999);
-
--- What agents use: tokens, and whether some of the cost is an estimate. Summed up for each attempt, task and run.
-ALTER TABLE attempt ADD COLUMN tokens_in INTEGER NOT NULL DEFAULT 0 CHECK (tokens_in >= 0);
-ALTER TABLE attempt ADD COLUMN tokens_out INTEGER NOT NULL DEFAULT 0 CHECK (tokens_out >= 0);
-ALTER TABLE attempt ADD COLUMN cost_is_estimated INTEGER NOT NULL DEFAULT 0 CHECK (cost_is_estimated IN (0, 1));
-ALTER TABLE task ADD COLUMN tokens_in INTEGER NOT NULL DEFAULT 0 CHECK (tokens_in >= 0);
-ALTER TABLE task ADD COLUMN tokens_out INTEGER NOT NULL DEFAULT 0 CHECK (tokens_out >= 0);
-ALTER TABLE task ADD COLUMN cost_is_estimated INTEGER NOT NULL DEFAULT 0 CHECK (cost_is_estimated IN (0, 1));
-ALTER TABLE task ADD COLUMN attempt_tokens_in INTEGER NOT NULL DEFAULT 0 CHECK (attempt_tokens_in >= 0);
-ALTER TABLE task ADD COLUMN attempt_tokens_out INTEGER NOT NULL DEFAULT 0 CHECK (attempt_tokens_out >= 0);
-ALTER TABLE task ADD COLUMN attempt_cost_is_estimated INTEGER NOT NULL DEFAULT 0 CHECK (attempt_cost_is_estimated IN (0, 1));
-ALTER TABLE run ADD COLUMN tokens_in INTEGER NOT NULL DEFAULT 0 CHECK (tokens_in >= 0);
-ALTER TABLE run ADD COLUMN tokens_out INTEGER NOT NULL DEFAULT 0 CHECK (tokens_out >= 0);
-ALTER TABLE run ADD COLUMN cost_is_estimated INTEGER NOT NULL DEFAULT 0 CHECK (cost_is_estimated IN (0, 1));
-
-DROP TRIGGER attempt_ends;
 CREATE TRIGGER attempt_ends AFTER UPDATE OF current_attempt ON task
     WHEN old.current_attempt IS NOT NULL AND new.current_attempt IS NOT old.current_attempt BEGIN
     INSERT INTO attempt (task_id, epoch, tenant, worker_id, started_at, ended_at, ended_by, resumed, session_id, cost_usd, error,
@@ -963,8 +840,6 @@ CREATE TRIGGER attempt_ends AFTER UPDATE OF current_attempt ON task
             CASE WHEN new.current_attempt IS NULL THEN new.attempt_cost_is_estimated ELSE old.attempt_cost_is_estimated END);
 END;
 
--- What a tenant may spend, and has spent in all its runs. Transactions add to it in their last statement, so none waits for another one
--- that still needs locks.
 CREATE TABLE account (
     tenant            TEXT PRIMARY KEY REFERENCES tenant,
     budget_usd        INTEGER CHECK (budget_usd >= 0),
@@ -973,11 +848,7 @@ CREATE TABLE account (
     tokens_out        INTEGER NOT NULL CHECK (tokens_out >= 0),
     cost_is_estimated INTEGER NOT NULL CHECK (cost_is_estimated IN (0, 1))
 ) STRICT, WITHOUT ROWID;
-INSERT INTO account (tenant, spent_usd, tokens_in, tokens_out, cost_is_estimated)
-SELECT tenant, sum(spent_usd), 0, 0, 0 FROM run GROUP BY tenant HAVING sum(spent_usd) > 0;
 
--- Notifications that are to be delivered, have been, or could not be: one for each transition and target. A process that delivers one claims
--- it: `due_at` is the end of its lease then, and else the time of the next try.
 CREATE TABLE outbox (
     id           TEXT PRIMARY KEY,
     position     INTEGER NOT NULL,
@@ -1002,9 +873,9 @@ CREATE TABLE outbox (
 ) STRICT;
 
 CREATE INDEX outbox_due ON outbox (due_at) WHERE due_at IS NOT NULL;
+
 CREATE INDEX outbox_delivered ON outbox (delivered_at) WHERE delivered_at IS NOT NULL;
 
--- Up to which position of the event stream the outbox has everything for a target.
 CREATE TABLE outbox_cursor (
     origin   TEXT NOT NULL CHECK (origin IN ('settings', 'flow')),
     target   TEXT NOT NULL,
@@ -1012,9 +883,6 @@ CREATE TABLE outbox_cursor (
     PRIMARY KEY (origin, target)
 ) STRICT, WITHOUT ROWID;
 
--- Keys by which programs prove who they are. A key never ends without a trace: it is revoked, not deleted.
--- Only the SHA-256 of a secret is stored. A slow, salted hash protects passwords, because people choose guessable ones. A secret is 256 random
--- bits: nobody finds it from its hash, nor from a table of hashes, however fast the hash is.
 CREATE TABLE api_key (
     id                  TEXT PRIMARY KEY,
     tenant              TEXT NOT NULL REFERENCES tenant,
@@ -1034,7 +902,6 @@ CREATE TABLE api_key (
     CHECK (previous_hash <> secret_hash)
 ) STRICT, WITHOUT ROWID;
 
--- The name of a revoked key may be used again.
 CREATE UNIQUE INDEX api_key_name ON api_key (tenant, name) WHERE revoked_at IS NULL;
 
 CREATE TRIGGER api_key_keeps_what_it_began_with
@@ -1043,21 +910,24 @@ CREATE TRIGGER api_key_keeps_what_it_began_with
   IS NOT (old.id, old.tenant, old.name, old.scopes, old.created_at, old.created_by) BEGIN
     SELECT RAISE(ABORT, 'pointsman: an API key keeps its id, tenant, name and scopes, and who created it');
 END;
+
 CREATE TRIGGER api_key_stays_revoked
     BEFORE UPDATE OF revoked_at, secret_hash, previous_hash, expires_at, previous_expires_at ON api_key WHEN old.revoked_at IS NOT NULL BEGIN
     SELECT RAISE(ABORT, 'pointsman: an API key that was revoked stays revoked');
 END;
+
 CREATE TRIGGER api_key_lives_longer_with_a_new_secret
     BEFORE UPDATE OF expires_at, previous_expires_at ON api_key
     WHEN (new.expires_at, new.previous_expires_at) IS NOT (old.expires_at, old.previous_expires_at) AND new.secret_hash = old.secret_hash BEGIN
     SELECT RAISE(ABORT, 'pointsman: the expiry of an API key changes only with its secret');
 END;
+
 CREATE TRIGGER api_key_is_not_deleted BEFORE DELETE ON api_key BEGIN SELECT RAISE(ABORT, 'pointsman: an API key cannot be deleted'); END;
+
 CREATE TRIGGER api_key_is_not_replaced BEFORE INSERT ON api_key WHEN EXISTS (SELECT 1 FROM api_key WHERE id = new.id) BEGIN
     SELECT RAISE(ABORT, 'pointsman: this API key exists already and cannot be replaced');
 END;
 
--- Templates of runs: flows as text, which a request names.
 CREATE TABLE template (
     tenant    TEXT NOT NULL REFERENCES tenant,
     name      TEXT NOT NULL CHECK (name <> ''),
@@ -1067,7 +937,6 @@ CREATE TABLE template (
     PRIMARY KEY (tenant, name)
 ) STRICT, WITHOUT ROWID;
 
--- Tasks that people have deleted. Their rows and their audit trails stay; lists of tasks leave them out.
 CREATE TABLE tombstone (
     task_id    TEXT PRIMARY KEY REFERENCES task,
     tenant     TEXT NOT NULL REFERENCES tenant,
@@ -1076,11 +945,10 @@ CREATE TABLE tombstone (
     reason     TEXT
 ) STRICT, WITHOUT ROWID;
 
--- Lists of runs, newest first: those that have not succeeded, which are few, and those of one name.
 CREATE INDEX run_unfinished ON run (tenant, created_at, id) WHERE outcome IS NULL OR outcome <> 'success';
+
 CREATE INDEX run_of_name ON run (tenant, name, created_at, id);
 
--- How much unfinished work tenants may have at once; no row and NULL mean no limit.
 CREATE TABLE quota (
     tenant    TEXT PRIMARY KEY REFERENCES tenant,
     max_runs  INTEGER CHECK (max_runs >= 0),
@@ -1088,13 +956,8 @@ CREATE TABLE quota (
     max_bytes INTEGER CHECK (max_bytes >= 0)
 ) STRICT, WITHOUT ROWID;
 
--- What counts towards a quota is read without the runs that have ended.
 CREATE INDEX run_in_progress ON run (tenant) WHERE phase <> 'done';
 
--- Words by which runs are found.
-ALTER TABLE run ADD COLUMN tags TEXT NOT NULL DEFAULT '[]' CHECK (json_valid(tags) AND json_type(tags) = 'array');
-
-DROP TRIGGER run_keeps_what_it_began_with;
 CREATE TRIGGER run_keeps_what_it_began_with
     BEFORE UPDATE OF id, tenant, machine_id, created_at, name, lifecycle, parent_run_id, depth, worker_count, allocates, has_checks,
                      final_task, max_retries, policy, payload, tags ON run
@@ -1105,7 +968,6 @@ CREATE TRIGGER run_keeps_what_it_began_with
     SELECT RAISE(ABORT, 'pointsman: a run keeps its id, machine, tenant, payload and everything else that it was created with');
 END;
 
--- The same words, for lists of the runs that have one, newest first.
 CREATE TABLE run_tag (
     tenant     TEXT NOT NULL REFERENCES tenant,
     tag        TEXT NOT NULL CHECK (tag <> ''),
@@ -1114,10 +976,6 @@ CREATE TABLE run_tag (
     PRIMARY KEY (tenant, tag, created_at, run_id)
 ) STRICT, WITHOUT ROWID;
 
--- The API key that has registered a worker: the only one that acts as it. NULL for workers with access to the database.
-ALTER TABLE worker ADD COLUMN key_id TEXT;
-
-DROP TRIGGER worker_keeps_what_it_began_with;
 CREATE TRIGGER worker_keeps_what_it_began_with
     BEFORE UPDATE OF id, tenant, machine_id, created_at, name, lifecycle, serves, max_concurrent_tasks, lease_seconds, only_run_id,
                      worker_metadata, key_id ON worker
@@ -1127,6 +985,3 @@ CREATE TRIGGER worker_keeps_what_it_began_with
           old.lease_seconds, old.only_run_id, old.worker_metadata, old.key_id) BEGIN
     SELECT RAISE(ABORT, 'pointsman: a worker keeps its id, machine, tenant, the tenants that it serves and everything else that it was created with');
 END;
-
--- Nothing changes here. SQLite compiles its constraints into the statement, and a trigger sees one row: a CHECK costs less than any trigger
--- that could replace it (decision 37).

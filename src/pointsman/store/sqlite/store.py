@@ -22,6 +22,7 @@ from pointsman.store.rows import Entity, Task, TaskKey
 from pointsman.store.scripts import check_version, read_migrations, read_queries
 from pointsman.store.sqlite.bell import Bell
 from pointsman.store.sqlite.lock_holder import advise, find_lock_holder
+from pointsman.store.sqlite.schema import find_schema
 from pointsman.store.sqlite.values import (
     DIALECT,
     bulk_update_of,
@@ -219,9 +220,11 @@ class SqliteStore:
         connection.execute("BEGIN IMMEDIATE")
         try:
             applied = self._find_version()
-            for migration in read_migrations(__package__)[applied:]:
-                for _ in connection.execute(migration.sql):
-                    pass
+            missing = read_migrations(__package__)[applied:]
+            schema = None if applied else find_schema(missing)
+            for script in [schema] if schema else [each.sql for each in missing]:
+                connection.execute(script).fetchall()
+            for migration in missing:
                 row = (migration.number, migration.name, from_instant(self._clock.now()))
                 connection.execute("INSERT INTO migration VALUES (?, ?, ?)", row)
             connection.execute("COMMIT")
