@@ -328,6 +328,54 @@ def test_an_ordinary_role_gets_no_further(postgres: StoreFixture) -> None:
     assert [find(postgres.store, row) for row in (run, task)] == [run, task]
 
 
+FORGED_TASK = 'jsonb_populate_record(task, \'{"id":"task_forged","name":"forged","retry_count":99}\')'
+CHANGE = "UPDATE task SET retry_count = 99"
+FORGED_ROW = f"INSERT INTO task SELECT ({FORGED_TASK}).* FROM task WHERE id = %(task)s"
+BROKEN_ROWS = {
+    # ways to write a task that has had more retries than it may have
+    "insert": FORGED_ROW,
+    "insert within a query": f"WITH forged AS ({FORGED_ROW} RETURNING id) SELECT id FROM forged",
+    "update": f"{CHANGE} WHERE id = %(task)s",
+    "update from another": f"{CHANGE} FROM task AS other WHERE other.id = task.id AND task.id = %(task)s",
+    "update within a query": f"WITH forged AS ({CHANGE} WHERE id = %(task)s RETURNING id) SELECT id FROM forged",
+    "insert or update": (
+        "INSERT INTO task SELECT * FROM task WHERE id = %(task)s ON CONFLICT (id) DO UPDATE SET retry_count = 99"
+    ),
+    "merge": (
+        "MERGE INTO task USING (SELECT %(task)s AS id) AS own ON own.id = task.id WHEN MATCHED THEN UPDATE SET retry_count = 99"
+    ),
+    "a view": "UPDATE seen SET retry_count = 99 WHERE id = %(task)s",
+    "a cursor": f"{CHANGE} WHERE CURRENT OF there",
+}
+
+
+@each_row("way", BROKEN_ROWS)
+@pytest.mark.parametrize("setting", ["enable_hashjoin = on", "enable_hashjoin = off", "plan_cache_mode = force_generic_plan"])
+def test_every_way_to_write_a_row_is_under_the_law(postgres: StoreFixture, way: str, setting: str) -> None:
+    """Its rules for rows belong to a trigger, which no statement, setting or deferral gets around."""
+    task = postgres.put_task()
+    with ordinary_role(postgres) as session:
+        session.execute(b"BEGIN; SET CONSTRAINTS ALL DEFERRED; CREATE TEMPORARY VIEW seen AS SELECT * FROM task")
+        session.execute(f"SET LOCAL {setting}; SET LOCAL enable_mergejoin = off".encode())
+        session.execute(f"DECLARE there CURSOR FOR SELECT * FROM task WHERE id = '{task.id}' FOR UPDATE; FETCH there".encode())
+        with pytest.raises(psycopg.errors.CheckViolation, match="task_retries_in_bounds") as refused:
+            session.execute(BROKEN_ROWS[way].encode(), {"task": task.id})
+        assert refused.value.diag.constraint_name == "task_retries_in_bounds"
+        session.execute(b"ROLLBACK")
+    assert find(postgres.store, task) == task
+
+
+def test_copied_rows_are_under_the_law(postgres: StoreFixture) -> None:
+    task = postgres.put_task()
+    with ordinary_role(postgres) as session, session.cursor() as cursor:
+        with cursor.copy(f"COPY (SELECT ({FORGED_TASK}).* FROM task WHERE id = '{task.id}') TO STDOUT".encode()) as reading:
+            rows = b"".join(map(bytes, reading))
+        assert rows
+        with pytest.raises(psycopg.errors.CheckViolation, match="task_retries_in_bounds"):  # noqa: SIM117 - it is raised at the end
+            with cursor.copy(b"COPY task FROM STDIN") as writing:
+                writing.write(rows)
+
+
 def test_an_ordinary_role_moves_what_a_rule_allows(postgres: StoreFixture) -> None:
     run = postgres.put(postgres.run())
     with ordinary_role(postgres) as session:
