@@ -42,7 +42,7 @@ def test_a_parameter_that_is_added_is_validated_hashed_and_in_the_schema() -> No
         read_operation(SignalRunLoudly, {"run_id": "run_1", "signal": "pause", "volume": "3"})
 
 
-BY_HAND = {"claim_tasks": {"wait_seconds"}, "send_heartbeat": set(), "report_attempts": set()}
+BY_HAND = {"claim_tasks": {"wait_seconds", "line"}, "send_heartbeat": set(), "report_attempts": set()}
 """Methods that do more than to perform their operation, with the parameters that the operation does not have."""
 ENGINE = TenantEngine.__new__(TenantEngine)
 """Calls make operations at once, and perform them when they are awaited: no database is needed for that."""
