@@ -12,9 +12,11 @@ from pointsman.cli.group import Collection
 from pointsman.cli.notifier import make_notifier
 from pointsman.cli.output import LONGEST_NAME, count, cut, echo, show_seconds, show_table
 from pointsman.cli.project import Asked, Project, in_project, project_options
+from pointsman.engine.filters import NotificationFilter
 from pointsman.errors import NothingYet, Problem, RequestInvalid
 from pointsman.store.rows import OutboxEntry
 from pointsman.views.find import is_part, short
+from pointsman.views.notifications import find_delivery, make_notification_view
 from pointsman.views.values import first_line
 
 LOOK_SECONDS = 0.2
@@ -79,9 +81,10 @@ def retry(ids: tuple[str, ...], *, retries_all: bool, asked: Asked) -> int:
 
 
 async def show_notifications(project: Project, number: int, *, dead: bool, as_json: bool) -> None:
-    entries = await project.engine.outbox.list_entries(which="dead" if dead else "all", limit=number)
+    wanted = NotificationFilter(delivery="dead" if dead else None)
+    entries = await project.engine.outbox.list_entries(wanted, limit=number)
     if as_json:
-        echo(show_json([describe(entry) for entry in entries]))
+        echo(show_json([make_notification_view(entry) for entry in entries]))
     elif not entries:
         echo("There are no dead notifications." if dead else "There are no notifications.", err=True)
     else:
@@ -109,46 +112,23 @@ def show_table_of(entries: Sequence[OutboxEntry], now: datetime) -> None:
 
 def show_delivery(entry: OutboxEntry, now: datetime) -> str:
     if entry.due_at is None:
-        return find_state(entry)
+        return find_delivery(entry)
     if entry.claimed_by is not None and entry.due_at > now:
         return "in delivery"
     seconds = (entry.due_at - now).total_seconds()
     return f"due in {show_seconds(seconds)}" if seconds > 0 else "due"
 
 
-def find_state(entry: OutboxEntry) -> str:
-    return "due" if entry.due_at else "dead" if entry.dead_at else "delivered"
-
-
-def describe(entry: OutboxEntry) -> dict[str, object]:
-    """For programs; without its body."""
-    return {
-        "id": entry.id,
-        "target": entry.target,
-        "declared_in": entry.origin,
-        "method": entry.method,
-        "event": entry.event,
-        "subject": entry.subject,
-        "run_id": entry.run_id,
-        "delivery": find_state(entry),
-        "tries": entry.tries,
-        "error": entry.error,
-        "created_at": entry.created_at,
-        "due_at": entry.due_at,
-        "delivered_at": entry.delivered_at,
-        "dead_at": entry.dead_at,
-    }
-
-
 async def retry_notifications(project: Project, names: Sequence[str], *, as_json: bool) -> int:
     outbox = project.engine.outbox
     chosen = choose(await outbox.list_entries(limit=MOST), names)
-    await outbox.retry([entry.id for entry in chosen])
+    if chosen:
+        await project.engine.retry_notifications([entry.id for entry in chosen])
     await (wait_for_server if project.is_remote else deliver)(project, chosen)
     entries = await outbox.find_entries([entry.id for entry in chosen])
     left = [entry for entry in entries if entry.delivered_at is None]
     if as_json:
-        echo(show_json([describe(entry) for entry in entries]))
+        echo(show_json([make_notification_view(entry) for entry in entries]))
     elif not entries:
         echo("Every notification is delivered.", err=True)
     else:

@@ -724,6 +724,44 @@ class IssuedKeyAnswer(Struct, frozen=True, kw_only=True):
     """Shown once: null where a request is repeated, because the secret is not stored."""
 
 
+class NotificationView(Struct, frozen=True, kw_only=True):
+    """A notification for one target, without its text."""
+
+    id: str
+    target: str
+    declared_in: str
+    """`settings` or `flow`."""
+    method: str
+    event: str
+    subject: str
+    run_id: str | None
+    delivery: str
+    """Dead: it is not tried any more until a person retries it."""
+    tries: int
+    error: str | None
+    """Of the last try."""
+    created_at: datetime
+    due_at: datetime | None
+    """When it is tried next."""
+    delivered_at: datetime | None
+    dead_at: datetime | None
+
+
+class NotificationPage(Struct, frozen=True, kw_only=True):
+    """Notifications, newest first. Delivered ones are kept for 7 days."""
+
+    items: tuple[NotificationView, ...]
+    next: str | None
+    """Give it as `after` to get the next page; null on the last one."""
+
+
+class RetriedNotifications(Struct, frozen=True, kw_only=True):
+    """Which notifications are tried again."""
+
+    ids: tuple[str, ...]
+    """Without those that are being delivered at the moment, were delivered or do not exist."""
+
+
 class TenantView(Struct, frozen=True, kw_only=True):
     """A tenant, its quotas and its budget, and what it uses of them. Null is no limit."""
 

@@ -34,7 +34,10 @@ from pointsman.client.answers import (
     MachineView,
     NoticePage,
     NoticeView,
+    NotificationPage,
+    NotificationView,
     Quota,
+    RetriedNotifications,
     RunAnswer,
     RunPage,
     RunTaskPage,
@@ -1083,6 +1086,35 @@ class AsyncRoutes(AsyncCalls):
         request_id: An idempotency key of your own, instead of a new one.
         """
         return await self._run(self._client.revoke_key, key_id, reason=reason, request_id=request_id)
+
+    async def list_notifications(
+        self, *, delivery: Literal["due", "dead", "delivered"] | None = None, limit: int = 100, after: str | None = None
+    ) -> NotificationPage:
+        """List notifications: due, dead and delivered ones, with the error of the last try. Needs the scope `read`.
+
+        delivery: Only those in this state; dead ones are not tried any more.
+        limit: How many at most.
+        after: `next` of the page before; without it, the first page.
+        """
+        return await self._run(self._client.list_notifications, delivery=delivery, limit=limit, after=after)
+
+    def iterate_notifications(
+        self, *, delivery: Literal["due", "dead", "delivered"] | None = None, after: str | None = None
+    ) -> AsyncIterator[NotificationView]:
+        """List notifications: due, dead and delivered ones, with the error of the last try. Needs the scope `read`.
+
+        delivery: Only those in this state; dead ones are not tried any more.
+        after: `next` of the page before; without it, the first page.
+        """
+        return iterate_async(partial(self.list_notifications, delivery=delivery), after)
+
+    async def retry_notifications(self, *, ids: Collection[str], request_id: str | None = None) -> RetriedNotifications:
+        """Try to deliver notifications again at once, with all their tries. Needs the scope `operate`.
+
+        ids: The ids of the notifications.
+        request_id: An idempotency key of your own, instead of a new one.
+        """
+        return await self._run(self._client.retry_notifications, ids=ids, request_id=request_id)
 
     async def list_tenants(self, *, limit: int = 100, after: str | None = None) -> TenantPage:
         """List tenants, their quotas, and what they use: all for a key of the tenant `default`, its own for any other

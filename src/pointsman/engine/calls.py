@@ -49,7 +49,7 @@ OF_ALL_TENANTS = (
     "repair",
     "seal",
 )
-OF_OUTBOX = ("list_entries", "find_entries", "retry")
+OF_OUTBOX = ("list_entries", "find_entries")
 TEXTS = ("title", "description")
 """Of a schema: they are for people."""
 GET_HOLDER = "get_holder"

@@ -39,6 +39,7 @@ from pointsman.engine.machines import Machines
 from pointsman.engine.operation import ANYBODY, DEFAULT_TENANT, Caller, Operation, Receipt, RemoteCaller, validate
 from pointsman.engine.operations.attempts import NOTHING, AttemptReport, ReportAttempt, ReportAttempts
 from pointsman.engine.operations.keys import CreateKey, RevokeKey, RotateKey
+from pointsman.engine.operations.outbox import RetryNotifications
 from pointsman.engine.operations.runs import AddTasks, ApproveRun, SetBudget, SignalRun, SignalRuns, StartRun, SubmitRun
 from pointsman.engine.operations.tasks import DeleteTask, SignalTask
 from pointsman.engine.operations.templates import StoreTemplate
@@ -123,6 +124,7 @@ class TenantEngine(Queries):
     create_key = _performs(CreateKey)
     rotate_key = _performs(RotateKey)
     revoke_key = _performs(RevokeKey)
+    retry_notifications = _performs(RetryNotifications)
 
     @property
     def outbox(self) -> Outbox:

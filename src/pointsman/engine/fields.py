@@ -57,6 +57,7 @@ _SECONDS = {"type": "number", "exclusiveMinimum": 0, "maximum": checks.MAX_SECON
 Text = Annotated[str, Rule(checks.text, {"type": "string", "maxLength": checks.MAX_TEXT_BYTES})]
 Name = Annotated[str, Rule(checks.name, {"type": "string", "minLength": 1, "maxLength": checks.MAX_NAME_BYTES})]
 Words = Annotated[Collection[str], Rule(checks.words, _WORDS)]
+Ids = Annotated[Collection[str], Rule(checks.ids, {**_WORDS, "maxItems": checks.MAX_IDS})]
 Tenants = Annotated[Collection[str], Rule(checks.tenants, {"anyOf": [_WORDS, {"const": "all"}]})]
 Count = Annotated[int, whole(1)]
 CountFromZero = Annotated[int, whole(0)]

@@ -56,6 +56,14 @@ class NoticeFilter(Struct, frozen=True, kw_only=True):
     created_before: Annotated[Instant | None, "Only those before this time."] = None
 
 
+class NotificationFilter(Struct, frozen=True, kw_only=True):
+    """Which notifications to list."""
+
+    delivery: Annotated[
+        Literal["due", "dead", "delivered"] | None, "Only those in this state; dead ones are not tried any more."
+    ] = None
+
+
 class NoFilter(Struct, frozen=True, kw_only=True):
     """No condition."""
 
@@ -65,3 +73,4 @@ EVERY_RUN = RunFilter()
 EVERY_TASK = TaskFilter()
 EVERY_WORKER = WorkerFilter()
 EVERY_NOTICE = NoticeFilter()
+EVERY_NOTIFICATION = NotificationFilter()

@@ -9,12 +9,12 @@ transaction that adds the notifications, so each is added once, whichever proces
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 
-from pointsman.engine import checks
+from pointsman.engine.filters import EVERY_NOTIFICATION, NotificationFilter
 from pointsman.engine.operation import Caller
-from pointsman.engine.operations.outbox import ClaimOutbox, FillOutbox, OpenOutbox, RetryOutbox, SettleOutbox
-from pointsman.engine.pages import check_limit
+from pointsman.engine.operations.outbox import ClaimOutbox, FillOutbox, OpenOutbox, SettleOutbox
+from pointsman.engine.pages import NotificationPlace, select_page, sorted_by
 from pointsman.engine.queries import Core
 from pointsman.store.contract import Reader, read_position
 from pointsman.store.rows import OutboxCursor, OutboxEntry, OutboxScope, Transition
@@ -73,15 +73,13 @@ class Outbox:
         """Store that a claimed notification was delivered; or the error, and when to try again, if ever."""
         return bool(await self._core.writer.submit(SettleOutbox(entry=entry, error=error, retry_seconds=retry_seconds)))
 
-    async def retry(self, ids: Sequence[str]) -> list[str]:
-        """Let these be tried again now; those that a process delivers at the moment are left out."""
-        retried: list[str] = await self._core.writer.submit(RetryOutbox(ids=tuple(ids), caller=self._caller))
-        return retried
-
-    async def list_entries(self, *, which: str = "all", limit: int = 100) -> list[OutboxEntry]:
-        """The newest first: `all`, those that are `due`, or those that are `dead`."""
-        checks.refuse(check_limit(limit))
-        return await self._core.ask(lambda reader: reader.list_outbox(self._caller.tenant, which=which, limit=limit))
+    @sorted_by(NotificationPlace)
+    async def list_entries(
+        self, wanted: NotificationFilter = EVERY_NOTIFICATION, *, after: str | None = None, limit: int | None = None
+    ) -> list[OutboxEntry]:
+        """Newest first."""
+        page = select_page(NotificationPlace, after, limit, NotificationFilter, wanted)
+        return await self._core.ask(lambda reader: reader.list_outbox(self._caller.tenant, **page))
 
     async def find_entries(self, ids: Collection[str]) -> list[OutboxEntry]:
         return await self._core.ask(lambda reader: reader.find_outbox(self._caller.tenant, ids))

@@ -67,6 +67,13 @@ class NoticePlace(Struct, frozen=True, array_like=True, tag="notice"):
     position: Number
 
 
+class NotificationPlace(Struct, frozen=True, array_like=True, tag="notification"):
+    """Newest first."""
+
+    created_at: Instant
+    id: Name
+
+
 class WorkerPlace(Struct, frozen=True, array_like=True, tag="worker"):
     id: Name
 

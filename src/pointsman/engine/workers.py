@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 import msgspec
 
 from pointsman.engine import breakers, budgets, tasks
+from pointsman.engine.checks import MAX_SECONDS
 from pointsman.engine.policy import read_policy
 from pointsman.engine.work import Cause, Work
 from pointsman.errors import NotYourWorker
@@ -23,6 +24,7 @@ FRESH_LEASES = 0.05
 MOST_RUNS = 100
 MOST_WORKERS = 1000
 SHORTEST_LIMIT = timedelta(seconds=1)
+LONGEST_LIMIT = timedelta(seconds=MAX_SECONDS)
 SUSPENDED = {"suspend": True}
 """The metadata of a pause that also suspends processes. They go on with the next move of the worker, whatever it is."""
 AVAILABLE = (Phase.QUEUED.value, Phase.ACTIVE.value)
@@ -270,7 +272,7 @@ def meet_usage_limit(work: Work, task: Task, cause: Cause, report: tasks.Report,
 
     A limit that has ended already delays by a moment: a tool that reports the wrong time must not be started without a pause.
     """
-    until = max(until, work.now + SHORTEST_LIMIT)
+    until = min(max(until, work.now + SHORTEST_LIMIT), work.now + LONGEST_LIMIT).astimezone(UTC)
     report = replace(report, usage_limit_until=until)
     interrupt(work, task, cause, report)
     if task.phase in (Phase.QUEUED, Phase.HELD):

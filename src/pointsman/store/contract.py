@@ -107,6 +107,11 @@ class Query(NamedTuple):
     """Of the rows that it returns; None for tuples."""
 
 
+def _clip(instant: datetime) -> datetime:
+    """The same in UTC, and no earlier or later than any row. PostgreSQL takes no time zone that is more than 16 hours away."""
+    return min(max(instant, NEVER), FOREVER).astimezone(UTC)
+
+
 def read_position(after: object) -> int:
     """The position after which a reader of the stream continues; None is the beginning."""
     if after is None:
@@ -238,11 +243,10 @@ class Reader(ABC):
 
     def _between(self, since: datetime | None, before: datetime | None, last: Run | None) -> dict[str, Any]:
         """The runs created from `since` on and before `before`, behind the last one of the page before."""
-        end, end_id = (min(before, FOREVER) if before else FOREVER), ""
+        end, end_id = _clip(before or FOREVER), ""
         if last and last.created_at < end:
             end, end_id = last.created_at, last.id
-        begin = max(since, NEVER) if since else NEVER
-        return {"since": self._from_instant(begin), "before": self._from_instant(end), "before_id": end_id}
+        return {"since": self._from_instant(_clip(since or NEVER)), "before": self._from_instant(end), "before_id": end_id}
 
     def _excludes_success(self, kind: Kind, wanted: Mapping[str, str | None]) -> bool:
         """Whether nothing that has succeeded can be among what is wanted: then an index has the rest."""
@@ -357,8 +361,8 @@ class Reader(ABC):
     ) -> list[ListedNotice]:
         """Newest first, before a position: those that fulfill NOTICE_CONDITIONS; those about a run are also about its tasks."""
         between = {
-            "since": self._from_instant(max(created_after, NEVER) if created_after else NEVER),
-            "before": self._from_instant(min(created_before, FOREVER) if created_before else FOREVER),
+            "since": self._from_instant(_clip(created_after or NEVER)),
+            "before": self._from_instant(_clip(created_before or FOREVER)),
         }
         wanted = {"about": about, **dict.fromkeys(NOTICE_CONDITIONS), **conditions}
         before = ALL if after is None else after
@@ -371,9 +375,13 @@ class Reader(ABC):
         """Ends of runs, tasks that may wait for a person, breakers that may have opened: of all tenants, in their order."""
         return self._all(Transition, "list_noteworthy_transitions", after=after, end=end, limit=limit)
 
-    def list_outbox(self, tenant: str, *, which: str, limit: int) -> list[OutboxEntry]:
-        """The newest first: `all`, those that are `due`, or those that are `dead`."""
-        return self._all(OutboxEntry, "list_outbox", tenant=tenant, which=which, limit=limit)
+    def list_outbox(
+        self, tenant: str, *, after: tuple[datetime, str] | None = None, limit: int, delivery: str | None = None
+    ) -> list[OutboxEntry]:
+        """Newest first, behind a time and an id: all, or those that are `due`, `dead` or `delivered`."""
+        created_at, entry_id = after or (FOREVER, "")
+        values = {"after": self._from_instant(_clip(created_at)), "after_id": entry_id, "delivery": delivery or "any"}
+        return self._all(OutboxEntry, "list_outbox", tenant=tenant, limit=limit, **values)
 
     def find_outbox(self, tenant: str, ids: Collection[str]) -> list[OutboxEntry]:
         return self._all(OutboxEntry, "find_outbox", tenant=tenant, ids=self._list(ids))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta, timezone
 from decimal import Decimal
 
 import pytest
@@ -116,6 +116,18 @@ async def test_a_usage_limit_that_is_over_does_not_start_its_tool_at_once(databa
         assert await engine.claim_tasks(worker.id) == []
         await pass_time(engine, clock, 1)
         assert (await claim_one(engine, worker)).epoch == 2
+
+
+async def test_a_usage_limit_may_end_in_any_time_zone_and_at_any_time(database_url: str, clock: ManualClock) -> None:
+    async with proved_engine(database_url, clock) as engine:
+        far = timezone(-timedelta(hours=23, minutes=59))
+        for hours, until in ((5, (clock.now() + timedelta(hours=5)).astimezone(far)), (None, datetime.max.replace(tzinfo=far))):
+            run = await submit(engine, NewTask(name="a"))
+            claim = await claim_one(engine, await register(engine))
+            await engine.report_attempt(claim.task_id, claim.epoch, "interrupt", AttemptReport(usage_limit_until=until))
+            available_at = (await task_of(engine, run, "a")).available_at
+            assert available_at
+            assert available_at == until if hours else clock.now() < available_at < until
 
 
 async def test_a_task_to_be_canceled_is_canceled_and_its_tool_still_waits(database_url: str, clock: ManualClock) -> None:

@@ -17,6 +17,7 @@ from tests.rooms.worker.test_people import say, until_asked
 
 from pointsman import app
 from pointsman.engine.engine import Engine
+from pointsman.engine.filters import EVERY_NOTIFICATION, NotificationFilter
 from pointsman.notify.notifier import ALL_RUNS, Notifier
 from pointsman.settings import NotifyTarget, ToolProfile
 from pointsman.store.rows import OutboxEntry, OutboxScope, Run
@@ -67,8 +68,8 @@ async def run_to_end(shop: Shop, text: str) -> Run:
     return run
 
 
-async def entries(shop: Shop, which: str = "all") -> list[OutboxEntry]:
-    return await shop.engine.outbox.list_entries(which=which)
+async def entries(shop: Shop, wanted: NotificationFilter = EVERY_NOTIFICATION) -> list[OutboxEntry]:
+    return await shop.engine.outbox.list_entries(wanted)
 
 
 async def test_people_are_told_what_waits_for_them_and_how_a_run_has_ended(
@@ -183,12 +184,13 @@ async def test_what_fails_is_tried_again_later_and_dies_after_its_last_try_until
             await notifier.flush()
             (entry,) = await entries(shop)
             delays.append(wait_of(entry, await shop.engine.now()))
-        assert (entry.tries, entry.dead_at is not None, await entries(shop, "due")) == (3, True, [])
+        assert (entry.tries, entry.dead_at is not None) == (3, True)
+        assert await entries(shop, NotificationFilter(delivery="due")) == []
         assert delays[1] > 2 * delays[0] > timedelta(0)
         receiver.answer = lambda _: 200
         assert await notifier.flush() == 0
         assert len(receiver.received) == 3, "a dead one is not tried"
-        assert await shop.engine.outbox.retry([entry.id]) == [entry.id]
+        assert await shop.engine.retry_notifications([entry.id]) == [entry.id]
         await notifier.flush()
         (entry,) = await entries(shop)
     assert (entry.delivered_at is not None, len(receiver.received)) == (True, 4)
@@ -201,7 +203,7 @@ def wait_of(entry: OutboxEntry, now: Any) -> timedelta:
 
 async def make_due(shop: Shop, entry: OutboxEntry) -> None:
     """As if its delay were over: `retry` makes it due and forgets its tries, which are made again here."""
-    await shop.engine.outbox.retry([entry.id])
+    await shop.engine.retry_notifications([entry.id])
     for _ in range(entry.tries):
         (claimed,) = await shop.engine.outbox.claim(OutboxScope(targets=(entry.target,)), 1, 60)
         await shop.engine.outbox.settle(claimed, "tried before", 0)
@@ -231,7 +233,7 @@ async def test_a_last_try_whose_process_ended_is_dead_and_says_so(
         await notifier.fill()
         await shop.engine.outbox.claim(notifier.scope, 10, lease_seconds=0)
         await notifier.flush()
-        (entry,) = await entries(shop, "dead")
+        (entry,) = await entries(shop, NotificationFilter(delivery="dead"))
     assert entry.error == "The process that made the last try ended before the receiver answered."
 
 
@@ -305,7 +307,7 @@ async def test_a_command_that_fails_says_why_without_its_secrets(
         notifier = await open_notifier(shop)
         await run_to_end(shop, FAILING)
         await notifier.flush(30)
-        (entry,) = await entries(shop, "dead")
+        (entry,) = await entries(shop, NotificationFilter(delivery="dead"))
     assert entry.error == message
 
 

@@ -124,11 +124,16 @@ def test_dead_and_waiting_notifications_are_listed_and_tried_again(db: StoreFixt
     busy = claim(db, busy, "p")
     with db.store.read() as reader:
         listed = {
-            which: {each.id for each in reader.list_outbox(ACME, which=which, limit=9)} for which in ("all", "due", "dead")
+            delivery: {each.id for each in reader.list_outbox(ACME, delivery=delivery, limit=9)}
+            for delivery in (None, "due", "dead", "delivered")
         }
-        assert listed == {"all": {each.id for each in (dead, due, busy, done)}, "due": {due.id, busy.id}, "dead": {dead.id}}
-        assert [each.id for each in reader.list_outbox(ACME, which="all", limit=1)] == [done.id], "the newest first"
-        assert reader.list_outbox(GLOBEX, which="all", limit=9) == []
+        assert listed.pop(None) == {each.id for each in (dead, due, busy, done)}
+        assert listed == {"due": {due.id, busy.id}, "dead": {dead.id}, "delivered": {done.id}}
+        (first,) = reader.list_outbox(ACME, limit=1)
+        assert first.id == done.id, "the newest first"
+        behind = reader.list_outbox(ACME, after=(first.created_at, first.id), limit=9)
+        assert [each.id for each in behind] == [each.id for each in reader.list_outbox(ACME, limit=9)[1:]]
+        assert reader.list_outbox(GLOBEX, limit=9) == []
     now = AT + 50 * SECOND
     with db.transaction() as begun:
         assert begun.retry_outbox(GLOBEX, [dead.id], now) == []
@@ -145,7 +150,7 @@ def test_what_was_delivered_long_ago_is_forgotten(db: StoreFixture) -> None:
     with db.transaction() as begun:
         begun.purge_outbox(AT + SECOND, 9)
     with db.store.read() as reader:
-        assert [each.id for each in reader.list_outbox(ACME, which="all", limit=9)] == [entries[2].id, entries[1].id]
+        assert [each.id for each in reader.list_outbox(ACME, limit=9)] == [entries[2].id, entries[1].id]
 
 
 def test_the_ends_of_runs_waiting_tasks_and_open_breakers_are_noteworthy(db: StoreFixture) -> None:

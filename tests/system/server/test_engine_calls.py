@@ -135,6 +135,7 @@ OF_ITS_OWN: Mapping[str, dict[str, Any]] = {
     "store_template": {"name": f"{MARK}-template", "text": "name: other\ntasks: {a: {run: 'true'}}"},
     "declare_tool": {"tool": f"{MARK}-tool", "failure_threshold": 99},
     "create_key": {"name": f"{MARK}-key", "scopes": ["read"]},
+    "retry_notifications": {"ids": ["msg_1"]},
 }
 """Operations that name nothing of the victim but a name: they are about a thing of the own tenant."""
 
@@ -222,7 +223,7 @@ SCOPES_OF: Mapping[str, tuple[Scope, ...]] = {
     **dict.fromkeys(("create_key", "rotate_key", "revoke_key"), ("admin",)),
     **dict.fromkeys(OF_OPERATORS, ()),
     **dict.fromkeys(("list_keys", "diagnose"), ("admin",)),
-    "outbox.retry": ("operate",),
+    "retry_notifications": ("operate",),
     **{name: () for name, query in list_queries().items() if query.is_of_all and name not in OF_ONE_TENANT},
     **dict.fromkeys(
         (

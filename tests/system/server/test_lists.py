@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
 from tests.system.server.harness import Client
 
@@ -82,6 +82,9 @@ def test_every_wrong_condition_is_named(client: Client) -> None:
         assert {error["path"] for error in refused.json["errors"]} == set(wrong)
     assert client.get("/api/v1/runs?created_after=0001-01-01T00:00:00%2B14:00&limit=1").status == 200
     assert client.get("/api/v1/runs?created_before=9999-12-31T23:59:59-14:00&limit=1").status == 200
+    for path in ("/api/v1/runs", "/api/v1/tasks", "/api/v1/notices"):
+        far = quote("2026-01-01T00:00:00-23:59")
+        assert client.get(f"{path}?created_after={far}&created_before={far}").json["items"] == [], "a time zone far away"
 
 
 def test_runs_are_found_by_their_tags(client: Client) -> None:

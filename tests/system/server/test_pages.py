@@ -144,6 +144,17 @@ def list_notices(client: Client) -> Scene:
     return Scene(client, "/api/v1/notices", add, lambda item: item["message"], about=run_id)
 
 
+def list_notifications(client: Client) -> Scene:
+    """Each is filled in behind the run that it is about."""
+    flow = GATE.format("told") + "notify: [{on: [person_needed], command: ['true']}]\n"
+
+    def add(client: Client) -> None:
+        run_id = client.post("/api/v1/flows/run", {"flow": flow}).json["id"]
+        client.until("/api/v1/notifications?limit=1000", lambda page: run_id in [each["run_id"] for each in page["items"]])
+
+    return Scene(client, "/api/v1/notifications", add, by_id)
+
+
 def list_workers(client: Client) -> Scene:
     add = {"capabilities": ["paging"], "lease_seconds": 600}
     return Scene(client, "/api/v1/workers", lambda client: client.post("/api/v1/workers", {"name": "paged", **add}), by_id)
@@ -190,8 +201,8 @@ def list_events(client: Client) -> Scene:
 
 SCENES = (
     *(list_runs, list_runs_of_003, list_all_tasks, list_tasks_of_004, list_tasks_of_a_run, list_attempts, list_history),
-    *(list_run_history, list_task_history, list_notices, list_workers, list_breakers, list_templates, list_tenants),
-    *(list_inbox, list_events),
+    *(list_run_history, list_task_history, list_notices, list_notifications, list_workers, list_breakers, list_templates),
+    *(list_tenants, list_inbox, list_events),
 )
 
 

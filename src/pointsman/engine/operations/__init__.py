@@ -8,6 +8,7 @@ from typing import Any
 from pointsman.engine.operation import Operation, name_of
 from pointsman.engine.operations.attempts import ReportAttempt, ReportAttempts
 from pointsman.engine.operations.keys import CreateKey, RevokeKey, RotateKey
+from pointsman.engine.operations.outbox import RetryNotifications
 from pointsman.engine.operations.runs import AddTasks, ApproveRun, SetBudget, SignalRun, SignalRuns, StartRun, SubmitRun
 from pointsman.engine.operations.tasks import DeleteTask, SignalTask
 from pointsman.engine.operations.templates import StoreTemplate
@@ -44,5 +45,6 @@ _ALL: tuple[type[Operation[Any]], ...] = (
     CreateKey,
     RotateKey,
     RevokeKey,
+    RetryNotifications,
 )
 OPERATIONS: Mapping[str, type[Operation[Any]]] = {name_of(operation): operation for operation in _ALL}

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import timedelta
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 from msgspec.structs import replace
 
+from pointsman.engine.fields import Ids
 from pointsman.engine.operation import Operation
 from pointsman.engine.work import Work
 from pointsman.store.contract import Wakeup
@@ -116,10 +117,10 @@ class SettleOutbox(Operation[bool], frozen=True):
         return lambda: settled
 
 
-class RetryOutbox(Operation[list[str]], frozen=True):
-    """Let notifications be tried again now; the answer has those that no process is delivering."""
+class RetryNotifications(Operation[list[str]], frozen=True):
+    """Try to deliver notifications again at once, with all their tries; the answer has those that will be tried."""
 
-    ids: tuple[str, ...]
+    ids: Annotated[Ids, "The ids of the notifications."]
 
     def decide(self, work: Work) -> Callable[[], list[str]]:
         retried = work.transaction.retry_outbox(self.tenant, self.ids, work.now)

@@ -28,7 +28,7 @@ from pointsman.errors import CallRefused, NotFound, PointsmanError
 from pointsman.server import problems
 from pointsman.server.auth import check_scope
 from pointsman.server.route import Act, Call, Route
-from pointsman.server.routes import tasks_004, v1_operators, v1_runs, v1_tenants, v1_workers
+from pointsman.server.routes import tasks_004, v1_notifications, v1_operators, v1_runs, v1_tenants, v1_workers
 from pointsman.server.wakeups import WakeupAnswer, WakeupQuery
 
 BY_WORKERS = tuple(name_of(each) for each in (AddTasks, DeclareTool, SignalWorker))
@@ -38,14 +38,14 @@ LEAVING = ("fail", "drain", "terminate")
 SCOPES_OF: Mapping[str, tuple[Scope, ...]] = {
     **{
         name_of(each.operation): (each.scope, each.or_scope) if each.or_scope else (each.scope,)
-        for routes in (tasks_004.ROUTES, v1_runs.ROUTES, v1_operators.ROUTES, v1_tenants.ROUTES, v1_workers.ROUTES)
-        for each in routes
+        for routes in (tasks_004, v1_runs, v1_operators, v1_notifications, v1_tenants, v1_workers)
+        for each in routes.ROUTES
         if each.operation
     },
     **{name_of(each): ("worker",) for each in (GiveUpTasks, ReportAttempts)},
 }
 """An operation needs one of the scopes of its own route in /api/v1. Those that have none are for workers."""
-SCOPES_OF_QUERIES: Mapping[str, Scope] = {"list_keys": "admin", "diagnose": "admin", "outbox.retry": "operate"}
+SCOPES_OF_QUERIES: Mapping[str, Scope] = {"list_keys": "admin", "diagnose": "admin"}
 """Of queries that show more than runs, or change something. All others need `read`."""
 QUERIES_OF_WORKERS = (
     *("now", "list_definitions", "list_breakers", "get_account", "explain_overspending", "get_worker"),

@@ -48,7 +48,8 @@ RETURNING id
 -- name: list_outbox
 -- Scans the table: delivered ones are deleted after some days.
 SELECT {outbox} FROM outbox
- WHERE tenant = :tenant AND (:which = 'all' OR (dead_at IS NOT NULL) = (:which = 'dead') AND delivered_at IS NULL)
+ WHERE tenant = :tenant AND (created_at, id) < (:after, :after_id)
+   AND CAST(:delivery AS TEXT) IN ('any', CASE WHEN due_at IS NOT NULL THEN 'due' WHEN dead_at IS NOT NULL THEN 'dead' ELSE 'delivered' END)
  ORDER BY created_at DESC, id DESC LIMIT :limit
 
 -- name: find_outbox
