@@ -8,12 +8,14 @@ from typing import Any
 import apsw
 import psycopg
 from tests.databases import open_store
+from tests.rooms.store.store_fixture import open_store_fixture
 
 from pointsman.store.clock import NEVER
 from pointsman.store.columns import RUN_CONDITIONS, TASK_CONDITIONS
 from pointsman.store.contract import FOREVER
 from pointsman.store.postgres.connections import WRITER_SESSION
 from pointsman.store.postgres.store import QUERIES as POSTGRES
+from pointsman.store.rows import Dependency
 from pointsman.store.sqlite.store import QUERIES as SQLITE
 
 
@@ -121,3 +123,45 @@ def test_metrics_read_no_task_and_no_worker_that_has_ended(database_url: str) ->
     assert "task_held" in workers, workers
     tallied = explain(database_url, "tally_transitions", {"after": 10, "end": 20})
     assert "rowid>?" in tallied or 'Index Cond: (("position" > ' in tallied.replace("10", ""), tallied
+
+
+def test_the_law_probes_other_rows_by_an_index(postgres_url: str) -> None:
+    """Also with plans that were made while the tables were empty, and with those of another session."""
+    with open_store_fixture(postgres_url) as db:
+        run = db.put(db.run())
+        first = db.put_task(run, state="RUNNING")
+        with db.transaction() as begun:
+            others = [db.task(run, open_dependencies=1) for _ in range(1_000)]
+            begun.insert_tasks(others)
+            begun.insert_dependencies([Dependency(task.id, first.id) for task in others])
+            begun.insert_runs([db.run() for _ in range(1_000)])
+        db.move(first, "SUCCEEDED")
+        with db.transaction() as begun:
+            begun.insert_workers([db.worker(id="worker_idle"), db.worker(id="worker_done")])
+        new = "jsonb_populate_record(task, jsonb_build_object('id', 'task_new', 'name', 'new', 'open_dependencies', 0))"
+        statements = (
+            f"UPDATE task SET open_dependencies = 0 WHERE id = '{others[7].id}'",
+            f"UPDATE task SET state = 'QUEUED' WHERE id = '{others[7].id}'",
+            f"INSERT INTO task SELECT ({new}).* FROM task WHERE id = '{others[8].id}'",
+            f"UPDATE worker SET run_id = '{run.id}' WHERE id = 'worker_idle'",
+            "UPDATE worker SET state = 'TERMINATED' WHERE id = 'worker_done'",
+            f"UPDATE run SET state = 'RUNNING' WHERE id = '{run.id}'",
+        )
+        for settings in ("", WRITER_SESSION):
+            with psycopg.connect(postgres_url) as session:
+                session.execute(f"{settings or 'SELECT 1'}; SELECT 1".encode())
+                for statement in statements:
+                    before = count_read(session)
+                    session.execute(statement.encode())
+                    assert count_read(session) - before < 100, statement
+                session.rollback()
+
+
+def count_read(session: psycopg.Connection[Any]) -> int:
+    """How many rows of these tables the transaction has read."""
+    asked = b"""
+        SELECT sum(seq_tup_read + coalesce(idx_tup_fetch, 0))::integer FROM pg_stat_xact_user_tables
+         WHERE relname IN ('run', 'task', 'dependency')
+    """
+    ((read,),) = session.execute(asked).fetchall()
+    return int(read)

@@ -162,9 +162,9 @@ BEGIN
                             actor, metadata, at, seconds_in_state)
     SELECT run.tenant, 'run', run.id, 0, run.id, run.machine_id, NULL, run.state, 'create',
            CASE WHEN refuse_row('run', run.id, run_breaks(ROW(run.*)::run)) IS NOT NULL THEN NULL
-                WHEN NOT EXISTS (SELECT FROM tenant AS other WHERE other.id = run.tenant)
+                WHEN (SELECT true FROM tenant AS other WHERE other.id = run.tenant) IS NULL
                 THEN refuse_row('run', run.id, 'run_tenant_fkey')
-                WHEN run.parent_run_id IS NOT NULL AND NOT EXISTS (SELECT FROM run AS other WHERE other.id = run.parent_run_id)
+                WHEN run.parent_run_id IS NOT NULL AND (SELECT true FROM run AS other WHERE other.id = run.parent_run_id) IS NULL
                 THEN refuse_row('run', run.id, 'run_parent_run_id_fkey')
                 ELSE coalesce((SELECT 'info' FROM state
                                 WHERE state.machine_id = run.machine_id AND state.name = run.state AND state.initial
@@ -186,19 +186,14 @@ BEGIN
     IF ended IS NOT NULL THEN
         RAISE EXCEPTION 'pointsman: a run that has succeeded gets no more tasks, and % has', ended;
     END IF;
-    PERFORM refuse_row('task', id, missing)
-       FROM (SELECT DISTINCT ON (tenant, run_id, lane_id, parent_task_id) id,
-                    CASE WHEN NOT EXISTS (SELECT FROM tenant AS other WHERE other.id = task.tenant)
-                         THEN 'task_tenant_fkey'
-                         WHEN NOT EXISTS (SELECT FROM run AS other WHERE other.id = task.run_id)
-                         THEN 'task_run_id_fkey'
-                         WHEN NOT EXISTS (SELECT FROM lane AS other WHERE other.id = task.lane_id)
-                         THEN 'task_lane_id_fkey'
-                         WHEN task.parent_task_id IS NOT NULL AND NOT EXISTS (SELECT FROM task AS other WHERE other.id = task.parent_task_id)
-                         THEN 'task_parent_task_id_fkey'
-                    END AS missing
-               FROM new_rows AS task) AS referring
-      WHERE missing IS NOT NULL;
+    PERFORM refuse_row('task', task.id,
+                       CASE WHEN (SELECT true FROM tenant AS other WHERE other.id = task.tenant) IS NULL THEN 'task_tenant_fkey'
+                            WHEN (SELECT true FROM run AS other WHERE other.id = task.run_id) IS NULL THEN 'task_run_id_fkey'
+                            WHEN (SELECT true FROM lane AS other WHERE other.id = task.lane_id) IS NULL THEN 'task_lane_id_fkey'
+                            WHEN task.parent_task_id IS NOT NULL
+                                 AND (SELECT true FROM task AS other WHERE other.id = task.parent_task_id) IS NULL THEN 'task_parent_task_id_fkey'
+                       END)
+       FROM (SELECT DISTINCT ON (tenant, run_id, lane_id, parent_task_id) tenant, run_id, lane_id, parent_task_id, id FROM new_rows) AS task;
     PERFORM announce_moves();
     INSERT INTO transition (tenant, kind, entity_id, revision, run_id, machine_id, from_state, to_state, trigger, severity, reason,
                             actor, metadata, at, seconds_in_state)
@@ -222,11 +217,11 @@ BEGIN
                             actor, metadata, at, seconds_in_state)
     SELECT worker.tenant, 'worker', worker.id, 0, worker.run_id, worker.machine_id, NULL, worker.state, 'create',
            CASE WHEN refuse_row('worker', worker.id, worker_breaks(ROW(worker.*)::worker)) IS NOT NULL THEN NULL
-                WHEN NOT EXISTS (SELECT FROM tenant AS other WHERE other.id = worker.tenant)
+                WHEN (SELECT true FROM tenant AS other WHERE other.id = worker.tenant) IS NULL
                 THEN refuse_row('worker', worker.id, 'worker_tenant_fkey')
-                WHEN worker.run_id IS NOT NULL AND NOT EXISTS (SELECT FROM run AS other WHERE other.id = worker.run_id)
+                WHEN worker.run_id IS NOT NULL AND (SELECT true FROM run AS other WHERE other.id = worker.run_id) IS NULL
                 THEN refuse_row('worker', worker.id, 'worker_run_id_fkey')
-                WHEN worker.only_run_id IS NOT NULL AND NOT EXISTS (SELECT FROM run AS other WHERE other.id = worker.only_run_id)
+                WHEN worker.only_run_id IS NOT NULL AND (SELECT true FROM run AS other WHERE other.id = worker.only_run_id) IS NULL
                 THEN refuse_row('worker', worker.id, 'worker_only_run_id_fkey')
                 ELSE coalesce((SELECT 'info' FROM state
                                 WHERE state.machine_id = worker.machine_id AND state.name = worker.state AND state.initial
@@ -260,6 +255,9 @@ END $$;
 -- Moves
 --
 -- The condition goes through all rows of the statement: it refuses those that break a rule, and leaves those that move.
+--
+-- It asks other tables by scalar subqueries, which probe an index. For EXISTS the planner may hash a whole table, and a join cannot be nested
+-- here, because old and new rows must not be.
 
 CREATE FUNCTION run_moves() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
 SET search_path FROM CURRENT SET enable_hashjoin = on SET enable_nestloop = off AS $$
@@ -287,8 +285,8 @@ BEGIN
                      IS DISTINCT FROM (was.trigger, was.reason, was.actor, was.metadata, was.entered_at, was.started_at, was.completed_at)
                 THEN refuse_change('only a move changes the times and the cause of a run; change its state instead')
                 WHEN (run.phase, run.outcome) IS DISTINCT FROM (was.phase, was.outcome)
-                     AND NOT EXISTS (SELECT FROM state WHERE machine_id = run.machine_id AND name = run.state
-                                        AND phase = run.phase AND outcome IS NOT DISTINCT FROM run.outcome)
+                     AND (SELECT true FROM state WHERE machine_id = run.machine_id AND name = run.state
+                             AND phase = run.phase AND outcome IS NOT DISTINCT FROM run.outcome) IS NULL
                 THEN refuse_change('only a move changes the phase of a run; change its state instead')
                 WHEN run.output IS DISTINCT FROM was.output
                 THEN refuse_change('only a move changes the output of a run; change its state instead')
@@ -330,16 +328,18 @@ BEGIN
                 THEN refuse_change('an attempt that has lost its lease does not get it back')
                 -- Only tasks that have succeeded are no longer waited for. Counts that are too high are the doctor's: they start nothing.
                 WHEN task.open_dependencies = 0 AND was.open_dependencies > 0
-                     AND EXISTS (SELECT FROM dependency JOIN task AS other ON other.id = dependency.depends_on_id
-                                  WHERE dependency.task_id = task.id AND (other.outcome IS NULL OR other.outcome <> 'success'))
+                     AND (SELECT true FROM dependency
+                           WHERE dependency.task_id = task.id
+                             AND (SELECT outcome FROM task AS other WHERE other.id = dependency.depends_on_id) IS DISTINCT FROM 'success'
+                           LIMIT 1)
                 THEN refuse_change(format('a task waits until all tasks that it depends on have succeeded, and %s depends on others', task.id))
                 WHEN task.revision <> was.revision THEN 'moves'
                 WHEN (task.trigger, task.reason, task.actor, task.metadata, task.entered_at, task.started_at, task.completed_at)
                      IS DISTINCT FROM (was.trigger, was.reason, was.actor, was.metadata, was.entered_at, was.started_at, was.completed_at)
                 THEN refuse_change('only a move changes the times and the cause of a task; change its state instead')
                 WHEN (task.phase, task.outcome) IS DISTINCT FROM (was.phase, was.outcome)
-                     AND NOT EXISTS (SELECT FROM state WHERE machine_id = task.machine_id AND name = task.state
-                                        AND phase = task.phase AND outcome IS NOT DISTINCT FROM task.outcome)
+                     AND (SELECT true FROM state WHERE machine_id = task.machine_id AND name = task.state
+                             AND phase = task.phase AND outcome IS NOT DISTINCT FROM task.outcome) IS NULL
                 THEN refuse_change('only a move changes the phase of a task; change its state instead')
                 WHEN task.output IS DISTINCT FROM was.output
                 THEN refuse_change('only a move changes the output of a task; change its state instead')
@@ -406,20 +406,20 @@ BEGIN
      WHERE CASE WHEN worker.id <> was.id THEN NULL -- whatever the planner evaluates first
                 WHEN refuse_row('worker', worker.id, worker_breaks(ROW(worker.*)::worker)) IS NOT NULL THEN NULL
                 WHEN worker.run_id IS NOT NULL AND worker.run_id IS DISTINCT FROM was.run_id
-                     AND NOT EXISTS (SELECT FROM run WHERE run.id = worker.run_id)
+                     AND (SELECT true FROM run WHERE run.id = worker.run_id) IS NULL
                 THEN refuse_row('worker', worker.id, 'worker_run_id_fkey')
                 WHEN worker.heartbeat_at <> was.heartbeat_at AND (was.phase = 'done' OR worker.missing)
                 THEN refuse_change('only a worker that is alive and not missing has a heartbeat')
                 WHEN worker.phase = 'done' AND was.phase <> 'done'
-                     AND EXISTS (SELECT FROM task WHERE attempt_worker_id = worker.id AND current_attempt IS NOT NULL AND NOT lease_expired)
+                     AND (SELECT true FROM task WHERE attempt_worker_id = worker.id AND current_attempt IS NOT NULL AND NOT lease_expired LIMIT 1)
                 THEN refuse_change(format('a worker ends only when it holds no task, and %s holds some', worker.id))
                 WHEN worker.revision <> was.revision THEN 'moves'
                 WHEN (worker.trigger, worker.reason, worker.actor, worker.metadata, worker.entered_at, worker.started_at, worker.completed_at)
                      IS DISTINCT FROM (was.trigger, was.reason, was.actor, was.metadata, was.entered_at, was.started_at, was.completed_at)
                 THEN refuse_change('only a move changes the times and the cause of a worker; change its state instead')
                 WHEN (worker.phase, worker.outcome) IS DISTINCT FROM (was.phase, was.outcome)
-                     AND NOT EXISTS (SELECT FROM state WHERE machine_id = worker.machine_id AND name = worker.state
-                                        AND phase = worker.phase AND outcome IS NOT DISTINCT FROM worker.outcome)
+                     AND (SELECT true FROM state WHERE machine_id = worker.machine_id AND name = worker.state
+                             AND phase = worker.phase AND outcome IS NOT DISTINCT FROM worker.outcome) IS NULL
                 THEN refuse_change('only a move changes the phase of a worker; change its state instead')
            END = 'moves';
     RETURN NULL;
