@@ -11,7 +11,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-COLLECT_AFTER = (100_000, 20, 50)
+COLLECT_AFTER = (150_000, 20, 50)
 """Rarely enough that imports are not searched for garbage, which took a tenth of the start of a command."""
 INTERRUPTED = 130
 """The exit code after Ctrl-C."""

@@ -303,7 +303,7 @@ class TaskOptions(_Model):
     """How many attempts the task gets, also after lost workers; a retry by a person begins anew, except under `agent`."""
     reclaim_after: Duration | None = None
     """How old an attempt may become before another worker takes it over; the lifecycle may have a default."""
-    backoff: Backoff = Backoff()
+    backoff: Backoff = Backoff.model_construct()  # to validate the default would take milliseconds of each start
     """The delay before a retry."""
     retry_on: RetryReasons | None = None
     """What to retry after: `failure`, `timeout`, `stall`, `signal`, `checks`, exit codes; by default everything."""
@@ -439,7 +439,7 @@ class Flow(_Model):
     """The values that a run is given."""
     env: dict[str, Text] = Field(default_factory=dict)
     """Environment variables for every task."""
-    defaults: Defaults = Defaults()
+    defaults: Defaults = Defaults.model_construct()
     """Options of every task that does not set them itself."""
     tasks: dict[str, _AnyTask] = Field(default_factory=dict)
     """The tasks, by name."""
@@ -451,7 +451,7 @@ class Flow(_Model):
     """The longest time that the whole run may take."""
     retries: Count = Field(default=0, ge=0, le=MAX_COUNT)
     """How many times to retry the run as a whole."""
-    backoff: Backoff = Backoff()
+    backoff: Backoff = Backoff.model_construct()
     """The delay before the run is retried as a whole. Failed tasks can be reset or skipped meanwhile."""
     budget_usd: Money | None = None
     """How much the whole run may spend."""

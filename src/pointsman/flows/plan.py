@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from graphlib import TopologicalSorter
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from pointsman.flows.model import Flow, FlowTask
 
@@ -68,7 +69,9 @@ def describe_dag(flow: Flow) -> dict[str, Any]:
 def describe_files(flow: Flow) -> dict[str, str]:
     """Both files, by name."""
     contents = {PLAN_FILE: describe_plan(flow), DAG_FILE: describe_dag(flow)}
-    return {name: json.dumps(content, indent=2, ensure_ascii=False) + "\n" for name, content in contents.items()}
+    return {
+        name: msgspec.json.format(msgspec.json.encode(content), indent=2).decode() + "\n" for name, content in contents.items()
+    }
 
 
 def write_files(files: Mapping[str, str], directory: Path) -> tuple[Path, ...]:
