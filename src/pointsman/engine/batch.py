@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -12,16 +12,16 @@ from typing import Any
 
 import msgspec
 
-from pointsman.engine import bulk
+from pointsman.engine import plain
 from pointsman.engine.follow import settle
 from pointsman.engine.hooks import Hooks, KeysChecked, LeasesLost
 from pointsman.engine.machines import Machines
-from pointsman.engine.operation import Needs, Operation, RemoteCaller, Request, Stage, answer_type
+from pointsman.engine.operation import Caller, Needs, Operation, RemoteCaller, Request, Stage, answer_type
 from pointsman.engine.operations.upkeep import Allocate
 from pointsman.engine.work import Lanes, Work
 from pointsman.errors import Conflict, KeyReused, PointsmanError, StoreError
 from pointsman.store.contract import Transaction
-from pointsman.store.rows import Entity, StoredResponse, TaskKey
+from pointsman.store.rows import Entity, PlainReport, StoredResponse
 from pointsman.world import World
 
 Answer = Callable[[], Any]
@@ -94,10 +94,9 @@ def _load(work: Work, operations: Sequence[Operation[Any]], allocations: Mapping
         task_ids += [task_id for _, task_id, _ in held]
         run_ids |= {run_id for _, _, run_id in held}
     work.lock_runs(run_ids, of_tasks=task_ids)
-    if together := _find_together(needs):
-        work.groups = _find_groups(work, together)
-        followers = {key.id for group in work.groups for key in group[1:]}
-        task_ids = [task_id for task_id in task_ids if task_id not in followers]
+    for caller, reports in _find_plain(operations, needs):
+        plain.end(work, caller, reports)
+    task_ids = [task_id for task_id in task_ids if task_id not in work.ended_plain]
     work.read_tasks(task_ids)
     if with_workers := [run.id for run in work.runs.rows.values() if run.allocates]:
         worker_ids |= set(work.transaction.find_run_workers(with_workers))  # the end of a run releases them
@@ -109,20 +108,18 @@ def _load(work: Work, operations: Sequence[Operation[Any]], allocations: Mapping
     work.load_subtasks(sorted(with_subtasks))
 
 
-def _find_together(needs: Sequence[Needs]) -> dict[str, int]:
-    """Tasks that get the same report and are part of no other operation, with their epochs; of one operation at a time."""
-    (first, *others) = [each for each in needs if each.together] or [Needs()]
-    if others or any(each.held_by for each in needs):
-        return {}
+def _find_plain(operations: Sequence[Operation[Any]], needs: Sequence[Needs]) -> Iterable[tuple[Caller, Sequence[PlainReport]]]:
+    """Reports about tasks that no other operation of the batch has to do with, by who reports. These are decided first."""
+    together = list(zip(operations, needs, strict=True))
+    if any(each.held_by or (each.run_ids and operation.stage is Stage.SIGNALS) for operation, each in together):
+        return ()
+    found: dict[tuple[str, str | None], tuple[Caller, list[PlainReport]]] = {}
     asked = Counter(task_id for each in needs for task_id in each.task_ids)
-    asked.update(task_id for each in needs if each is not first for task_id in each.subtasks_of)
-    together = {task_id: epoch for task_id, epoch in first.together if asked[task_id] == 1}
-    return together if len(together) >= bulk.FEWEST else {}
-
-
-def _find_groups(work: Work, together: Mapping[str, int]) -> list[list[TaskKey]]:
-    keys = [key for key in work.transaction.select_task_keys(list(together)) if key.current_attempt == together[key.id]]
-    return [group for group in bulk.sort(work, keys) if len(group) > 1]
+    for operation, each in together:
+        if reports := [report for report in each.reports if asked[report.task_id] == 1]:
+            caller = operation.caller
+            found.setdefault((caller.tenant, caller.key_id), (caller, []))[1].extend(reports)
+    return found.values()
 
 
 def _has_subtasks(work: Work, task_id: str) -> bool:

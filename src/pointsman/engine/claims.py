@@ -6,22 +6,24 @@ from collections import Counter
 from collections.abc import Iterator, Sequence, Set
 from datetime import datetime, timedelta
 from decimal import Decimal
+from functools import lru_cache
 from itertools import chain, islice, takewhile
-from typing import Any, NamedTuple, TypeVar
+from typing import Any
 
 import msgspec
 from msgspec import Struct
-from msgspec.structs import replace
 
-from pointsman.engine import breakers, budgets, bulk, limits, runs, tasks, workers
+from pointsman.engine import breakers, budgets, limits, plain, runs, tasks, workers
+from pointsman.engine.machines import Machines
 from pointsman.engine.policy import read_policy
 from pointsman.engine.work import Cause, Work
 from pointsman.errors import WorkerUnavailable
-from pointsman.kernel.machine import Phase, Transition
+from pointsman.kernel.machine import Machine, Phase, Transition
 from pointsman.store.contract import Wakeup
-from pointsman.store.rows import Breaker, Lane, Task, TaskKey, Worker
+from pointsman.store.rows import BegunTask, Breaker, Lane, Task, Worker
 
-Found = TypeVar("Found", Task, TaskKey)
+Claimed = Task | BegunTask
+"""What a claim got: by the general way, or by the short one."""
 MOST_PASSED = 1000
 """How many tasks one claim passes over before it gives up."""
 TENANT_PAGE = 16
@@ -56,13 +58,6 @@ class Claim(Struct, frozen=True, kw_only=True):
     """The span that submitted the run."""
 
 
-class Claimed(NamedTuple):
-    """A task, and the tasks like it that move together with it."""
-
-    task: Task
-    followers: Sequence[TaskKey] = ()
-
-
 def claim(work: Work, worker: Worker, limit: int, run_id: str | None = None) -> list[Claimed]:
     """Give tasks to a worker, of any run or of one that is loaded: as many as are waiting, fit, and it has room for."""
     if worker.phase != Phase.DONE:
@@ -91,7 +86,7 @@ def _claim_in_turn(work: Work, worker: Worker, room: int) -> list[Claimed]:
             for tenant in tuple(waiting):
                 wanted = min(share, room)
                 got = _claim_of_tenant(work, worker, tenant, wanted)
-                count = sum(1 + len(each.followers) for each in got)
+                count = len(got)
                 claimed += got
                 room -= count
                 shares[tenant] += count
@@ -120,40 +115,38 @@ def _waiting_tenants(work: Work, after: str) -> Iterator[str]:
 
 
 def _claim_of_tenant(work: Work, worker: Worker, tenant: str, room: int, run_id: str | None = None) -> list[Claimed]:
-    claimed: list[Claimed] = []
-    passed: set[str] = set()
+    begun: list[BegunTask] = []
+    if room > 0 and worker.run_id is None:
+        work.flush()
+        begun = plain.begin(work, worker, tenant, _find_lanes(work, worker, tenant), room, run_id)
+        room -= len(begun)
+    claimed: list[Claimed] = [*begun]
     if room > 0 and budgets.is_closed(work.accounts.get(tenant)):
         return claimed
+    passed: set[str] = set()
     while room > 0 and len(passed) < MOST_PASSED:
         found = _find_candidates(work, worker, tenant, room, passed, run_id)
-        got = [candidate for candidate in found if _claim_one(work, worker, candidate.task)]
+        got = [task for task in found if _claim_one(work, worker, task)]
         claimed += got
-        room -= sum(1 + len(candidate.followers) for candidate in got)
+        room -= len(got)
         if len(got) == len(found):
             break
         # A breaker, a limit or a budget refused some of them: the tasks behind those get their turn.
-        passed |= {candidate.task.id for candidate in found if _still_waits(candidate.task)}
+        passed |= {task.id for task in found if _still_waits(task)}
         work.flush()
-    return claimed
+    return sorted(claimed, key=lambda task: (-task.priority, task.id)) if begun and len(claimed) > len(begun) else claimed
 
 
 def _still_waits(task: Task) -> bool:
     return task.phase == Phase.QUEUED or task.lease_expired
 
 
-def describe(work: Work, claimed: list[Claimed]) -> list[Claim]:
+def describe(work: Work, claimed: Sequence[Claimed]) -> list[Claim]:
     """What the worker needs to know about the tasks that it got."""
-    return [claim for each in claimed for claim in _describe_each(work, each)]
+    return [_describe_plain(work, task) if isinstance(task, BegunTask) else _describe_one(work, task) for task in claimed]
 
 
-def _describe_each(work: Work, claimed: Claimed) -> Iterator[Claim]:
-    claim = _describe_one(work, claimed.task)
-    yield claim
-    for key in claimed.followers:
-        yield replace(claim, task_id=key.id, name=key.name, payload=msgspec.json.decode(key.payload))
-
-
-def _find_candidates(work: Work, worker: Worker, tenant: str, room: int, passed: Set[str], run_id: str | None) -> list[Claimed]:
+def _find_candidates(work: Work, worker: Worker, tenant: str, room: int, passed: Set[str], run_id: str | None) -> list[Task]:
     """As many tasks of a tenant as there is room for, without those that were passed over."""
     work.flush()
     limit = room + len(passed)
@@ -167,10 +160,10 @@ def _find_candidates(work: Work, worker: Worker, tenant: str, room: int, passed:
     candidates = _load(work, lost)
     if len(lost) < room:
         if run_id is None:
-            keys = _find_claimable(work, tenant, lane_ids, room, limit)
+            waiting = _find_claimable(work, tenant, lane_ids, room, limit)
         else:
-            keys = work.transaction.select_claimable_of_run(run_id, lane_ids, limit)
-        candidates += _load_in_groups(work, worker, _without(keys, passed, room - len(lost)))
+            waiting = work.transaction.select_claimable_of_run(run_id, lane_ids, limit)
+        candidates += _load(work, _without(waiting, passed, room - len(lost)))
     return candidates
 
 
@@ -182,51 +175,30 @@ def _find_allocated(work: Work, run_id: str, lane_ids: Sequence[int], limit: int
     return work.transaction.select_allocated(run_id, lane_ids, limit)
 
 
-def _find_claimable(work: Work, tenant: str, lane_ids: Sequence[int], room: int, limit: int) -> Sequence[TaskKey]:
+def _find_claimable(work: Work, tenant: str, lane_ids: Sequence[int], room: int, limit: int) -> Sequence[Task]:
     """A claim without locks waits for runs that others have locked (docs/decisions/0004 says why that is safe). A claim that
     holds locks does not wait: the worker is woken to claim again.
     """
-    keys = work.transaction.select_claimable(tenant, lane_ids, limit)
-    locked = [] if keys else work.transaction.find_claimable_runs(tenant, lane_ids, room)
+    waiting = work.transaction.select_claimable(tenant, lane_ids, limit)
+    locked = [] if waiting else work.transaction.find_claimable_runs(tenant, lane_ids, room)
     if locked and work.runs.rows:
         work.wakeups |= Wakeup.TASKS
     elif locked:
         work.load(run_ids=locked)
-        keys = work.transaction.select_claimable(tenant, lane_ids, limit)
-    return keys
+        waiting = work.transaction.select_claimable(tenant, lane_ids, limit)
+    return waiting
 
 
-def _without(found: Sequence[Found], passed: Set[str], room: int) -> list[Found]:
+def _without(found: Sequence[Task], passed: Set[str], room: int) -> list[Task]:
     return [each for each in found if each.id not in passed][:room]
 
 
-def _load(work: Work, found: Sequence[Task]) -> list[Claimed]:
+def _load(work: Work, found: Sequence[Task]) -> list[Task]:
     work.tasks.hold(found)
     work.load(run_ids={task.run_id for task in found})
     for task in found:
         work.tasks.rows[task.id].payload = task.payload  # it may have been loaded before, without its payload
-    return [Claimed(work.tasks.rows[task.id]) for task in found]
-
-
-def _load_in_groups(work: Work, worker: Worker, keys: Sequence[TaskKey]) -> list[Claimed]:
-    """Claimable tasks in the order in which they were found; tasks that are alike come behind the first of them."""
-    if not keys:
-        return []
-    work.load(run_ids={key.run_id for key in keys})
-    groups = {group[0].id: group for group in bulk.sort(work, keys)}
-    firsts = [key.id for key in keys if key.id in groups]
-    rows = {task.id: task for task in work.transaction.select_to_claim(firsts)}
-    candidates: list[Claimed] = []
-    for candidate in _load(work, [rows[task_id] for task_id in firsts]):
-        group = groups[candidate.task.id]
-        if len(group) == 1:
-            candidates.append(candidate)
-        elif bulk.lead(work, candidate.task, group, "claim", tasks.Report(worker=worker)):
-            candidates.append(Claimed(candidate.task, group[1:]))
-        else:
-            others = work.transaction.select_to_claim([key.id for key in group[1:]])
-            candidates += [candidate, *_load(work, others)]
-    return candidates
+    return [work.tasks.rows[task.id] for task in found]
 
 
 def _find_lanes(work: Work, worker: Worker, tenant: str) -> list[int]:
@@ -295,30 +267,56 @@ def overspend(work: Work, task: Task, reason: str) -> None:
     tasks.try_send(work, task, signal, Cause(reason=reason), tasks.Report(error=tasks.as_error(reason), retryable=False))
 
 
-def _has_checks(work: Work, task: Task) -> bool:
+def _expects_checks(machine: Machine, *, has_checks: bool) -> bool:
     """Some machines have no state for checks; some pass through it even when the task has none."""
-    moves = [move for move in work.machine(task).transitions if move.signal == "complete"]
-    return any("run_checks" in move.effects and (task.has_checks or not _asks_for_checks(move)) for move in moves)
+    moves = [move for move in machine.transitions if move.signal == "complete"]
+    return any("run_checks" in move.effects and (has_checks or not _asks_for_checks(move)) for move in moves)
 
 
 def _asks_for_checks(move: Transition) -> bool:
     return any(guard.name == "has_checks" for guard in move.guards)
 
 
-def _is_reviewed(work: Work, task: Task) -> bool:
+def _is_reviewed(machine: Machine, state: str, *, review_wanted: bool, is_part: bool) -> bool:
     """Whether the attempt can lead to a state in which a person accepts its result."""
-    machine = work.machine(task)
-    for move in machine.moves(task.state, "complete"):
+    for move in machine.moves(state, "complete"):
         guards = {guard.name for guard in move.guards}
-        wanted = task.review_wanted or "review_wanted" not in guards
-        on_top = task.parent_task_id is None or "top_level" not in guards
+        wanted = review_wanted or "review_wanted" not in guards
+        on_top = not is_part or "top_level" not in guards
         if wanted and on_top and machine.moves(move.to_state, "accept"):
             return True
     return False
 
 
+@lru_cache(maxsize=1024)
+def _expects(machines: Machines, machine_id: int, state: str, *, is_part: bool) -> tuple[bool, bool]:
+    """Whether an attempt of a plain task has checks, and a review: some machines ask for them of every task."""
+    machine = machines.numbered[machine_id]
+    reviewed = _is_reviewed(machine, state, review_wanted=False, is_part=is_part)
+    return _expects_checks(machine, has_checks=False), reviewed
+
+
+def _describe_plain(work: Work, task: BegunTask) -> Claim:
+    has_checks, is_reviewed = _expects(work.machines, task.machine_id, task.state, is_part=task.parent_task_id is not None)
+    seconds = read_policy(task.policy).timeout_seconds
+    return Claim(
+        task_id=task.id,
+        epoch=1,
+        tenant=task.tenant,
+        run_id=task.run_id,
+        name=task.name,
+        payload=msgspec.json.decode(task.payload),
+        attempt_count=1,
+        has_checks=has_checks,
+        is_reviewed=is_reviewed,
+        deadline_at=None if seconds is None else task.entered_at + timedelta(seconds=seconds),
+        traceparent=read_policy(task.run_policy).traceparent,
+    )
+
+
 def _describe_one(work: Work, task: Task) -> Claim:
     assert isinstance(task.payload, str), "a claim reads the payload"
+    machine = work.machine(task)
     seconds = read_policy(task.policy).timeout_seconds
     return Claim(
         task_id=task.id,
@@ -329,12 +327,14 @@ def _describe_one(work: Work, task: Task) -> Claim:
         payload=msgspec.json.decode(task.payload),
         tool=work.lane(task).tool,
         attempt_count=task.attempt_count,
-        has_checks=_has_checks(work, task),
+        has_checks=_expects_checks(machine, has_checks=task.has_checks),
         session_id=task.session_id,
         question=task.question,
         answer=task.answer,
         comment=task.comment,
-        is_reviewed=_is_reviewed(work, task),
+        is_reviewed=_is_reviewed(
+            machine, task.state, review_wanted=task.review_wanted, is_part=task.parent_task_id is not None
+        ),
         deadline_at=None if seconds is None else task.entered_at + timedelta(seconds=seconds),
         budget_usd=budgets.find_left(work, task),
         traceparent=read_policy(work.runs.rows[task.run_id].policy).traceparent,

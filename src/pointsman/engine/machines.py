@@ -3,13 +3,31 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import wraps
+from typing import TypeVar
 
 from pointsman.errors import LifecycleError, UnknownName
 from pointsman.kernel.machine import Kind, Lifecycle, Machine, Outcome, Phase
 from pointsman.lifecycles import DEFAULT, restore_lifecycle
 from pointsman.store.contract import Reader, Transaction
 from pointsman.store.rows import MachineRow
+
+Of = TypeVar("Of")
+
+
+def once_for_each_machine(compute: Callable[[Machine], Of]) -> Callable[[Machine], Of]:
+    """Keep what follows from a machine alone. To hash a machine would cost more than most of these."""
+    known: dict[int, tuple[Machine, Of]] = {}
+
+    @wraps(compute)
+    def find(machine: Machine) -> Of:
+        found = known.get(id(machine))
+        if found is None:
+            found = known[id(machine)] = machine, compute(machine)  # kept with it, so that the number stays its own
+        return found[1]
+
+    return find
 
 
 class Machines:
@@ -82,6 +100,11 @@ class Machines:
         found = {machine.name: machine for machine in sorted(self._machines.values(), key=lambda each: each.version)}
         return [found[name] for name in sorted(found)]
 
+    @property
+    def numbered(self) -> Mapping[int, Machine]:
+        """The machines that this process has read, by their numbers."""
+        return self._machines
+
     def known(self, number: int) -> Machine | None:
         """The machine with this number, if this process has read it."""
         return self._machines.get(number)
@@ -145,11 +168,13 @@ def take_fingerprint(machine: Machine) -> str:
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
+@once_for_each_machine
 def allocates(machine: Machine) -> bool:
     """Whether a run of this machine starts only with workers of its own."""
     return any("allocate_workers" in move.effects for move in machine.transitions)
 
 
+@once_for_each_machine
 def waits_in_queue(machine: Machine) -> bool:
     """Whether its tasks wait for dependencies in a queued state, because only from there they can fail with them."""
     return any(

@@ -24,6 +24,7 @@ from msgspec.structs import replace
 from pointsman.engine.fields import HIDDEN, Name, Schema, Text, shape_of
 from pointsman.engine.work import Cause, Work
 from pointsman.errors import Problem, RequestInvalid
+from pointsman.store.rows import PlainReport
 
 Answer = TypeVar("Answer")
 Op = TypeVar("Op", bound="Operation[Any]")
@@ -84,8 +85,8 @@ class Needs:
     """It may add runs or tasks, which count towards the quotas of the tenant."""
     held_by: tuple[str, ...] = ()
     """Workers whose tasks may be taken from them."""
-    together: tuple[tuple[str, int], ...] = ()
-    """Of the tasks, those that get the same report, with the epochs of their attempts: they may move in bulk."""
+    reports: tuple[PlainReport, ...] = ()
+    """What ends attempts with success: those of plain tasks need not be read."""
 
 
 class Stage(IntEnum):

@@ -10,6 +10,7 @@ import msgspec
 
 from pointsman.engine import tasks, workers
 from pointsman.engine.checks import MAX_TEXT_BYTES
+from pointsman.engine.machines import once_for_each_machine
 from pointsman.engine.policy import read_policy
 from pointsman.engine.work import Cause, Work
 from pointsman.kernel.machine import Kind, Machine, Outcome, Phase, Refusal, State, Transition
@@ -91,7 +92,7 @@ def try_send(
 
 def settle(work: Work) -> None:
     """Move every run whose tasks have changed to where its tasks lead."""
-    busy = {task.run_id for task in work.tasks.rows.values() if _goes_on(task)}
+    busy = work.busy_runs | {task.run_id for task in work.tasks.rows.values() if _goes_on(task)}
     unsettled = [run_id for run_id in sorted(work.unsettled_runs) if _may_follow(work, work.runs.rows[run_id], busy)]
     work.unsettled_runs = set()
     if not unsettled:
@@ -190,6 +191,7 @@ def _wait(work: Work, run: Run, facts: RunFacts) -> None:
         try_send(work, run, "wait", Cause(reason="waiting for a person"), facts=facts)
 
 
+@once_for_each_machine
 def has_waiting(machine: Machine) -> bool:
     """Whether runs have a state for waiting. Elsewhere, a run of which nothing has started stays where it is."""
     return any(move.signal == "wait" for move in machine.transitions)

@@ -357,7 +357,7 @@ def _begin_attempt(work: Work, task: Task, policy: Policy, report: Report) -> No
     task.attempt_tokens_in = task.attempt_tokens_out = 0
     task.attempt_cost_is_estimated = False
     task.attempt_error = task.attempt_exit_code = task.attempt_log_path = None
-    work.change_held(report.worker.id, 1 + len(work.tasks.followers.get(task.id, ())))
+    work.change_held(report.worker.id, 1)
     _set_limits(work, task, policy)
 
 
@@ -374,8 +374,7 @@ def _end_attempt(work: Work, task: Task, report: Report) -> None:
     assert task.attempt_worker_id
     _note(task, report)
     task.attempt_error = report.error
-    ended = 0 if task.lease_expired else 1 + len(work.tasks.followers.get(task.id, ()))
-    work.change_held(task.attempt_worker_id, -ended)
+    work.change_held(task.attempt_worker_id, 0 if task.lease_expired else -1)
     budgets.settle(work, task, report.usage)
     breakers.leave(work, task)
     task.current_attempt = None
@@ -470,7 +469,7 @@ def _follow(work: Work, task: Task, state: State) -> None:
         work.set_timer(task, Kind.TASK, "approval", due_at, task.run_id)
     if state.phase is Phase.DONE:
         if state.outcome is Outcome.SUCCESS:
-            work.succeeded += (task.id, *work.tasks.followers.get(task.id, ()))
+            work.succeeded.append(task.id)
         else:
             work.failed.append(task.id)
             work.struck_runs.add(task.run_id)

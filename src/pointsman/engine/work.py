@@ -35,15 +35,12 @@ from pointsman.store.rows import (
     RunTag,
     Subtasks,
     Task,
-    TaskKey,
     Timer,
     Worker,
 )
 from pointsman.world import World
 
 _TEXT = {each: each.value for each in (*Phase, *Outcome)}
-TOLD = ("trigger", "reason", "actor", "metadata", "entered_at")
-"""What an audit row says besides the states."""
 Row = TypeVar("Row", bound=Entity)
 Changes = tuple[list[Row], list[str]]
 """Rows, and the columns that have changed in all of them."""
@@ -77,8 +74,6 @@ class Table(Generic[Row]):
         self._read = attrgetter(*row_type.CHANGING)
         self._stored: dict[str, tuple[Any, ...]] = {}
         """The values of each row in the database, once all earlier waves are written."""
-        self.followers: dict[str, tuple[str, ...]] = {}
-        """By row: the ids of rows like it, which make the same next move."""
         self._new: dict[str, Row] = {}
         self._waves: list[dict[str, Row]] = []
         self._moves: dict[str, int] = {}
@@ -130,13 +125,11 @@ class Table(Generic[Row]):
         self._moves.clear()
         return [changes for wave in waves for changes in self._sort(wave.values())]
 
-    def is_followed(self, names: Iterable[str]) -> bool:
-        """Whether some of these rows follow the next move of another row, and are not loaded."""
-        return bool(self.followers) and not {name for names in self.followers.values() for name in names}.isdisjoint(names)
-
-    def is_untouched(self, name: str) -> bool:
-        """Whether a row has no unwritten changes."""
-        return name not in self._moves and name not in self._changed and name not in self._new
+    def forget(self, names: Iterable[str]) -> None:
+        """Read these rows again when they are needed; none has unwritten changes."""
+        for name in names:
+            self.rows.pop(name, None)
+            self._stored.pop(name, None)
 
     def take_changed(self) -> list[Changes[Row]]:
         changed, self._changed = self._changed, {}
@@ -153,8 +146,6 @@ class Table(Generic[Row]):
             values = self._read(row)
             same = bytes(map(is_, values, self._stored[row.id]))
             self._stored[row.id] = values
-            if row.id in self.followers:
-                same += row.id.encode()  # a group of its own: its followers are written with it
             kinds.setdefault(same, []).append(row)
         return [(rows, [name for name, is_same in zip(self._columns, same) if not is_same]) for same, rows in kinds.items()]  # noqa: B905
 
@@ -233,8 +224,10 @@ class Work:
         self._tenants = tenants
         self.new_tenants: set[str] = set()
         self.subtasks_of: dict[str, Subtasks] = {}
-        self.groups: list[list[TaskKey]] = []
-        """Tasks that are alike and got the same report; the first of each group is loaded."""
+        self.ended_plain: set[str] = set()
+        """Tasks that the short way has ended, and that are not loaded."""
+        self.busy_runs: set[str] = set()
+        """Runs in which the short way has begun a task."""
         self.wakeups = Wakeup.NOTHING
         # To be written besides the rows that move.
         self.tags: list[RunTag] = []
@@ -282,8 +275,6 @@ class Work:
     def load(self, *, task_ids: Collection[str] = (), run_ids: Collection[str] = ()) -> None:
         """Lock these runs and the runs of these tasks, and read both. Unknown ids are left out."""
         task_ids = self.tasks.missing(task_ids)
-        if self.tasks.is_followed(task_ids):
-            self.flush()
         self.lock_runs(run_ids, of_tasks=task_ids)
         self.read_tasks(task_ids)
 
@@ -373,7 +364,7 @@ class Work:
     def breaker(self, tenant: str, tool: str) -> Breaker | None:
         return next((row for row in self.breakers.rows.values() if row.tool == tool and row.tenant == tenant), None)
 
-    def tool_of(self, task: Task | TaskKey) -> str | None:
+    def tool_of(self, task: Task) -> str | None:
         return self.lane(task).tool
 
     def known_lanes(self, tenant: str) -> list[Lane]:
@@ -386,7 +377,7 @@ class Work:
         self._has_all_lanes = True
         return self.known_lanes(tenant)
 
-    def lane(self, task: Task | TaskKey) -> Lane:
+    def lane(self, task: Task) -> Lane:
         lane = self.lanes.get(task.lane_id) or self.new_lanes.get(task.lane_id)
         if lane is None:
             self._read_lanes()
@@ -512,12 +503,7 @@ class Work:
     def _store(self, table: Table[Any]) -> None:
         for rows, columns in table.take_moved():
             self.wakeups |= Wakeup.EVENTS
-            if followers := table.followers.pop(rows[0].id, None):
-                # The audit rows are written from these columns: no row may keep an older value in one of them.
-                told = [name for name in TOLD if name not in columns]
-                self.transaction.move_in_bulk(rows[0], [rows[0].id, *followers], [*columns, *told])
-            else:
-                self.transaction.move(rows, columns)
+            self.transaction.move(rows, columns)
         for rows, columns in table.take_changed():
             self.transaction.update(rows, columns)
 

@@ -7,13 +7,13 @@ from functools import cache
 from typing import Any, TypeVar, get_args, get_type_hints
 
 import msgspec
-from msgspec import NODEFAULT, Struct
-from msgspec.structs import fields
+from msgspec import Struct
 
 from pointsman.store.law import RuleRow, StateRow
 from pointsman.store.rows import (
     Account,
     ApiKey,
+    BegunTask,
     Breaker,
     Dependency,
     DutyFailure,
@@ -30,7 +30,6 @@ from pointsman.store.rows import (
     StoredKey,
     StoredResponse,
     Task,
-    TaskKey,
     Template,
     Tenant,
     Timer,
@@ -61,32 +60,8 @@ def select_list(row_type: type[Struct], leave_out: int = 0) -> str:
     """The columns of a row in the order of its fields, perhaps without the last ones."""
     table = table_of(row_type)
     computed = getattr(row_type, "COMPUTED", {})
-    if row_type is TaskKey:
-        computed = {"started": "task.started_at IS NOT NULL", "plain": _plain_task()}
     names = row_type.__struct_fields__[: len(row_type.__struct_fields__) - leave_out]
     return ", ".join(f"{computed[name]} AS {name}" if name in computed else f"{table}.{name}" for name in names)
-
-
-def _plain_task() -> str:
-    """That a task has its default wherever tasks that move in bulk must be equal. A new column is compared, too."""
-    ignored = TaskKey.MAY_DIFFER | set(TaskKey.__struct_fields__)
-    defaults = {
-        field.name: field.default for field in fields(Task) if field.default is not NODEFAULT and field.name not in ignored
-    }
-    return " AND ".join(_equals(f"task.{name}", default) for name, default in defaults.items())
-
-
-def _equals(column: str, value: object) -> str:
-    """A comparison with a constant, in a form that both databases understand."""
-    match value:
-        case None:
-            return f"{column} IS NULL"
-        case bool():
-            return column if value else f"NOT {column}"
-        case str():
-            return f"{column} = '{value}'"
-        case _:
-            return f"{column} = {value}"
 
 
 ROW_TYPES = {
@@ -143,11 +118,18 @@ def _write_conditions(columns: Mapping[str, str], searched: str) -> str:
     return " AND ".join([*equal, f"(CAST(:text AS TEXT) IS NULL OR {' OR '.join(found)})"])
 
 
+IS_PLAIN_TO_BEGIN = (
+    "task.epoch = 0 AND task.retry_count = 0 AND task.budget_usd IS NULL AND task.session_id IS NULL AND task.question IS NULL "
+    "AND task.answer IS NULL AND task.comment IS NULL AND task.cancel_requested_at IS NULL AND NOT task.keep_session "
+    "AND NOT task.has_checks AND NOT task.review_wanted AND (SELECT tool IS NULL FROM lane WHERE lane.id = task.lane_id)"
+)
+"""That a task was never tried, and that nothing is asked for that a claim would have to decide about or tell its worker."""
+
 SELECT_LISTS = {table: select_list(row_type) for table, row_type in ROW_TYPES.items()} | {
     "task_in_brief": select_list(Task, leave_out=2),
     "task_to_claim": select_list(Task, leave_out=1),
-    "task_key": select_list(TaskKey, leave_out=3),
-    "task_key_to_claim": select_list(TaskKey),
+    "begun_task": ", ".join(f"task.{name}" for name in BegunTask.__struct_fields__[:-3]),
+    "is_plain_to_begin": IS_PLAIN_TO_BEGIN,
     "api_key_in_brief": select_list(ApiKey),
     "run_conditions": _write_conditions(RUN_CONDITIONS, "run"),
     "task_conditions": _write_conditions(TASK_CONDITIONS, "task"),

@@ -36,10 +36,12 @@ from pointsman.store.rows import (
     ApiKey,
     Attempt,
     AttemptTimes,
+    BegunTask,
     Breaker,
     Contradiction,
     Dependency,
     DutyFailure,
+    EndedTask,
     Entity,
     Lane,
     ListedNotice,
@@ -48,6 +50,8 @@ from pointsman.store.rows import (
     OutboxCursor,
     OutboxEntry,
     OutboxScope,
+    PlainMove,
+    PlainReport,
     QueueFigures,
     Quota,
     Release,
@@ -60,7 +64,6 @@ from pointsman.store.rows import (
     StoredResponse,
     Subtasks,
     Task,
-    TaskKey,
     Template,
     Tenant,
     Timer,
@@ -76,6 +79,8 @@ from pointsman.store.rows import (
 FOREVER = datetime(9999, 12, 31, tzinfo=UTC)
 ALL = 2**62
 """The limit of a list that is wanted as a whole."""
+FIRST_ATTEMPT = '{{"worker_id":"{}","epoch":1}}'
+"""What the audit trail says beside the first claim of a task."""
 MOST_DIGITS = 19
 """A position has fewer, so that it fits into 64 bits."""
 
@@ -612,10 +617,6 @@ class Transaction(Reader):
         """
 
     @abstractmethod
-    def move_in_bulk(self, row: Entity, ids: Sequence[str], columns: Sequence[str]) -> None:
-        """Store these columns of `row` in all of these rows, which were like it and make the same move."""
-
-    @abstractmethod
     def update(self, rows: Sequence[Entity], columns: Sequence[str]) -> None:
         """Store these columns of rows of one kind that have not moved."""
 
@@ -733,19 +734,60 @@ class Transaction(Reader):
         """The ids of a run's tasks by their names."""
         return dict(self._rows("find_task_names", run_id=run_id))
 
-    def select_task_keys(self, task_ids: Collection[str]) -> list[TaskKey]:
-        return self._of(TaskKey, "select_task_keys", task_ids)
-
     def select_to_claim(self, task_ids: Collection[str]) -> list[Task]:
         """These tasks with their payload."""
         return self._of(Task, "select_to_claim", task_ids)
 
+    def end_plain_tasks(
+        self, tenant: str, reports: Sequence[PlainReport], moves: Sequence[PlainMove], now: datetime, key_id: str | None = None
+    ) -> list[EndedTask]:
+        """End those of these tasks, whose runs are locked, that are plain and still belong to the attempt that reports.
+
+        Who reports with a key ends only what workers of that key hold.
+        Nothing is read first: the statement that writes verifies what is assumed, and leaves out whatever differs.
+        """
+        if not reports or not moves:
+            return []
+        told = {"reports": to_json(reports), "moves": to_json(moves), "now": self._from_instant(now)}
+        return self._all(EndedTask, "end_plain_tasks", tenant=tenant, key_id=key_id, **told)
+
+    def begin_plain_tasks(
+        self,
+        worker: Worker,
+        tenant: str,
+        lane_ids: Sequence[int],
+        limit: int,
+        moves: Sequence[PlainMove],
+        now: datetime,
+        run_id: str | None = None,
+    ) -> list[BegunTask]:
+        """Begin the plain ones among the tasks whose turn it is, of one run, which is locked, or of any, in their order.
+
+        Their runs are locked, and those that another transaction locks are passed over. Nothing is begun while a lost attempt
+        waits for a claim, or the tenant has a budget.
+        """
+        if not lane_ids or not moves or limit <= 0:
+            return []
+        told = {
+            "moves": to_json(moves),
+            "now": self._from_instant(now),
+            "worker_id": worker.id,
+            "metadata": FIRST_ATTEMPT.format(worker.id),
+        }
+        begun = self._begin_plain(tenant, lane_ids, limit, run_id, told)
+        return sorted(begun, key=lambda task: (-task.priority, task.id))
+
     @abstractmethod
-    def select_claimable(self, tenant: str, lane_ids: Sequence[int], limit: int) -> list[TaskKey]:
+    def _begin_plain(
+        self, tenant: str, lane_ids: Sequence[int], limit: int, run_id: str | None, told: dict[str, Any]
+    ) -> list[BegunTask]: ...
+
+    @abstractmethod
+    def select_claimable(self, tenant: str, lane_ids: Sequence[int], limit: int) -> list[Task]:
         """The first claimable tasks of these lanes by priority and age, without those of runs that other transactions lock."""
 
     @abstractmethod
-    def select_claimable_of_run(self, run_id: str, lane_ids: Sequence[int], limit: int) -> list[TaskKey]:
+    def select_claimable_of_run(self, run_id: str, lane_ids: Sequence[int], limit: int) -> list[Task]:
         """The same within one run, which is locked."""
 
     @abstractmethod

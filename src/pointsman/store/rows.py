@@ -216,50 +216,57 @@ class WaitingTask(Task, kw_only=True):
     """How many these are."""
 
 
-class TaskKey(Struct, frozen=True, kw_only=True):
-    """The columns of a task that decide whether it can move in bulk with others."""
+class PlainMove(Struct, frozen=True, kw_only=True):
+    """A move that every plain task makes alike: of its machine, from its state, on one signal."""
 
-    TABLE: ClassVar = "task"
-    MAY_DIFFER: ClassVar = frozenset(
-        {
-            "trigger",
-            "actor",
-            "metadata",
-            "started_at",
-            "completed_at",
-            "depth",
-            "position",
-            "critical",
-            "run_open",
-            "worker_id",
-            "attempt_started_at",
-            "output",
-        }
-    )
-    """Columns that do not matter for that."""
+    machine_id: int
+    from_state: str
+    to_state: str
+    trigger: str
+    stores_output: bool
+    needs_worker: bool
+
+
+class PlainReport(Struct, frozen=True):
+    """What the last report about an attempt of a plain task says."""
+
+    task_id: str
+    epoch: int
+    output: str | None = None
+    exit_code: int | None = None
+    session_id: str | None = None
+    log_path: str | None = None
+
+
+class EndedTask(Struct, frozen=True, kw_only=True):
+    """A plain task that has just succeeded, and what has to follow from that."""
+
+    id: str
+    run_id: str
+    worker_id: str
+    parent_task_id: str | None
+    has_dependents: bool
+    policy: str
+
+
+class BegunTask(Struct, frozen=True, kw_only=True):
+    """A plain task that a worker has just got, with what the worker needs to know about it."""
 
     id: str
     tenant: str
     run_id: str
+    parent_task_id: str | None
     machine_id: int
     state: str
-    lane_id: int
     revision: int
-    epoch: int
-    current_attempt: int | None
-    attempt_worker_id: str | None
-    attempt_count: int
-    started: bool
-    max_retries: int
-    max_reclaims: int
+    name: str
+    priority: int
     policy: str
     entered_at: datetime
-    plain: bool
-    """All columns that are neither here nor in `MAY_DIFFER` have their defaults: nothing special is asked or has happened."""
-    priority: int = 0
-    name: str = ""
-    payload: str = "null"
-    """The last three are for the worker that claims the task; other queries leave them out."""
+    run_phase: str
+    """Before this task began."""
+    run_policy: str
+    payload: str
 
 
 class Worker(Entity, kw_only=True):

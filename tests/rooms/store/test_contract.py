@@ -162,7 +162,7 @@ def test_nothing_is_found_under_an_unknown_name(db: StoreFixture) -> None:
             begun.release_dependents(["unknown"]), begun.find_run_workers(["unknown"]), begun.find_held_tasks(["unknown"])
         )
         assert nothing(begun.select_to_claim(["unknown"]), begun.find_task_names("unknown"), begun.count_held(["unknown"]))
-        assert nothing(begun.select_task_keys(["unknown"]), begun.lock_runs([], of_tasks=["unknown"]))
+        assert nothing(begun.lock_runs([], of_tasks=["unknown"]))
 
 
 def test_an_empty_batch_does_nothing(db: StoreFixture) -> None:
@@ -175,7 +175,6 @@ def test_an_empty_batch_does_nothing(db: StoreFixture) -> None:
         begun.insert_workers([])
         begun.insert_breakers([])
         begun.move([], Run.CHANGING)
-        begun.move_in_bulk(db.moved(run, "RUNNING"), [], Run.CHANGING)
         begun.update([], Run.CHANGING)
         begun.insert_dependencies([])
         begun.insert_notices([])
@@ -190,7 +189,8 @@ def test_an_empty_batch_does_nothing(db: StoreFixture) -> None:
         assert nothing(begun.find_claimable_runs(ACME, [], 9), begun.select_allocated(run.id, [], 9))
         assert nothing(begun.select_claimable_of_run(run.id, [], 9))
         assert nothing(begun.find_held_tasks([]), begun.find_run_workers([]), begun.count_overstayed(AT, []))
-        assert nothing(begun.select_to_claim([]), begun.select_task_keys([]), begun.count_held([]))
+        assert nothing(begun.select_to_claim([]), begun.count_held([]), begun.end_plain_tasks(ACME, [], [], AT))
+        assert nothing(begun.begin_plain_tasks(db.worker(), ACME, [], 9, [], AT))
         assert begun.last_position() == position
 
 

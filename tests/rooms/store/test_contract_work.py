@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from datetime import datetime
 from decimal import Decimal
 from itertools import combinations_with_replacement
@@ -11,12 +10,10 @@ from typing import Any, NamedTuple
 import pytest
 from msgspec import UNSET
 from msgspec.structs import replace
-from tests.rooms.store.outsider import type_columns
 from tests.rooms.store.store_fixture import (
     ACME,
     AT,
     GLOBEX,
-    JSON,
     MACHINES,
     SECOND,
     WORDS,
@@ -28,10 +25,9 @@ from tests.rooms.store.store_fixture import (
     update,
 )
 
-from pointsman.errors import Conflict, LawBroken
-from pointsman.kernel.machine import Kind, Outcome, Phase
+from pointsman.kernel.machine import Outcome, Phase
 from pointsman.store.contract import Transaction
-from pointsman.store.rows import ZERO_USD, Dependency, Run, Subtasks, Task, TaskKey
+from pointsman.store.rows import ZERO_USD, Dependency, Run, Subtasks, Task
 
 # Runs.
 
@@ -236,7 +232,7 @@ def test_tasks_are_claimed_by_priority_then_by_age_over_all_lanes(db: StoreFixtu
     lanes = [db.lane_id, db.lane("gpu"), db.lane("tpu")]
     wanted = [(0, 0), (1, 5), (0, 5), (2, 9), (1, 0), (0, -1), (1, 5), (0, 0)]
     tasks = [db.put_task(state="QUEUED", run_open=True, lane_id=lanes[lane], priority=priority) for lane, priority in wanted]
-    order = [offer(tasks[number]) for number in (3, 1, 2, 6, 0, 4, 7, 5)]
+    order = [replace(tasks[number], output=UNSET) for number in (3, 1, 2, 6, 0, 4, 7, 5)]
     with db.transaction() as begun:
         for asked in (lanes, lanes[:1], lanes[:0:-1]):
             for limit in (1, 3, 5, 99):
@@ -309,7 +305,7 @@ def test_the_tasks_of_one_run_are_claimed_in_the_same_order(db: StoreFixture) ->
     tasks = [
         db.put_task(run, state="QUEUED", run_open=True, lane_id=lanes[lane], priority=priority) for lane, priority in wanted
     ]
-    order = [offer(tasks[number]) for number in (3, 1, 2, 0, 4, 5)]
+    order = [replace(tasks[number], output=UNSET) for number in (3, 1, 2, 0, 4, 5)]
     with db.transaction() as begun:
         begun.lock_runs([run.id])
         for asked in (lanes, lanes[:1], lanes[:0:-1]):
@@ -353,222 +349,6 @@ def test_lost_tasks_are_taken_over_by_priority_then_by_age(db: StoreFixture) -> 
         assert begun.select_reclaimable(ACME, lanes, 99, early.run_id) == [early]
         db.move_in(begun, early, "RUNNING")
         assert begun.select_reclaimable(ACME, lanes, 99) == [urgent, late]
-
-
-# Task keys.
-
-
-FOR_THE_WORKER = ("priority", "name", "payload")
-
-
-def task_key_of(task: Task, *, plain: bool = True) -> TaskKey:
-    left_out = ("started", "plain", *FOR_THE_WORKER)
-    told: dict[str, Any] = {name: getattr(task, name) for name in TaskKey.__struct_fields__ if name not in left_out}
-    return TaskKey(**told, started=task.started_at is not None, plain=plain)
-
-
-def offer(task: Task, *, plain: bool = True) -> TaskKey:
-    """The same with the columns for the worker."""
-    return replace(task_key_of(task, plain=plain), **{name: getattr(task, name) for name in FOR_THE_WORKER})
-
-
-@pytest.mark.parametrize("machine", [name for name, machine in MACHINES.items() if machine.kind == Kind.TASK])
-def test_a_task_that_has_only_moved_is_plain_in_every_state(db: StoreFixture, machine: str) -> None:
-    """Until it ends or gets a session, which is all that a state itself can add."""
-    run = db.put(db.run())
-    columns: dict[str, Any] = {"payload": WORDS, "policy": JSON, "priority": 3, "max_retries": 2, "max_reclaims": 7}
-    tasks = [db.put_task(run, machine=machine, state=state.name, **columns) for state in MACHINES[machine].states]
-    expected = [task_key_of(task, plain=task.phase != "done" and task.session_id is None) for task in tasks]
-    assert sum(key.plain for key in expected) > 2
-    with db.transaction() as begun:
-        assert begun.select_task_keys([*ids(tasks)[::-1], "unknown"]) == expected
-
-
-NOT_PLAIN: dict[str, tuple[str, dict[str, Any]]] = {
-    # the column that is not plain: a state in which it can be so, and the columns to type
-    "is_gate": ("QUEUED", {"is_gate": True}),
-    "review_wanted": ("QUEUED", {"review_wanted": True}),
-    "has_checks": ("QUEUED", {"has_checks": True}),
-    "has_subtasks": ("QUEUED", {"has_subtasks": True}),
-    "allocated": ("QUEUED", {"allocated": True}),
-    "lease_expired": ("RUNNING", {"lease_expired": True}),
-    "keep_session": ("QUEUED", {"keep_session": True}),
-    "attempt_resumed": ("RUNNING", {"attempt_resumed": True}),
-    "parent_task_id": ("QUEUED", {"parent_task_id": "task_above", "depth": 1}),
-    "budget_usd": ("QUEUED", {"budget_usd": ZERO_USD}),
-    "max_attempts": ("QUEUED", {"max_attempts": 9}),
-    "available_at": ("QUEUED", {"available_at": AT}),
-    "open_dependencies": ("QUEUED", {"open_dependencies": 1}),
-    "retry_count": ("QUEUED", {"retry_count": 1}),
-    "reclaim_count": ("QUEUED", {"reclaim_count": 1}),
-    "cost_usd": ("QUEUED", {"cost_usd": Decimal("0.000001")}),
-    "tokens_in": ("QUEUED", {"tokens_in": 1}),
-    "tokens_out": ("QUEUED", {"tokens_out": 1}),
-    "cost_is_estimated": ("QUEUED", {"cost_is_estimated": True}),
-    "reserved_usd": ("RUNNING", {"reserved_usd": Decimal("0.000001")}),
-    "attempt_cost_usd": ("RUNNING", {"attempt_cost_usd": Decimal("0.000001")}),
-    "attempt_tokens_in": ("RUNNING", {"attempt_tokens_in": 1}),
-    "attempt_tokens_out": ("RUNNING", {"attempt_tokens_out": 1}),
-    "attempt_cost_is_estimated": ("RUNNING", {"attempt_cost_is_estimated": True}),
-    "attempt_error": ("QUEUED", {"attempt_error": ""}),
-    "attempt_exit_code": ("QUEUED", {"attempt_exit_code": 0}),
-    "attempt_log_path": ("QUEUED", {"attempt_log_path": ""}),
-    "session_id": ("RUNNING", {"session_id": ""}),
-    "question": ("QUEUED", {"question": ""}),
-    "answer": ("QUEUED", {"answer": ""}),
-    "comment": ("QUEUED", {"comment": ""}),
-    "error": ("QUEUED", {"error": ""}),
-    "reason": ("QUEUED", {"reason": ""}),
-    "cancel_requested_at": ("RUNNING", {"cancel_requested_at": AT}),
-    "outcome": ("RUNNING", {"state": "FAILED"}),
-}
-FOLLOWS_FROM = {"phase": "state", "completed_at": "outcome", "depth": "parent_task_id", "started_at": "started"}
-FOLLOWS_FROM |= {"worker_id": "attempt_worker_id", "attempt_started_at": "entered_at"}
-IRRELEVANT = {"trigger", "actor", "metadata", "created_at", "position", "critical", "run_open", "output"}
-"""Every move writes these again, or plain tasks never use them."""
-
-
-@pytest.mark.parametrize("column", NOT_PLAIN)
-def test_a_task_is_not_plain_with(db: StoreFixture, column: str) -> None:
-    run = db.put(db.run())
-    state, typed = NOT_PLAIN[column]
-    db.put_task(run, id="task_above")
-    special, plain = (db.put_task(run, state=state, run_open=True, max_retries=2) for _ in range(2))
-    with db.transaction() as begun:
-        assert begun.select_task_keys([special.id, plain.id]) == [task_key_of(special), task_key_of(plain)]
-    with nullcontext() if "state" in typed else db.prompt.lawless("task"):
-        type_columns(db.prompt, special, **typed)
-    special = find(db.store, special)
-    assert getattr(special, column) is not None
-    with db.transaction() as begun:
-        assert begun.select_task_keys([special.id, plain.id]) == [task_key_of(special, plain=False), task_key_of(plain)]
-        claimable = {key.id: key for key in begun.select_claimable(ACME, [db.lane_id], 9)}
-        assert claimable.get(special.id) in (None, offer(special, plain=False))
-        assert claimable.get(plain.id) == (offer(plain) if state == "QUEUED" else None)
-
-
-def test_every_column_of_a_task_is_in_its_key_or_plain_or_irrelevant() -> None:
-    """A new column is compared until it is listed here."""
-    told = set(TaskKey.__struct_fields__)
-    assert {*NOT_PLAIN, *FOLLOWS_FROM, *IRRELEVANT} == set(Task.__struct_fields__) - told
-    assert set(FOLLOWS_FROM.values()) <= {*told, *NOT_PLAIN}
-
-
-# Moves in bulk.
-
-
-def put_alike(db: StoreFixture, number: int, state: str = "RUNNING", **columns: Any) -> list[Task]:
-    run = db.put(db.run())
-    return [db.put_task(run, state=state, **columns) for _ in range(number)]
-
-
-def test_tasks_move_in_bulk(db: StoreFixture) -> None:
-    """Each has its own line in the audit trail, and its own attempt."""
-    tasks = put_alike(db, 5)
-    bystander = db.put_task(replace(db.run(), id=tasks[0].run_id), state="RUNNING")
-    last: dict[str, Any] = {"attempt_exit_code": 3, "attempt_log_path": WORDS, "output": JSON, "reason": WORDS}
-    moved = [db.moved(task, "SUCCEEDED", **last) for task in tasks]
-    with db.transaction() as begun:
-        begun.move_in_bulk(moved[2], ids(tasks), Task.CHANGING)
-        assert [begun.find_task(ACME, task.id) for task in tasks] == moved
-    with db.store.read() as reader:
-        for task, after in zip(tasks, moved, strict=True):
-            assert reader.list_attempts(ACME, task.id) == [
-                attempt_of(task, exit_code=3, log_path=WORDS, ended_at=after.entered_at, ended_by="complete")
-            ]
-            *before, line = reader.list_history(ACME, task.id)
-            assert len(before) == after.revision
-            assert (line.entity_id, line.revision, line.run_id) == (task.id, after.revision, task.run_id)
-            assert (line.from_state, line.to_state, line.trigger, line.reason) == ("RUNNING", "SUCCEEDED", "complete", WORDS)
-            assert (line.actor, line.at, line.seconds_in_state) == ("engine", after.entered_at, 1.0)
-    assert find(db.store, bystander) == bystander
-
-
-def test_attempts_begin_in_bulk(db: StoreFixture) -> None:
-    tasks = put_alike(db, 3, "QUEUED", run_open=True)
-    worker = db.put(db.worker(max_concurrent_tasks=3))
-    taken = [db.moved(task, "RUNNING", worker_id=worker.id) for task in tasks]
-    with db.transaction() as begun:
-        begun.move_in_bulk(taken[0], ids(tasks), Task.CHANGING)
-        assert begun.count_held([worker.id]) == {worker.id: 3}
-    assert [find(db.store, task) for task in tasks] == taken
-    with db.store.read() as reader:
-        assert [reader.list_attempts(ACME, task.id) for task in tasks] == [[attempt_of(task)] for task in taken]
-
-
-def test_only_the_named_columns_are_stored_in_bulk(db: StoreFixture) -> None:
-    tasks = put_alike(db, 3, "QUEUED")
-    leader = db.moved(tasks[0], "SKIPPED", comment="only mine", name="mine", priority=9)
-    columns = ["state", "phase", "outcome", "revision", "trigger", "entered_at", "completed_at"]
-    with db.transaction() as begun:
-        begun.move_in_bulk(leader, ids(tasks), columns)
-    for task in tasks:
-        assert find(db.store, task) == replace(task, **{column: getattr(leader, column) for column in columns})
-
-
-def test_many_tasks_move_in_bulk(db: StoreFixture) -> None:
-    run = db.put(db.run())
-    with db.transaction() as begun:
-        tasks = [db.task(run, run_open=True) for _ in range(1000)]
-        begun.insert_tasks(tasks)
-        begun.move_in_bulk(db.moved(tasks[0], "QUEUED"), ids(tasks), Task.CHANGING)
-        assert [task.revision for task in begun.select_tasks(ids(tasks))] == [1] * 1000
-        assert len(begun.select_claimable(ACME, [db.lane_id], 2000)) == 1000
-
-
-REFUSED_TOGETHER: dict[str, dict[str, Any]] = {
-    "no rule": {"trigger": "whim"},
-    "another phase": {"phase": "held"},
-    "no worker": {"worker_id": None},
-    "an attempt of an unknown worker": {"worker_id": "unknown", "attempt_worker_id": "unknown"},
-    "the attempt of a worker of another tenant": {"worker_id": "worker_globex", "attempt_worker_id": "worker_globex"},
-    "another epoch": {"epoch": 2, "current_attempt": 2},
-}
-
-
-@pytest.mark.parametrize("what", REFUSED_TOGETHER)
-def test_the_law_refuses_a_bulk_move_as_a_whole(db: StoreFixture, what: str) -> None:
-    db.put(db.worker(id="worker_globex", tenant=db.tenant(GLOBEX)))
-    tasks = put_alike(db, 4, "QUEUED")
-    with db.transaction() as begun:
-        db.hand_in(begun)
-    taken = db.moved(tasks[0], "RUNNING")
-    with pytest.raises(LawBroken), db.transaction() as begun:
-        begun.move_in_bulk(replace(taken, **REFUSED_TOGETHER[what]), ids(tasks), Task.CHANGING)
-    assert [find(db.store, task) for task in tasks] == tasks
-    with db.transaction() as begun:
-        begun.move_in_bulk(taken, ids(tasks), Task.CHANGING)
-        assert [len(begun.list_history(ACME, task.id)) for task in tasks] == [3] * 4, "nothing else was wrong with it"
-
-
-def test_one_illegal_row_stops_the_whole_bulk_move(db: StoreFixture) -> None:
-    """It has the same revision and is otherwise different: the database checks each row by its own columns."""
-    tasks = put_alike(db, 3, "QUEUED")
-    skipped = db.move(db.put_task(replace(db.run(), id=tasks[0].run_id)), "SKIPPED")
-    assert skipped.revision == tasks[0].revision
-    with db.transaction() as begun:
-        db.hand_in(begun)
-    moved = db.moved(tasks[0], "RUNNING")
-    with pytest.raises(LawBroken), db.transaction() as begun:
-        begun.move_in_bulk(moved, [*ids(tasks), skipped.id], Task.CHANGING)
-    assert [find(db.store, task) for task in (*tasks, skipped)] == [*tasks, skipped]
-
-
-def test_the_second_writer_of_a_bulk_gets_a_conflict(db: StoreFixture) -> None:
-    tasks = put_alike(db, 4)
-    leader = db.moved(tasks[0], "SUCCEEDED")
-    ended = db.move(tasks[2], "FAILED")
-    retried = db.move(db.move(tasks[3], "QUEUED"), "RUNNING")
-    now = [*tasks[:2], ended, retried]
-    for others in ([ended.id], [retried.id], ["unknown"], [tasks[1].id, ended.id]):
-        with pytest.raises(Conflict), db.transaction() as begun:
-            begun.move_in_bulk(leader, [tasks[0].id, *others], Task.CHANGING)
-        assert [find(db.store, task) for task in tasks] == now
-    with db.store.read() as reader:
-        assert [len(reader.list_history(ACME, task.id)) for task in tasks] == [task.revision + 1 for task in now]
-    with db.transaction() as begun:
-        begun.move_in_bulk(leader, ids(tasks[:2]), Task.CHANGING)
-    assert find(db.store, tasks[1]).state == "SUCCEEDED"
 
 
 def test_runs_with_claimable_tasks_are_found_once_each(db: StoreFixture) -> None:

@@ -389,7 +389,7 @@ def attempt_unthinkable(db: StoreFixture, what: str) -> None:
         machine, wrong = NEW_AND_UNTHINKABLE[what]
         type_row(db.prompt, replace(db.entity(machine), **wrong))
     else:
-        db.put(db.run())  # a seal ends with a transition
+        db.put_task(db.put(db.run()))  # a seal ends with a transition, and a tombstone is that of a task
         values = {":at": ("at", AT), ":no": ("no", False), ":yes": ("yes", True), ":never": ("never", NEVER)}
         values |= {":before": ("before", BEFORE), ":later": ("later", AT + SECOND)}
         statement = UNSPEAKABLE[what]

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from msgspec import Struct
 
-from pointsman.engine import breakers, budgets, bulk, checks, claims, submit, tasks, workers
+from pointsman.engine import breakers, budgets, checks, claims, plain, submit, tasks, workers
 from pointsman.engine.budgets import Usage
 from pointsman.engine.fields import INLINE, Amount, Epoch, ExitCode, Instant, Json, TaskId, Text, Tokens
 from pointsman.engine.operation import Caller, Needs, Operation
@@ -16,9 +16,9 @@ from pointsman.engine.people import check_worker
 from pointsman.engine.submit import NewTask
 from pointsman.engine.tasks import Report
 from pointsman.engine.work import Cause, Work
-from pointsman.errors import LeaseLost, NotYourWorker, PointsmanError, Problem, StoreError
+from pointsman.errors import LeaseLost, PointsmanError, Problem, StoreError
 from pointsman.kernel.machine import Outcome, Phase
-from pointsman.store.rows import ZERO_USD, Task, TaskKey
+from pointsman.store.rows import ZERO_USD, PlainReport, Task
 
 LONGEST_REASON = 500
 WITHOUT_ERROR = ("complete", "ask", "skip", "checks_passed")
@@ -165,42 +165,14 @@ class ReportAttempts(Operation[list[Any]], frozen=True):
     @property
     def needs(self) -> Needs:
         task_ids = tuple(report.task_id for report in self.reports)
-        first = self.reports[0]
-        same = all(report.signal == first.signal and report.report == first.report for report in self.reports)
-        # What each has used is counted with its run, one by one; and what it adds is its own.
-        same = same and first.signal not in (None, INTERRUPT, GIVE_BACK)
-        same = same and not _usage_of(first.report) and not first.report.subtasks
-        together = tuple((report.task_id, report.epoch) for report in self.reports) if same else ()
         adds_work = any(report.report.subtasks for report in self.reports)
-        return Needs(task_ids=task_ids, subtasks_of=task_ids, together=together, adds_work=adds_work)
+        reports = tuple(filter(None, map(_as_plain, self.reports)))
+        return Needs(task_ids=task_ids, subtasks_of=task_ids, reports=reports, adds_work=adds_work)
 
     def decide(self, work: Work) -> Callable[[], list[PointsmanError | None]]:
-        followers = self._find_followers(work)
-        answers = [None if report.task_id in followers else self._decide_one(work, report) for report in self.reports]
+        ended = work.ended_plain
+        answers = [None if report.task_id in ended else self._decide_one(work, report) for report in self.reports]
         return lambda: answers
-
-    def _find_followers(self, work: Work) -> set[str]:
-        """Tasks that move with another one, which is decided for all of them."""
-        followers: set[str] = set()
-        first = self.reports[0]
-        for group in work.groups:
-            leader = work.tasks.rows[group[0].id]
-            # Tasks that are alike have the same worker.
-            if (
-                self._are_untouched(work, group)
-                and _has_key(work, leader, self.caller.key_id)
-                and bulk.lead(work, leader, group, first.signal or "", _as_report(first.signal, first.report))
-            ):
-                followers |= set(work.tasks.followers[leader.id])
-            else:
-                work.load(task_ids=[key.id for key in group])
-        return followers
-
-    def _are_untouched(self, work: Work, group: Sequence[TaskKey]) -> bool:
-        """Whether they still are alike: what came before in the same commit may have changed some of them."""
-        first, *others = group
-        is_as_it_was = work.tasks.is_untouched(first.id) and work.tasks.rows[first.id].revision == first.revision
-        return first.tenant == self.tenant and is_as_it_was and not any(other.id in work.tasks.rows for other in others)
 
     def _decide_one(self, work: Work, report: ReportAttempt) -> PointsmanError | None:
         try:
@@ -235,12 +207,15 @@ def _check_key(work: Work, task: Task, key_id: str | None) -> None:
         workers.check_key(held_by, key_id)
 
 
-def _has_key(work: Work, task: Task, key_id: str | None) -> bool:
-    try:
-        _check_key(work, task, key_id)
-    except NotYourWorker:
-        return False
-    return True
+def _as_plain(report: ReportAttempt) -> PlainReport | None:
+    """A report that the short way can take, if its task is plain."""
+    told = report.report
+    if report.signal != "complete" or told.exit_code or told.error is not None or told.subtasks or _usage_of(told):
+        return None
+    output = checks.encode(told.output)
+    if output is not None and len(output) > plain.MOST_CHARACTERS:
+        return None
+    return PlainReport(report.task_id, report.epoch, output, told.exit_code, told.session_id, told.log_path)
 
 
 def _as_report(signal: str | None, report: AttemptReport) -> Report:

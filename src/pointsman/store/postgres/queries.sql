@@ -41,23 +41,93 @@ SELECT head.id FROM head JOIN run ON run.id = head.run_id
  ORDER BY head.priority DESC, head.id LIMIT :limit
    FOR NO KEY UPDATE OF run SKIP LOCKED
 
--- name: select_claimable_keys
--- The tasks that are still claimable now that their runs are locked.
-SELECT {task_key_to_claim} FROM task
- WHERE id IN :ids
-   AND phase = 'queued' AND open_dependencies = 0 AND available_at IS NULL AND run_open AND NOT is_gate AND NOT allocated
- ORDER BY task.priority DESC, task.id
-
 -- name: select_claimable_of_run
 -- Takes the head of each lane in the order of task_claimable_of_run, and sorts the heads alone. The run is locked, so this is final.
 SELECT first.*
   FROM unnest(:lane_ids::integer[]) AS lane (id)
  CROSS JOIN LATERAL (
-       SELECT {task_key_to_claim} FROM task
+       SELECT {task_to_claim} FROM task
         WHERE task.run_id = :run_id AND task.lane_id = lane.id
           AND phase = 'queued' AND open_dependencies = 0 AND available_at IS NULL AND run_open AND NOT is_gate AND NOT allocated
         ORDER BY task.priority DESC, task.id LIMIT :limit) AS first
  ORDER BY first.priority DESC, first.id LIMIT :limit
+
+-- name: end_plain_tasks
+-- Whatever is assumed stands in the WHERE: what differs is left out, and goes the general way. IS TRUE hides the condition from the planner,
+-- which would read a partial index from end to end while a table looks small.
+UPDATE task
+   SET state = move.to_state, phase = 'done', outcome = 'success', revision = task.revision + 1, trigger = move.trigger, reason = NULL,
+       actor = attempt_worker_id, metadata = NULL, entered_at = greatest(entered_at, :now), completed_at = greatest(entered_at, :now),
+       current_attempt = NULL, worker_id = NULL,
+       session_id = coalesce(told.session_id, task.session_id), attempt_error = NULL,
+       attempt_exit_code = coalesce(told.exit_code, attempt_exit_code), attempt_log_path = coalesce(told.log_path, attempt_log_path),
+       output = CASE WHEN move.stores_output THEN coalesce(told.output, task.output) ELSE task.output END
+  FROM json_to_recordset(:reports) AS told (task_id text, epoch integer, output text, exit_code integer, session_id text, log_path text),
+       json_to_recordset(:moves) AS move (machine_id integer, from_state text, to_state text, trigger text, stores_output boolean)
+ WHERE task.id = told.task_id
+   AND (current_attempt = told.epoch AND NOT lease_expired AND tenant = :tenant
+        AND move.machine_id = task.machine_id AND move.from_state = task.state
+        AND NOT has_checks AND NOT review_wanted AND NOT has_subtasks AND reserved_usd = 0 AND retry_count = 0
+        AND (position('"expected_exit_codes":[0]' IN policy) > 0 OR position('expected_exit_codes' IN policy) = 0)
+        AND (SELECT tool IS NULL FROM lane WHERE lane.id = lane_id)
+        AND (:key_id::text IS NULL OR (SELECT key_id FROM worker WHERE worker.id = attempt_worker_id) = :key_id)) IS TRUE
+RETURNING task.id, run_id, attempt_worker_id, parent_task_id, EXISTS (SELECT 1 FROM dependency WHERE depends_on_id = task.id), policy
+
+-- name: begin_plain_tasks
+-- The tasks whose turn it is, as `select_claimable` takes them, and of these the ones about which nothing is special.
+WITH head AS MATERIALIZED (
+    SELECT first.id, first.run_id, first.priority
+      FROM unnest(:lane_ids::integer[]) AS lane (id)
+     CROSS JOIN LATERAL (
+           SELECT task.id, task.run_id, task.priority FROM task
+            WHERE task.tenant = :tenant AND task.lane_id = lane.id
+              AND phase = 'queued' AND open_dependencies = 0 AND available_at IS NULL AND run_open AND NOT is_gate AND NOT allocated
+            ORDER BY task.priority DESC, task.id LIMIT :limit) AS first
+     ORDER BY first.priority DESC, first.id LIMIT :limit
+), due AS MATERIALIZED (
+    SELECT head.id, run.phase, run.policy, run.budget_usd FROM head JOIN run ON run.id = head.run_id
+     ORDER BY head.priority DESC, head.id FOR NO KEY UPDATE OF run SKIP LOCKED
+)
+UPDATE task
+   SET state = move.to_state, phase = 'active', revision = task.revision + 1, trigger = move.trigger, reason = NULL,
+       actor = :worker_id, metadata = :metadata, entered_at = greatest(entered_at, :now),
+       started_at = coalesce(started_at, greatest(entered_at, :now)), epoch = 1, current_attempt = 1, attempt_count = attempt_count + 1,
+       worker_id = CASE WHEN move.needs_worker THEN :worker_id END, attempt_worker_id = :worker_id,
+       attempt_started_at = greatest(entered_at, :now)
+  FROM due, json_to_recordset(:moves) AS move (machine_id integer, from_state text, to_state text, trigger text, needs_worker boolean)
+ WHERE task.id = due.id AND move.machine_id = task.machine_id AND move.from_state = task.state
+   AND (task.phase = 'queued' AND open_dependencies = 0 AND available_at IS NULL AND run_open AND NOT is_gate AND NOT allocated
+        AND {is_plain_to_begin}) IS TRUE AND due.budget_usd IS NULL
+   AND NOT EXISTS (SELECT 1 FROM account WHERE account.tenant = :tenant AND account.budget_usd IS NOT NULL)
+   AND NOT EXISTS (SELECT 1 FROM task AS lost WHERE lost.lease_expired AND lost.tenant = :tenant AND lost.lane_id IN :lane_ids AND lost.run_open)
+RETURNING {begun_task}, due.phase, due.policy, task.payload
+
+-- name: begin_plain_tasks_of_run
+-- The same of a run that is locked, as `select_claimable_of_run` takes them.
+WITH head AS MATERIALIZED (
+    SELECT first.id
+      FROM unnest(:lane_ids::integer[]) AS lane (id)
+     CROSS JOIN LATERAL (
+           SELECT task.id, task.priority FROM task
+            WHERE task.run_id = :run_id AND task.lane_id = lane.id
+              AND phase = 'queued' AND open_dependencies = 0 AND available_at IS NULL AND run_open AND NOT is_gate AND NOT allocated
+            ORDER BY task.priority DESC, task.id LIMIT :limit) AS first
+     ORDER BY first.priority DESC, first.id LIMIT :limit
+)
+UPDATE task
+   SET state = move.to_state, phase = 'active', revision = task.revision + 1, trigger = move.trigger, reason = NULL,
+       actor = :worker_id, metadata = :metadata, entered_at = greatest(task.entered_at, :now),
+       started_at = coalesce(task.started_at, greatest(task.entered_at, :now)), epoch = 1, current_attempt = 1,
+       attempt_count = attempt_count + 1, worker_id = CASE WHEN move.needs_worker THEN :worker_id END, attempt_worker_id = :worker_id,
+       attempt_started_at = greatest(task.entered_at, :now)
+  FROM head, run, json_to_recordset(:moves) AS move (machine_id integer, from_state text, to_state text, trigger text, needs_worker boolean)
+ WHERE task.id = head.id AND move.machine_id = task.machine_id AND move.from_state = task.state AND run.id = :run_id
+   AND (task.phase = 'queued' AND open_dependencies = 0 AND available_at IS NULL AND run_open AND NOT is_gate AND NOT allocated
+        AND {is_plain_to_begin}) IS TRUE AND run.budget_usd IS NULL
+   AND NOT EXISTS (SELECT 1 FROM account WHERE account.tenant = :tenant AND account.budget_usd IS NOT NULL)
+   AND NOT EXISTS (SELECT 1 FROM task AS lost
+                    WHERE lost.lease_expired AND lost.tenant = :tenant AND lost.lane_id IN :lane_ids AND lost.run_id = :run_id AND lost.run_open)
+RETURNING {begun_task}, run.phase, run.policy, task.payload
 
 -- name: select_allocated
 WITH head AS MATERIALIZED (

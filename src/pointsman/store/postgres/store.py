@@ -31,7 +31,7 @@ from pointsman.store.postgres.listener import Listener
 from pointsman.store.postgres.session import Session
 from pointsman.store.postgres.statements import Statement
 from pointsman.store.postgres.values import DIALECT, in_turns, to_array, update_of
-from pointsman.store.rows import Entity, Lane, MachineRow, Task, TaskKey
+from pointsman.store.rows import BegunTask, Entity, Lane, MachineRow, Task
 from pointsman.store.scripts import Migration, check_version, read_migrations, read_queries
 from pointsman.world import Clock, Ids
 
@@ -309,11 +309,6 @@ class PostgresTransaction(Transaction, PostgresReader):
     def update(self, rows: Sequence[Entity], columns: Sequence[str]) -> None:
         self._update(rows, columns, moved=0)
 
-    def move_in_bulk(self, row: Entity, ids: Sequence[str], columns: Sequence[str]) -> None:
-        statement, values = update_of([row], columns, moved=1)
-        like = [f"{len(ids)} like {row.id}"]
-        self._session.later(statement, {**values, "id": to_array(ids)}, partial(_check_count, len(ids), like))
-
     def restore(self, kind: Kind, ids: Collection[str]) -> None:
         super().restore(kind, ids)
         self._rows_of(f"check_{kind}s", ids)
@@ -344,12 +339,20 @@ class PostgresTransaction(Transaction, PostgresReader):
             self._lanes = super().count_lanes()  # another transaction has added it, perhaps since this one began
         return self._all(Lane, "find_lane", **lane)[0]
 
-    def select_claimable(self, tenant: str, lane_ids: Sequence[int], limit: int) -> list[TaskKey]:
-        locked = self._column("select_claimable", tenant=tenant, lane_ids=to_array(lane_ids), limit=limit)
-        return self._of(TaskKey, "select_claimable_keys", locked)
+    def _begin_plain(
+        self, tenant: str, lane_ids: Sequence[int], limit: int, run_id: str | None, told: dict[str, Any]
+    ) -> list[BegunTask]:
+        told |= {"tenant": tenant, "lane_ids": to_array(lane_ids), "limit": limit}
+        if run_id is None:
+            return self._all(BegunTask, "begin_plain_tasks", **told)
+        return self._all(BegunTask, "begin_plain_tasks_of_run", **told, run_id=run_id)
 
-    def select_claimable_of_run(self, run_id: str, lane_ids: Sequence[int], limit: int) -> list[TaskKey]:
-        return self._all(TaskKey, "select_claimable_of_run", run_id=run_id, lane_ids=to_array(lane_ids), limit=limit)
+    def select_claimable(self, tenant: str, lane_ids: Sequence[int], limit: int) -> list[Task]:
+        locked = self._column("select_claimable", tenant=tenant, lane_ids=to_array(lane_ids), limit=limit)
+        return [task for task in self._in_order(locked) if _may_begin(task) and not task.allocated]
+
+    def select_claimable_of_run(self, run_id: str, lane_ids: Sequence[int], limit: int) -> list[Task]:
+        return self._all(Task, "select_claimable_of_run", run_id=run_id, lane_ids=to_array(lane_ids), limit=limit)
 
     def select_allocated(self, run_id: str, lane_ids: Sequence[int], limit: int) -> list[Task]:
         locked = self._column("select_allocated", run_id=run_id, lane_ids=to_array(lane_ids), limit=limit)

@@ -61,9 +61,6 @@ SELECT {task_in_brief} FROM task
 -- name: find_task_names
 SELECT name, id FROM task WHERE run_id = :run_id
 
--- name: select_task_keys
-SELECT {task_key} FROM task WHERE id IN :ids ORDER BY id
-
 -- name: select_to_claim
 SELECT {task_to_claim} FROM task WHERE id IN :ids
 

@@ -23,17 +23,79 @@ SELECT {breaker} FROM breaker WHERE tenant = :tenant AND tool IN :tools ORDER BY
 
 -- name: select_claimable
 -- One lane at a time, in the order of task_claimable: no sorting, and no row is read that is not taken.
-SELECT {task_key_to_claim} FROM task
+SELECT {task_to_claim} FROM task
  WHERE tenant = :tenant AND lane_id = :lane_id
    AND phase = 'queued' AND open_dependencies = 0 AND available_at IS NULL AND run_open AND NOT is_gate AND NOT allocated
  ORDER BY task.priority DESC, task.id LIMIT :limit
 
 -- name: select_claimable_of_run
 -- The same in the order of task_claimable_of_run.
-SELECT {task_key_to_claim} FROM task
+SELECT {task_to_claim} FROM task
  WHERE run_id = :run_id AND lane_id = :lane_id
    AND phase = 'queued' AND open_dependencies = 0 AND available_at IS NULL AND run_open AND NOT is_gate AND NOT allocated
  ORDER BY task.priority DESC, task.id LIMIT :limit
+
+-- name: end_plain_tasks
+-- Whatever is assumed stands in the WHERE: what differs is left out, and goes the general way.
+WITH told AS MATERIALIZED (
+    SELECT value ->> 'task_id' AS task_id, value ->> 'epoch' AS epoch, value ->> 'output' AS output, value ->> 'exit_code' AS exit_code,
+           value ->> 'session_id' AS session_id, value ->> 'log_path' AS log_path
+      FROM json_each(:reports)
+), move AS MATERIALIZED (
+    SELECT value ->> 'machine_id' AS machine_id, value ->> 'from_state' AS from_state, value ->> 'to_state' AS to_state,
+           value ->> 'trigger' AS trigger, value ->> 'stores_output' AS stores_output
+      FROM json_each(:moves)
+)
+UPDATE task
+   SET state = move.to_state, phase = 'done', outcome = 'success', revision = task.revision + 1, trigger = move.trigger, reason = NULL,
+       actor = attempt_worker_id, metadata = NULL, entered_at = max(entered_at, :now), completed_at = max(entered_at, :now),
+       current_attempt = NULL, worker_id = NULL,
+       session_id = coalesce(told.session_id, task.session_id), attempt_error = NULL,
+       attempt_exit_code = coalesce(told.exit_code, attempt_exit_code), attempt_log_path = coalesce(told.log_path, attempt_log_path),
+       output = CASE WHEN move.stores_output THEN coalesce(told.output, task.output) ELSE task.output END
+  FROM told, move
+ WHERE task.id = told.task_id AND current_attempt = told.epoch AND NOT lease_expired AND tenant = :tenant
+   AND move.machine_id = task.machine_id AND move.from_state = task.state
+   AND NOT has_checks AND NOT review_wanted AND NOT has_subtasks AND reserved_usd = 0 AND retry_count = 0
+   AND (instr(policy, '"expected_exit_codes":[0]') OR NOT instr(policy, 'expected_exit_codes'))
+   AND (SELECT tool IS NULL FROM lane WHERE lane.id = lane_id)
+   AND (:key_id IS NULL OR (SELECT key_id FROM worker WHERE worker.id = attempt_worker_id) = :key_id)
+RETURNING id, run_id, attempt_worker_id, parent_task_id, EXISTS (SELECT 1 FROM dependency WHERE depends_on_id = task.id), policy
+
+-- name: find_claimable
+-- `select_claimable` and `select_claimable_of_run` without the tasks themselves.
+SELECT id, priority FROM task
+ WHERE tenant = :tenant AND lane_id = :lane_id
+   AND phase = 'queued' AND open_dependencies = 0 AND available_at IS NULL AND run_open AND NOT is_gate AND NOT allocated
+ ORDER BY task.priority DESC, task.id LIMIT :limit
+
+-- name: find_claimable_of_run
+SELECT id, priority FROM task
+ WHERE run_id = :run_id AND lane_id = :lane_id
+   AND phase = 'queued' AND open_dependencies = 0 AND available_at IS NULL AND run_open AND NOT is_gate AND NOT allocated
+ ORDER BY task.priority DESC, task.id LIMIT :limit
+
+-- name: begin_plain_tasks
+-- Of these tasks, whose turn it is, the ones about which nothing is special.
+WITH move AS MATERIALIZED (
+    SELECT value ->> 'machine_id' AS machine_id, value ->> 'from_state' AS from_state, value ->> 'to_state' AS to_state,
+           value ->> 'trigger' AS trigger, value ->> 'needs_worker' AS needs_worker
+      FROM json_each(:moves)
+)
+UPDATE task
+   SET state = move.to_state, phase = 'active', revision = task.revision + 1, trigger = move.trigger, reason = NULL,
+       actor = :worker_id, metadata = :metadata, entered_at = max(task.entered_at, :now),
+       started_at = coalesce(task.started_at, max(task.entered_at, :now)), epoch = 1, current_attempt = 1,
+       attempt_count = attempt_count + 1, worker_id = iif(move.needs_worker, :worker_id, NULL), attempt_worker_id = :worker_id,
+       attempt_started_at = max(task.entered_at, :now)
+  FROM json_each(:ids) AS due, move
+ WHERE task.id = due.value AND move.machine_id = task.machine_id AND move.from_state = task.state AND {is_plain_to_begin}
+   AND (SELECT budget_usd IS NULL FROM run WHERE run.id = task.run_id)
+   AND NOT EXISTS (SELECT 1 FROM account WHERE account.tenant = :tenant AND account.budget_usd IS NOT NULL)
+   AND NOT EXISTS (SELECT 1 FROM task AS lost
+                    WHERE lost.lease_expired AND lost.tenant = :tenant AND lost.lane_id IN :lane_ids AND lost.run_open
+                      AND (:run_id IS NULL OR lost.run_id = :run_id))
+RETURNING {begun_task}, (SELECT phase FROM run WHERE run.id = task.run_id), (SELECT policy FROM run WHERE run.id = task.run_id), payload
 
 -- name: select_allocated
 SELECT {task_to_claim} FROM task

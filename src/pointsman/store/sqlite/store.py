@@ -18,14 +18,13 @@ from pointsman.errors import Conflict, LawBroken, StoreBusy, StoreError, StoreFu
 from pointsman.store.clock import DatabaseTime
 from pointsman.store.columns import Row, to_json
 from pointsman.store.contract import Reader, Transaction, Wakeup
-from pointsman.store.rows import Entity, Task, TaskKey
+from pointsman.store.rows import BegunTask, Entity, Task
 from pointsman.store.scripts import check_version, read_migrations, read_queries
 from pointsman.store.sqlite.bell import Bell
 from pointsman.store.sqlite.lock_holder import advise, find_lock_holder
 from pointsman.store.sqlite.schema import find_schema
 from pointsman.store.sqlite.values import (
     DIALECT,
-    bulk_update_of,
     encoder_of,
     from_instant,
     reader_of,
@@ -40,7 +39,7 @@ BUSY_TIMEOUT_SECONDS = 5.0
 SWITCH_TRIES = 500
 CACHE_KIB = 65_536
 CHECKPOINT_PAGES = 4_000
-Found = TypeVar("Found", Task, TaskKey)
+Found = TypeVar("Found")
 
 
 class SqliteStore:
@@ -294,12 +293,6 @@ class SqliteTransaction(Transaction, SqliteReader):
     def update(self, rows: Sequence[Entity], columns: Sequence[str]) -> None:
         self._change_each(rows, columns, moved=0)
 
-    def move_in_bulk(self, row: Entity, ids: Sequence[str], columns: Sequence[str]) -> None:
-        statement, encoder = bulk_update_of(type(row), tuple(columns))
-        self._run_many(statement, [(to_json(ids), *encoder(row))])
-        if self._connection.changes() != len(ids):
-            raise Conflict(f"Another process has moved {row.id} or a row like it.")
-
     @contextmanager
     def _lawless(self, table: str) -> Iterator[None]:  # noqa: ARG002 - SQLite switches the triggers of a connection, not of a table
         self._connection.config(apsw.SQLITE_DBCONFIG_ENABLE_TRIGGER, 0)
@@ -314,24 +307,34 @@ class SqliteTransaction(Transaction, SqliteReader):
             self._rows(query, machine_id=machine_id)
         return machine_id
 
-    def select_claimable(self, tenant: str, lane_ids: Sequence[int], limit: int) -> list[TaskKey]:
-        return self._first(TaskKey, "select_claimable", lane_ids, tenant=tenant, limit=limit)
+    def select_claimable(self, tenant: str, lane_ids: Sequence[int], limit: int) -> list[Task]:
+        return self._first("select_claimable", lane_ids, tenant=tenant, limit=limit)
 
-    def select_claimable_of_run(self, run_id: str, lane_ids: Sequence[int], limit: int) -> list[TaskKey]:
-        return self._first(TaskKey, "select_claimable_of_run", lane_ids, run_id=run_id, limit=limit)
+    def select_claimable_of_run(self, run_id: str, lane_ids: Sequence[int], limit: int) -> list[Task]:
+        return self._first("select_claimable_of_run", lane_ids, run_id=run_id, limit=limit)
 
     def select_allocated(self, run_id: str, lane_ids: Sequence[int], limit: int) -> list[Task]:
-        return self._first(Task, "select_allocated", lane_ids, run_id=run_id, limit=limit)
+        return self._first("select_allocated", lane_ids, run_id=run_id, limit=limit)
 
     def select_reclaimable(self, tenant: str, lane_ids: Sequence[int], limit: int, run_id: str | None = None) -> list[Task]:
         return self._all(Task, "select_reclaimable", tenant=tenant, lane_ids=to_json(lane_ids), limit=limit, run_id=run_id)
 
-    def _first(self, row_type: type[Found], query: str, lane_ids: Sequence[int], *, limit: int, **values: Any) -> list[Found]:
+    def _first(self, query: str, lane_ids: Sequence[int], *, limit: int, **values: Any) -> list[Task]:
         """The first tasks of several lanes, each of which is in order."""
-        lanes = [self._all(row_type, query, lane_id=lane_id, limit=limit, **values) for lane_id in lane_ids]
-        if len(lanes) == 1:
-            return lanes[0]
-        return list(islice(merge(*lanes, key=lambda task: (-task.priority, task.id)), limit))
+        lanes = [self._all(Task, query, lane_id=lane_id, limit=limit, **values) for lane_id in lane_ids]
+        return _merge(lanes, limit, lambda task: (-task.priority, task.id))
+
+    def _begin_plain(
+        self, tenant: str, lane_ids: Sequence[int], limit: int, run_id: str | None, told: dict[str, Any]
+    ) -> list[BegunTask]:
+        where = ("find_claimable", {"tenant": tenant}) if run_id is None else ("find_claimable_of_run", {"run_id": run_id})
+        query, values = where
+        lanes = [self._rows(query, lane_id=lane_id, limit=limit, **values) for lane_id in lane_ids]
+        due = [task_id for task_id, _ in _merge(lanes, limit, lambda row: (-row[1], row[0]))]
+        if not due:
+            return []
+        told |= {"tenant": tenant, "run_id": run_id, "lane_ids": to_json(lane_ids), "ids": to_json(due)}
+        return self._all(BegunTask, "begin_plain_tasks", **told)
 
     def _write(self, query: str, rows: Sequence[Struct]) -> list[Any]:
         if not rows:
@@ -359,6 +362,11 @@ class SqliteTransaction(Transaction, SqliteReader):
                     raise Conflict(f"Another process has moved {row.id}.")
         except apsw.Error as error:
             raise explain(error, self._connection.filename) from error
+
+
+def _merge(lanes: Sequence[list[Found]], limit: int, order: Callable[[Found], tuple[int, str]]) -> list[Found]:
+    """The first rows of several lanes, each of which is in order."""
+    return lanes[0] if len(lanes) == 1 else list(islice(merge(*lanes, key=order), limit))
 
 
 def explain(error: apsw.Error, url: str) -> StoreError:

@@ -90,19 +90,3 @@ def update_of(row_type: type[Entity], columns: tuple[str, ...], *, moved: int) -
     changes = ", ".join(f"{column} = :{column}" for column in columns)
     statement = f"UPDATE {table_of(row_type)} SET {changes} WHERE id = :id AND revision = :revision - {moved}"  # noqa: S608
     return statement, encoder_of(statement, row_type)
-
-
-@lru_cache(maxsize=4096)
-def bulk_update_of(row_type: type[Entity], columns: tuple[str, ...]) -> tuple[str, Encoder]:
-    """The statement that stores these columns of a row that has moved in a list of rows, and what to bind after the list."""
-    changes = ", ".join(f"{column} = :{column}" for column in columns)
-    source = "(SELECT value FROM json_each(?1))"
-    # The parameters are numbered as they appear, so the list comes first.
-    statement = f"UPDATE {table_of(row_type)} SET {changes} WHERE id IN {source} AND revision = :revision - 1"  # noqa: S608
-    return _number(statement), encoder_of(statement, row_type)
-
-
-def _number(statement: str) -> str:
-    """Names as numbers from 2 on, in the order of their first mention."""
-    numbers: dict[str, int] = {}
-    return _PARAMETER.sub(lambda match: f"?{numbers.setdefault(match[1], len(numbers) + 2)}", statement)

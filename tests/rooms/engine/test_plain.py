@@ -1,13 +1,13 @@
-"""Tasks that are alike begin and end together, and nobody can tell from what is stored that they did.
+"""Plain tasks begin and end the short way, and nobody can tell from what is stored that they did.
 
-Each case is played three times, with the same ids and the same clock: with `complete_tasks`, where tasks that are alike go
-together; in one commit, where each goes alone; and, where nothing else happens in that commit, in a commit for each.
+Each case is played three times, with the same ids and the same clock: with `report_attempts`, where plain tasks go the short
+way; in one commit, where each goes the general way; and, where nothing else happens in that commit, in a commit for each.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -24,17 +24,16 @@ from tests.rooms.engine.test_commits import fit_valve, together
 from tests.rows import each_row
 from tests.system.faults.prompt import prompt
 
-from pointsman.engine import bulk
+from pointsman.engine import plain
 from pointsman.engine.claims import Claim
 from pointsman.engine.engine import Engine
+from pointsman.engine.operation import Caller
 from pointsman.engine.operations.attempts import AttemptReport, ReportAttempt
 from pointsman.engine.submit import NewRun, NewTask
+from pointsman.engine.work import Work
 from pointsman.errors import LeaseLost, NotFound, PointsmanError, TransitionRefused
-from pointsman.store.postgres.store import PostgresTransaction
-from pointsman.store.rows import TaskKey, Worker
+from pointsman.store.rows import PlainReport, Worker
 
-FEWEST = 4
-"""Less than in production, so that small batches go together, too."""
 GLOBEX = "globex"
 TENANTS = ("default", GLOBEX)
 LEASE_SECONDS = 30.0
@@ -88,29 +87,29 @@ class Played:
     """What is stored then."""
     later: Any
     """What is stored when the workers have been silent for long."""
-    led: int
-    """How many groups went together in the commit."""
+    ended_plain: int
+    """How many tasks ended the short way in the commit."""
     commits: int
     alone: bool
     """Nothing else was asked in it."""
 
 
-async def play_together(engine: Engine, clock: ManualClock, prepare: Prepare, led: list[int]) -> Played:
+async def play_together(engine: Engine, clock: ManualClock, prepare: Prepare, short: list[int]) -> Played:
     plan = await prepare(engine, clock)
     valve = fit_valve(engine)
-    led.clear()
+    short.clear()
     calls = [each(engine) for each in plan.before]
     calls += [engine.report_attempts(reports) for reports in (plan.reports, plan.more) if reports]
     calls += [each(engine) for each in plan.after]
     answers = await together(engine, valve, *calls)
-    groups, commits = len(led), valve.begun
+    ended_plain, commits = sum(short), valve.begun
     number = len(plan.before)
     told = [answer for answers in answers[number : number + 1 + bool(plan.more)] for answer in answers]
     others = answers[:number] + answers[number + 1 + bool(plan.more) :]
-    return await watch(engine, clock, plan, told, others, groups, commits)
+    return await watch(engine, clock, plan, told, others, ended_plain, commits)
 
 
-async def play_apart(engine: Engine, clock: ManualClock, prepare: Prepare, led: list[int]) -> Played:
+async def play_apart(engine: Engine, clock: ManualClock, prepare: Prepare, short: list[int]) -> Played:
     plan = await prepare(engine, clock)
     valve = fit_valve(engine)
     calls = [each(engine) for each in plan.before]
@@ -119,17 +118,17 @@ async def play_apart(engine: Engine, clock: ManualClock, prepare: Prepare, led: 
     answers = await together(engine, valve, *calls)
     first, last = len(plan.before), len(plan.before) + len(plan.reports) + len(plan.more)
     told = [as_answer(answer) for answer in answers[first:last]]
-    assert led == []
+    assert short == []
     return await watch(engine, clock, plan, told, answers[:first] + answers[last:], 0, valve.begun)
 
 
-async def play_one_by_one(engine: Engine, clock: ManualClock, prepare: Prepare, led: list[int]) -> Played:
+async def play_one_by_one(engine: Engine, clock: ManualClock, prepare: Prepare, short: list[int]) -> Played:
     plan = await prepare(engine, clock)
     told = []
     for report in plan.reports:
         answers = await asyncio.gather(complete(engine, report), return_exceptions=True)
         told += [as_answer(answer) for answer in answers]
-    assert led == []
+    assert short == []
     return await watch(engine, clock, plan, told, [], 0, len(plan.reports))
 
 
@@ -143,14 +142,14 @@ def as_answer(answer: Any) -> PointsmanError | None:
 
 
 async def watch(
-    engine: Engine, clock: ManualClock, plan: Plan, told: list[Any], others: list[Any], groups: int, commits: int
+    engine: Engine, clock: ManualClock, plan: Plan, told: list[Any], others: list[Any], ended_plain: int, commits: int
 ) -> Played:
     soon = await look(engine)
     await pass_time(engine, clock, LEASE_SECONDS + 1)
     await pass_time(engine, clock, 20 * LEASE_SECONDS)
     later = await look(engine)
     answers = [answer and (type(answer), str(answer)) for answer in told]
-    return Played(answers, [comparable(other) for other in others], soon, later, groups, commits, plan.alone)
+    return Played(answers, [comparable(other) for other in others], soon, later, ended_plain, commits, plan.alone)
 
 
 def comparable(answer: Any) -> Any:
@@ -169,14 +168,21 @@ async def look(engine: Engine) -> dict[str, Any]:
             runs = reader.list_runs(tenant, phase=None, after=None, limit=1000)
             tasks = [task for run in runs for task in reader.list_tasks(tenant, run.id)]
             rows = [*runs, *tasks, *reader.list_workers(tenant), *reader.list_breakers(tenant)]
-            found |= {row.id: row for row in rows}
+            found |= {row.id: replace(row, reason=whoever_was_first(row.reason)) for row in rows}
             found |= {f"attempts of {task.id}": reader.list_attempts(tenant, task.id) for task in tasks}
             for row in rows:
                 history = reader.list_history(tenant, row.id)
-                found[f"history of {row.id}"] = [replace(line, position="") for line in history]
+                found[f"history of {row.id}"] = [
+                    replace(line, position="", reason=whoever_was_first(line.reason)) for line in history
+                ]
             timers = reader.list_timers(tenant)
             found[f"timers of {tenant}"] = sorted(timers, key=lambda timer: (timer.entity_id, timer.purpose))
     return found
+
+
+def whoever_was_first(reason: str | None) -> str | None:
+    """Of tasks that a claim gets together, the plain ones begin first: the start of their run names another one then."""
+    return "first task claimed" if (reason or "").startswith("first task claimed: ") else reason
 
 
 class Stage:
@@ -199,37 +205,37 @@ class Stage:
                 yield url
 
     @asynccontextmanager
-    async def engine(self, *, together: bool) -> AsyncIterator[tuple[Engine, ManualClock, list[int]]]:
-        """With what was led in it; where nothing goes together, everybody goes alone."""
-        led: list[int] = []
-        lead = bulk.lead
+    async def engine(self, *, is_short: bool) -> AsyncIterator[tuple[Engine, ManualClock, list[int]]]:
+        """With how many tasks ended the short way, commit by commit; or one where none can go it."""
+        short: list[int] = []
+        end = plain.end
 
-        def count(*arguments: Any) -> bool:
-            if goes := lead(*arguments):
-                led.append(len(arguments[2]))
-            return goes
+        def count(work: Work, caller: Caller, reports: Sequence[PlainReport]) -> None:
+            end(work, caller, reports)
+            short.extend([len(work.ended_plain)] if work.ended_plain else [])
 
         with self.database() as url, self._patch.context() as patch:
-            patch.setattr(bulk, "lead", count)
-            patch.setattr(bulk, "FEWEST", FEWEST if together else 10**9)
+            patch.setattr(plain, "end", count)
+            if not is_short:
+                patch.setattr(plain, "_moves", lambda *_: [])
             clock = ManualClock()
             async with open_engine(url, clock) as engine:
-                yield engine, clock, led
+                yield engine, clock, short
 
     async def play(self, prepare: Prepare) -> Played:
         """Together, and compare with what would have been otherwise."""
-        async with self.engine(together=True) as (engine, clock, led):
-            played = await play_together(engine, clock, prepare, led)
-        async with self.engine(together=False) as (engine, clock, led):
-            apart = await play_apart(engine, clock, prepare, led)
+        async with self.engine(is_short=True) as (engine, clock, short):
+            played = await play_together(engine, clock, prepare, short)
+        async with self.engine(is_short=False) as (engine, clock, short):
+            apart = await play_apart(engine, clock, prepare, short)
         assert played.answers == apart.answers
         assert played.claims == apart.claims
         assert_same(played.soon, apart.soon)
         assert_same(played.later, apart.later)
         assert played.commits == apart.commits == 1, "nothing was tried twice, and nothing was split"
         if played.alone:
-            async with self.engine(together=False) as (engine, clock, led):
-                alone = await play_one_by_one(engine, clock, prepare, led)
+            async with self.engine(is_short=False) as (engine, clock, short):
+                alone = await play_one_by_one(engine, clock, prepare, short)
             assert played.answers == alone.answers
             assert_same(played.soon, alone.soon)
             assert_same(played.later, alone.later)
@@ -311,7 +317,7 @@ async def test_plain_tasks_go_together_as_each_would_alone(stage: Stage, number:
 
     played = await stage.play(prepare)
     assert played.answers == [None] * number
-    assert played.led == (number >= FEWEST)
+    assert played.ended_plain == number
 
 
 @pytest.mark.parametrize("lifecycle", LIFECYCLES)
@@ -382,7 +388,7 @@ async def others_of(engine: Engine, clock: ManualClock, worker: Worker, lifecycl
     await engine.declare_tool("git")
     special = [*some(2, "tool", tool="git"), *some(2, "checked", checks=True), NewTask(name="slow", timeout_seconds=9)]
     special += [NewTask(name="first"), NewTask(name="free"), NewTask(name="behind", depends_on=("first", "free"))]
-    special += [*some(2, "cancelled"), NewTask(name="part", parent="cancelled0"), *some(1, "tried", max_attempts=1)]
+    special += [*some(2, "cancelled"), *some(1, "tried", max_attempts=1)]
     await submit(engine, *some(5, "rich"), budget_usd=Decimal(9), lifecycle=lifecycle)
     await submit(engine, *special, lifecycle=lifecycle)
     claims = {claim.name: claim for claim in await engine.claim_tasks(worker.id, 99)}
@@ -409,7 +415,18 @@ async def test_each_of_a_mixed_call_has_its_own_answer(stage: Stage, lifecycle: 
     assert set(refused) <= {LeaseLost, NotFound, TransitionRefused}
     assert len({answer[1] for answer in played.answers if answer}) == len(refused), "each by its own name"
     if lifecycle == "standard":
-        assert (played.led, refused.count(LeaseLost), played.answers.count(None)) == (1, 5, 31)
+        assert (played.ended_plain, refused.count(LeaseLost), played.answers.count(None)) == (26, 5, 30)
+
+
+async def test_a_part_ends_before_the_task_it_is_part_of(database_url: str, clock: ManualClock) -> None:
+    """Of what is reported in one commit, plain tasks come first, so the other one need not wait for its part."""
+    async with open_engine(database_url, clock) as engine:
+        worker, _ = await claim_all(engine, *some(1, "aside"))
+        run = await submit(engine, NewTask(name="whole"), NewTask(name="part", parent="whole"))
+        claims = {claim.name: claim for claim in await engine.claim_tasks(worker.id, 9)}
+        assert await engine.report_attempts(done([claims["whole"], claims["part"]])) == [None, None]
+        assert await path_of(engine, claims["whole"].task_id) == ["PENDING", "QUEUED", "RUNNING", "SUCCEEDED"]
+        assert (await engine.get_run(run.id)).state == "SUCCEEDED"
 
 
 async def test_whoever_reports_something_else_goes_alone(stage: Stage) -> None:
@@ -453,7 +470,7 @@ async def test_what_is_reported_twice_is_answered_twice(stage: Stage, epochs: tu
 
     played = await stage.play(prepare)
     assert played.answers.count(None) == 7
-    assert played.led == 1
+    assert played.ended_plain == 6
 
 
 async def test_two_calls_share_a_commit(stage: Stage) -> None:
@@ -476,7 +493,7 @@ async def test_several_runs_and_workers_go_each_together(stage: Stage) -> None:
         return Plan(reports=done(claims), after=[lambda engine: engine.claim_tasks(anna.id, 9)])
 
     played = await stage.play(prepare)
-    assert played.led > 3
+    assert played.ended_plain == 35
     assert played.answers == [None] * 35
 
 
@@ -592,30 +609,3 @@ async def test_whoever_was_changed_by_hand_goes_alone(database_url: str, clock: 
             (attempt,) = await engine.list_attempts(task.id)
             assert attempt.ended_by == ("cancel" if task is tasks[0] else "complete")
             assert len(await engine.list_history(task.id)) == 4
-
-
-async def test_whoever_is_changed_by_hand_meanwhile_is_looked_at_again(
-    postgres_url: str, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Between the look at the tasks and the move of all; on SQLite nobody can come between."""
-    async with open_engine(postgres_url, clock) as engine:
-        _worker, claims = await claim_all(engine, *some(12))
-        key = PostgresTransaction.select_task_keys
-        looks = 0
-
-        def look(transaction: PostgresTransaction, task_ids: Collection[str]) -> list[TaskKey]:
-            nonlocal looks
-            looks += 1
-            found = key(transaction, task_ids)
-            if looks == 1:
-                with prompt(postgres_url) as somebody:
-                    somebody.ask("UPDATE task SET state = 'CANCELED' WHERE id = :id", id=claims[5].task_id)
-            return found
-
-        monkeypatch.setattr(PostgresTransaction, "select_task_keys", look)
-        answers = await engine.report_attempts(done(claims))
-        assert (looks, engine.commit_metrics.retries, engine.commit_metrics.splits) == (2, 1, 0)
-        assert [type(answer) for answer in answers if answer] == [LeaseLost]
-        assert isinstance(answers[5], LeaseLost)
-        paths = [await path_of(engine, claim.task_id) for claim in claims]
-        assert [path[2:] for path in paths] == [["RUNNING", "CANCELED" if number == 5 else "SUCCEEDED"] for number in range(12)]
