@@ -41,14 +41,10 @@ class Reports:
         A claim that is started before the event loop runs again is decided in the same commit, after the reports.
         """
         gathered, self._gathered = self._gathered, []
-        # Completions are sent separately, because equal ones are moved in bulk.
-        completions = [each for each in gathered if each[0].signal == "complete"]
-        others = [each for each in gathered if each[0].signal != "complete"]
-        for group in (completions, others):
-            if group:
-                sending = asyncio.ensure_future(self._send_all(group))
-                self._sending.add(sending)
-                sending.add_done_callback(self._sending.discard)
+        if gathered:
+            sending = asyncio.ensure_future(self._send_all(gathered))
+            self._sending.add(sending)
+            sending.add_done_callback(self._sending.discard)
         for *_, sent in gathered:
             sent()
         return bool(gathered)
