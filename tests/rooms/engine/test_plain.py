@@ -429,6 +429,22 @@ async def test_a_part_ends_before_the_task_it_is_part_of(database_url: str, cloc
         assert (await engine.get_run(run.id)).state == "SUCCEEDED"
 
 
+@pytest.mark.parametrize("when", ["in time", "too late"])
+async def test_time_limits_begin_and_end_with_their_tasks(stage: Stage, when: str) -> None:
+    """`soon` and `later` see the timers, and what becomes of those that nobody has reported."""
+
+    async def prepare(engine: Engine, clock: ManualClock) -> Plan:
+        limits: dict[str, Any] = {"timeout_seconds": 9, "reclaim_after_seconds": 20}
+        _worker, claims = await claim_all(engine, *some(6, **limits), *some(2, "free"))
+        assert [claim.deadline_at and claim.deadline_at - clock.now() for claim in claims][:1] == [timedelta(seconds=9)]
+        if when == "too late":
+            await pass_time(engine, clock, 10)
+        return Plan(reports=done(claims[::2]))
+
+    played = await stage.play(prepare)
+    assert played.ended_plain == (4 if when == "in time" else 1)
+
+
 async def test_whoever_reports_something_else_goes_alone(stage: Stage) -> None:
     async def prepare(engine: Engine, _: ManualClock) -> Plan:
         _worker, claims = await claim_all(engine, *some(9))

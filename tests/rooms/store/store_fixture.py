@@ -18,7 +18,19 @@ from pointsman.kernel.machine import Machine, Phase, State
 from pointsman.kernel.machine import Transition as Move
 from pointsman.lifecycles import load_machine, machine_names
 from pointsman.store.contract import Store, Transaction, Wakeup
-from pointsman.store.rows import ZERO_USD, Attempt, Breaker, Entity, Run, StoredResponse, Task, Timer, Worker
+from pointsman.store.rows import (
+    ZERO_USD,
+    Attempt,
+    BegunTask,
+    Breaker,
+    EndedTask,
+    Entity,
+    Run,
+    StoredResponse,
+    Task,
+    Timer,
+    Worker,
+)
 
 AT = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
 SECOND = timedelta(seconds=1)
@@ -324,5 +336,5 @@ def response(**columns: Any) -> StoredResponse:
     return StoredResponse(**{**said, "created_at": AT, "expires_at": AT + SECOND, **columns})
 
 
-def ids(rows: Iterable[Entity]) -> list[str]:
+def ids(rows: Iterable[Entity | BegunTask | EndedTask]) -> list[str]:
     return [row.id for row in rows]

@@ -43,9 +43,9 @@ BUGS = {
         "if patience",
     ),
     "one of those who go together left behind": Patch(
-        "engine.bulk",
-        "tuple(key.id for key in group if key.id != task.id)",
-        "tuple(key.id for key in group[:-1] if key.id != task.id)",
+        "engine.plain",
+        "    work.ended_plain |= {task.id for task in found}\n",
+        "    work.ended_plain |= {report.task_id for report in reports}\n",
     ),
 }
 ON_POSTGRES = {

@@ -23,7 +23,6 @@ from tests.system.simulation.shapes import LIMITS, TENANTS, TOOLS
 from tests.system.simulation.wakeups import Wakeups
 from tests.system.simulation.workers import SimulatedWorker
 
-from pointsman.engine import bulk
 from pointsman.engine.operations.tasks import SignalTask
 from pointsman.engine.operations.upkeep import ExpireWorkers, FireTimers, PurgeKeys
 from pointsman.kernel.machine import Lifecycle
@@ -40,8 +39,6 @@ LARGEST_SKEW_SECONDS = 0.2
 STEPS_SECONDS = (8.0, 45.0, 600.0, 90_000.0)
 MOST_LOOKS = 30
 REMEMBERED = 20
-FEWEST_ALIKE = 2
-"""Runs are small here: what is alike has to go together all the same."""
 
 
 class Failure(Exception):
@@ -64,7 +61,6 @@ class Nobody:
 
 class Simulation:
     def __init__(self, seed: int, *, steps: int = STEPS, trace: bool = False) -> None:
-        self._fewest_alike, bulk.FEWEST = bulk.FEWEST, FEWEST_ALIKE
         self.seed = seed
         self.chance = Random(seed)
         self.is_peopled = self.chance.random() < 0.4
@@ -124,7 +120,6 @@ class Simulation:
             raise Failure(self.seed, self.step, broken, self.lines()) from broken
 
     def close(self) -> None:
-        bulk.FEWEST = self._fewest_alike
         for process in self.processes:
             if process.is_alive:
                 process.kill()
