@@ -351,6 +351,22 @@ def test_lost_tasks_are_taken_over_by_priority_then_by_age(db: StoreFixture) -> 
         assert begun.select_reclaimable(ACME, lanes, 99) == [urgent, late]
 
 
+def test_what_waits_for_a_worker_is_counted_up_to_a_number(db: StoreFixture) -> None:
+    for _ in range(3):
+        db.put_task(state="QUEUED", run_open=True)
+    lane_id = db.lane(tenant=db.tenant(GLOBEX))
+    db.put_task(db.put(db.run(tenant=GLOBEX)), state="QUEUED", run_open=True, tenant=GLOBEX, lane_id=lane_id)
+    db.put_task(state="QUEUED", run_open=False)
+    db.put_task(state="RUNNING", run_open=True)
+    with db.store.read() as reader:
+        assert (reader.count_claimable(ACME, 9), reader.count_claimable(GLOBEX, 9), reader.count_claimable(None, 9)) == (
+            3,
+            1,
+            4,
+        )
+        assert (reader.count_claimable(ACME, 2), reader.count_claimable(None, 3)) == (2, 3)
+
+
 def test_runs_with_claimable_tasks_are_found_once_each(db: StoreFixture) -> None:
     lanes = [db.lane_id, db.lane("gpu")]
     runs = [db.put(db.run()) for _ in range(3)]
