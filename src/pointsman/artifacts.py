@@ -59,6 +59,14 @@ class ArtifactList(Struct, frozen=True, kw_only=True):
     """How many other entries there are: links, special files, names that are not printable, and files beyond the limits."""
 
 
+class TaskArtifacts(ArtifactList, frozen=True, kw_only=True):
+    """What the last attempt of a task has left."""
+
+    task_id: str
+    attempt: int
+    """The number of its last attempt; 0 before the first one."""
+
+
 NONE = ArtifactList(items=(), left_out=0)
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from pointsman.artifacts import Artifact, ArtifactFolder, is_name
+from pointsman.artifacts import Artifact, ArtifactFolder, ArtifactList, is_name
 from pointsman.cli.describe import show_json
 from pointsman.cli.logs import find_attempt
 from pointsman.cli.output import count, echo, near, show_size, show_table
@@ -78,8 +78,11 @@ class Left:
             if self.remote
             else await asyncio.to_thread(self.folder.list_files)
         )
+        return self.having(found)
+
+    def having(self, found: ArtifactList) -> Left:
         items = [each for each in found.items if is_name(each.name)]  # the server is another machine
-        return Left(self.task, self.epoch, self.folder, self.remote, items, found.left_out)
+        return replace(self, items=items, left_out=found.left_out)
 
     def locate(self, artifact: Artifact) -> str | None:
         return None if self.remote else str(self.folder.path / artifact.name)
@@ -135,6 +138,9 @@ async def find_left(project: Project, name: str, task: str | None, number: int |
     if only and number is not None:
         attempt = await find_attempt(project, only, number)
         return [await find_folder(project, only, number, attempt.log_path).look()]
+    if project.remote:
+        by_task = {each.task_id: each for each in await project.remote.list_run_artifacts(run.id)}
+        return [find_folder(project, each, by_task[each.id].attempt, None).having(by_task[each.id]) for each in begun]
     return [await find_folder(project, each, each.epoch, each.attempt_log_path).look() for each in begun]
 
 

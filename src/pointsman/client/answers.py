@@ -412,6 +412,26 @@ class Artifact(Struct, frozen=True, kw_only=True):
     """In bytes."""
 
 
+class TaskArtifacts(Struct, frozen=True, kw_only=True):
+    """What the last attempt of a task has left."""
+
+    items: tuple[Artifact, ...]
+    """By name."""
+    left_out: int
+    """How many other entries there are: links, special files, names that are not printable, and files beyond the limits."""
+    task_id: str
+    attempt: int
+    """The number of its last attempt; 0 before the first one."""
+
+
+class RunArtifactPage(Struct, frozen=True, kw_only=True):
+    """The tasks of a run, in its order, each with what its last attempt has left."""
+
+    items: tuple[TaskArtifacts, ...]
+    next: str | None
+    """Give it as `after` to get the next page; null on the last one."""
+
+
 class ArtifactList(Struct, frozen=True, kw_only=True):
     """What an attempt has left."""
 

@@ -39,11 +39,13 @@ from pointsman.client.answers import (
     Quota,
     RetriedNotifications,
     RunAnswer,
+    RunArtifactPage,
     RunPage,
     RunTaskPage,
     RunView,
     SignaledRuns,
     TaskAnswer,
+    TaskArtifacts,
     TaskList,
     TaskPage,
     TemplateAnswer,
@@ -656,6 +658,25 @@ class AsyncRoutes(AsyncCalls):
             agent.
         """
         return await self._run(self._client.write_log, task_id, attempt, offset=offset, data=data, part=part)
+
+    async def list_run_artifacts(self, run_id: str, *, limit: int = 100, after: str | None = None) -> RunArtifactPage:
+        """List the artifacts of the tasks of a run: the files that the last attempt of each has left. Needs the scope
+        `read`.
+
+        run_id: The id of a run.
+        limit: How many at most.
+        after: `next` of the page before; without it, the first page.
+        """
+        return await self._run(self._client.list_run_artifacts, run_id, limit=limit, after=after)
+
+    def iterate_run_artifacts(self, run_id: str, *, after: str | None = None) -> AsyncIterator[TaskArtifacts]:
+        """List the artifacts of the tasks of a run: the files that the last attempt of each has left. Needs the scope
+        `read`.
+
+        run_id: The id of a run.
+        after: `next` of the page before; without it, the first page.
+        """
+        return iterate_async(partial(self.list_run_artifacts, run_id), after)
 
     async def list_artifacts(self, task_id: str, attempt: str) -> ArtifactList:
         """List the artifacts of an attempt: the files that it has left in `$POINTSMAN_ARTIFACTS`. Needs the scope

@@ -39,11 +39,13 @@ from pointsman.client.answers import (
     Quota,
     RetriedNotifications,
     RunAnswer,
+    RunArtifactPage,
     RunPage,
     RunTaskPage,
     RunView,
     SignaledRuns,
     TaskAnswer,
+    TaskArtifacts,
     TaskList,
     TaskPage,
     TemplateAnswer,
@@ -706,6 +708,27 @@ class Routes(Calls):
             LogPartAnswer,
             body={"offset": offset, "data": data, **given(part=part)},
         )
+
+    def list_run_artifacts(self, run_id: str, *, limit: int = 100, after: str | None = None) -> RunArtifactPage:
+        """List the artifacts of the tasks of a run: the files that the last attempt of each has left. Needs the scope
+        `read`.
+
+        run_id: The id of a run.
+        limit: How many at most.
+        after: `next` of the page before; without it, the first page.
+        """
+        return self._send(
+            "GET", f"/api/v1/runs/{segment(run_id)}/artifacts", RunArtifactPage, query={**given(limit=limit, after=after)}
+        )
+
+    def iterate_run_artifacts(self, run_id: str, *, after: str | None = None) -> Iterator[TaskArtifacts]:
+        """List the artifacts of the tasks of a run: the files that the last attempt of each has left. Needs the scope
+        `read`.
+
+        run_id: The id of a run.
+        after: `next` of the page before; without it, the first page.
+        """
+        return iterate(partial(self.list_run_artifacts, run_id), after)
 
     def list_artifacts(self, task_id: str, attempt: str) -> ArtifactList:
         """List the artifacts of an attempt: the files that it has left in `$POINTSMAN_ARTIFACTS`. Needs the scope

@@ -16,7 +16,7 @@ from uuid import UUID
 import msgspec
 from msgspec import Struct
 
-from pointsman.artifacts import ArtifactList
+from pointsman.artifacts import ArtifactList, TaskArtifacts
 from pointsman.client.transport import ACTOR_HEADER, KEY_HEADER, Reply, Transport
 from pointsman.engine.calls import AGENT_HEADER, GET_HOLDER, TENANT_HEADER, Holder, Query, bind, find_answer_type, list_queries
 from pointsman.engine.duties import Duties
@@ -59,6 +59,13 @@ class LogRead(Struct, frozen=True, kw_only=True):
     data: bytes
     agent: str | None = None
     """The coding agent whose stream it is."""
+
+
+class ArtifactsRead(Struct, frozen=True, kw_only=True):
+    """A page of the artifacts of a run."""
+
+    items: list[TaskArtifacts]
+    next: str | None
 
 
 class RemoteTenantEngine(TenantEngine):
@@ -170,6 +177,18 @@ class RemoteEngine(RemoteTenantEngine, Engine):
         """The artifacts of an attempt that the server has."""
         reply = await self._line.send("GET", f"{find_path(task_id, epoch)}/artifacts")
         return decoder_of(ArtifactList).decode(reply.body)  # type: ignore[no-any-return]
+
+    async def list_run_artifacts(self, run_id: str) -> list[TaskArtifacts]:
+        """For each task of a run, the artifacts of its last attempt that the server has."""
+        found: list[TaskArtifacts] = []
+        query: dict[str, object] = {"limit": READ_ROWS}
+        while True:
+            reply = await self._line.send("GET", f"/api/v1/runs/{quote(run_id, safe='')}/artifacts?{urlencode(query)}")
+            page: ArtifactsRead = decoder_of(ArtifactsRead).decode(reply.body)
+            found += page.items
+            if page.next is None:
+                return found
+            query["after"] = page.next
 
     async def read_artifact(self, task_id: str, epoch: int, name: str, offset: int) -> bytes:
         """What is behind an offset of an artifact, up to a limit; empty at its end."""

@@ -17,7 +17,9 @@ from tests.system.server.test_remote import call, home, list_tasks, submit, wait
 
 from pointsman import artifacts
 from pointsman.artifacts import ArtifactFolder, ArtifactLimits
+from pointsman.cli import main
 from pointsman.client import Client as Python
+from pointsman.remote.line import Line
 
 LEAVES = """
 name: leaves
@@ -82,6 +84,14 @@ def test_a_worker_beside_the_server_leaves_files_that_the_server_has(tmp_path: P
         assert client.get(f"{route_of(tasks['report'])}/artifacts").json["left_out"] == 3
         assert client.get(f"{route_of(tasks['nothing'])}/artifacts").json == {"items": [], "left_out": 0}
         assert client.get(f"{route_of(tasks['nothing'], 2)}/artifacts").problem == "not-found"
+        of_run = client.get(f"/api/v1/runs/{run}/artifacts").json
+        assert of_run == {
+            "items": [
+                {"task_id": tasks["report"]["id"], "attempt": 1, "items": LEFT, "left_out": 3},
+                {"task_id": tasks["nothing"]["id"], "attempt": 1, "items": [], "left_out": 0},
+            ],
+            "next": None,
+        }
         with Python(client.url) as python:
             assert python.read_artifact(tasks["report"]["id"], 1, LEFT[2]["name"], start=-3) == b"lo\n"
             assert [each.name for each in python.list_artifacts(tasks["report"]["id"], "1").items] == [
@@ -112,6 +122,27 @@ def test_a_worker_elsewhere_sends_its_files_before_it_reports(tmp_path: Path, fo
         none = call(folder, client.url, "artifacts", run, "nothing", key=root)
         assert (none.returncode, none.stdout) == (0, "")
         assert "There are no artifacts." in none.stderr
+
+
+def test_the_artifacts_of_a_run_are_one_request(
+    tmp_path: Path, folder: Path, sqlite_url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sent: list[str] = []
+    send = Line.send
+
+    async def count(line: Line, method: str, path: str, *arguments: Any, **named: Any) -> Any:
+        sent.append(f"{method} {path}")
+        return await send(line, method, path, *arguments, **named)
+
+    leave = 'mkdir -p "$POINTSMAN_ARTIFACTS"; echo {item} > "$POINTSMAN_ARTIFACTS/item"'
+    flow = f"name: many\ntasks: {{each: {{foreach: {{items: [1, 2, 3]}}, run: '{leave}'}}}}"
+    with start("up", tmp_path, sqlite_url, "--slots", "4") as (client, _):
+        run = submit(client, flow)
+        wait_for(client, run, "SUCCEEDED")
+        monkeypatch.setattr(Line, "send", count)
+        assert main(["artifacts", run, "--json", "--server", client.url, "-C", str(folder)]) == 0
+    assert [each["name"] for each in json.loads(capsys.readouterr().out)] == ["item"] * 3
+    assert [each for each in sent if "artifact" in each] == [f"GET /api/v1/runs/{run}/artifacts?limit=1000"]
 
 
 def test_what_a_lost_attempt_still_sends_is_refused(tmp_path: Path, folder: Path, database_url: str) -> None:

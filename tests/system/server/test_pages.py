@@ -94,6 +94,12 @@ def list_tasks_of_a_run(client: Client) -> Scene:
     return Scene(client, path, lambda client: client.post(path, {"tasks": [{"name": make_name("t"), **new}]}), by_id)
 
 
+def list_artifacts_of_a_run(client: Client) -> Scene:
+    scene = list_tasks_of_a_run(client)
+    path = scene.path.replace("/tasks", "/artifacts")
+    return Scene(client, path, scene.add, lambda item: item["task_id"])
+
+
 def list_attempts(client: Client) -> Scene:
     """Each attempt is started again after it has failed."""
     able = make_name("able")
@@ -108,8 +114,10 @@ def list_attempts(client: Client) -> Scene:
         (claim,) = client.post(f"/api/v1/workers/{worker_id}/claims", asked).json["items"]
         report = {"epoch": claim["epoch"], "signal": "fail", "error": "again", "retryable": True}
         assert client.post(f"/api/v1/tasks/{task['id']}/reports", report).status == 200
+        client.until(f"{path}?limit=1000", lambda page: page["items"][-1]["attempt"] > claim["epoch"])  # the next one waits
 
-    return Scene(client, f"/api/v1/tasks/{task['id']}/attempts", add, lambda item: item["attempt"])
+    path = f"/api/v1/tasks/{task['id']}/attempts"
+    return Scene(client, path, add, lambda item: item["attempt"])
 
 
 def list_history(client: Client) -> Scene:
@@ -200,9 +208,9 @@ def list_events(client: Client) -> Scene:
 
 
 SCENES = (
-    *(list_runs, list_runs_of_003, list_all_tasks, list_tasks_of_004, list_tasks_of_a_run, list_attempts, list_history),
-    *(list_run_history, list_task_history, list_notices, list_notifications, list_workers, list_breakers, list_templates),
-    *(list_tenants, list_inbox, list_events),
+    *(list_runs, list_runs_of_003, list_all_tasks, list_tasks_of_004, list_tasks_of_a_run, list_artifacts_of_a_run),
+    *(list_attempts, list_history, list_run_history, list_task_history, list_notices, list_notifications, list_workers),
+    *(list_breakers, list_templates, list_tenants, list_inbox, list_events),
 )
 
 

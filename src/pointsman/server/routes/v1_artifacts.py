@@ -13,12 +13,14 @@ from urllib.parse import quote
 from msgspec import Struct
 from starlette.responses import Response
 
-from pointsman.artifacts import MAX_NAME_BYTES, ArtifactList, is_name
+from pointsman.artifacts import MAX_NAME_BYTES, NONE, ArtifactList, TaskArtifacts, is_name
 from pointsman.engine.fields import Rule, Text, whole
 from pointsman.errors import NotFound, Problem
-from pointsman.server.logs import Snapshot, respond_with_part
+from pointsman.server.logs import Logs, Snapshot, respond_with_part
+from pointsman.server.pages import Page, paged, read_page
 from pointsman.server.route import Call, Route
 from pointsman.server.routes.v1_logs import LARGEST_OFFSET, check_writer, decode_base64, find_attempt
+from pointsman.store.rows import Task
 
 BYTES = "application/octet-stream"
 
@@ -52,10 +54,25 @@ class ArtifactPartAnswer(Struct, frozen=True, kw_only=True):
     """Send what comes next from here on. Bytes behind a gap are not stored."""
 
 
+class RunArtifactPage(Page[TaskArtifacts], frozen=True, kw_only=True):
+    """The tasks of a run, in its order, each with what its last attempt has left."""
+
+
 async def list_artifacts(call: Call) -> ArtifactList:
     task = await call.engine.get_task(call.path["task_id"])
     attempt = await find_attempt(call)
     return await asyncio.to_thread(call.site.logs.find_artifacts(task, attempt.epoch).list_files)
+
+
+async def list_run_artifacts(call: Call) -> RunArtifactPage:
+    tasks, behind = await read_page(call.query, call.engine.list_tasks_in_brief, call.path["run_id"])
+    items = await asyncio.to_thread(lambda: [_find_left(call.site.logs, task) for task in tasks])
+    return RunArtifactPage(items=tuple(items), next=behind)
+
+
+def _find_left(logs: Logs, task: Task) -> TaskArtifacts:
+    found = logs.find_artifacts(task, task.epoch).list_files() if task.epoch else NONE
+    return TaskArtifacts(task_id=task.id, attempt=task.epoch, items=found.items, left_out=found.left_out)
 
 
 async def read_artifact(call: Call) -> Response:
@@ -84,6 +101,15 @@ async def write_artifact(call: Call) -> ArtifactPartAnswer:
 
 
 ROUTES = (
+    Route(
+        "GET",
+        "/api/v1/runs/{run_id}/artifacts",
+        "List the artifacts of the tasks of a run: the files that the last attempt of each has left.",
+        list_run_artifacts,
+        RunArtifactPage,
+        query=paged(),
+        problems=("not-found",),
+    ),
     Route(
         "GET",
         "/api/v1/tasks/{task_id}/attempts/{attempt}/artifacts",
