@@ -190,6 +190,14 @@ async def test_a_remembered_key_expires_on_time(database_url: str, clock: Manual
         assert not await is_valid(engine, text)
 
 
+async def test_a_key_may_live_for_less_than_the_clock_can_tell(database_url: str, clock: ManualClock) -> None:
+    async with open_engine(database_url, clock) as engine:
+        issued = await engine.create_key("brief", ("read",), 5e-324)
+        assert (issued.key.expires_at or clock.now()) > issued.key.created_at
+        rotated = await engine.rotate_key(issued.key.id, 5e-324, 5e-324)
+        assert (rotated.key.expires_at or clock.now()) > clock.now()
+
+
 async def test_the_old_secret_stays_valid_for_the_grace(database_url: str, clock: ManualClock) -> None:
     async with open_engine(database_url, clock) as engine:
         first = await engine.create_key("ci", ("read",))

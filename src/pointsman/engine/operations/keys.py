@@ -121,7 +121,8 @@ def _find(work: Work, tenant: str, key_id: str) -> ApiKey:
 
 
 def _after(now: datetime, seconds: float | None) -> datetime | None:
-    return None if seconds is None else now + timedelta(seconds=seconds)
+    """Later in any case: the shortest times round to nothing."""
+    return None if seconds is None else now + max(timedelta(seconds=seconds), timedelta.resolution)
 
 
 def _answer(key: ApiKey, text: KeyText) -> Callable[[], IssuedKey]:
