@@ -9,6 +9,7 @@ from pathlib import Path
 
 from pointsman.engine.engine import Engine
 from pointsman.engine.machines import Machines
+from pointsman.engine.writer import MAX_QUEUE
 from pointsman.errors import StoreUnusable
 from pointsman.kernel.machine import Lifecycle
 from pointsman.lifecycles import SHIPPED, load_lifecycle
@@ -29,13 +30,15 @@ async def open(  # noqa: A001 - as one opens a file
     world: World | None = None,
     clock: Clock | None = None,
     key: str | None = None,
+    max_queue: int = MAX_QUEUE,
 ) -> AsyncIterator[Engine]:
     """An engine on a database: `sqlite:///path`, `sqlite:///:memory:` or `postgresql://…`; or on a server: `https://…`.
 
     `lifecycles` are your own, or their files, in addition to the six that are shipped. Several processes may open the same
     database; each that `keeps` takes part in firing timers and looking after workers. `journal` is the file to which every
     transition is appended as a line; the database of a project has the journal of that project. `clock` replaces the
-    database's time. A server needs a `key`, and keeps duties and journal itself.
+    database's time. When `max_queue` changes wait for the database, further ones are refused. A server needs a `key`, and
+    keeps duties, journal and queue itself.
     """
     world = world or World()
     if clock:
@@ -55,7 +58,7 @@ async def open(  # noqa: A001 - as one opens a file
             transaction.rollback()
             raise
         transaction.commit()
-        engine = Engine(store, machines, world)
+        engine = Engine(store, machines, world, max_queue=max_queue)
     except BaseException:
         store.close()
         raise

@@ -273,7 +273,15 @@ async def open_project(
     _tell_of_password(asked)
     world = World(tracing=open_tracing(os.environ))
     journal = settings.directory / JOURNAL if (settings.directory / FOLDER).exists() else None
-    async with app.open(settings.url, lifecycles=lifecycles, keeps=keeps, journal=journal, world=world, key=key) as engine:
+    async with app.open(
+        settings.url,
+        lifecycles=lifecycles,
+        keeps=keeps,
+        journal=journal,
+        world=world,
+        key=key,
+        max_queue=settings.max_queue,
+    ) as engine:
         project = Project(engine, settings, world, asked.options)
         if project.holder and project.holder.has_key:
             through_server.check_name(project.holder)

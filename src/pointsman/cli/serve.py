@@ -42,10 +42,11 @@ class Front:
     proxies: tuple[str, ...]
     rate_limit: float | None
     rate_burst: int | None
+    max_queue: int | None
 
 
 def server_options(command: Callable[..., Result]) -> Callable[..., Result]:
-    """--host, --port, --tls-cert, --tls-key, --proxy, --rate-limit and --rate-burst, as `front`."""
+    """--host, --port, --tls-cert, --tls-key, --proxy, --rate-limit, --rate-burst and --max-queue, as `front`."""
 
     @wraps(command)
     def with_front(
@@ -57,21 +58,28 @@ def server_options(command: Callable[..., Result]) -> Callable[..., Result]:
         proxies: tuple[str, ...],
         rate_limit: float | None,
         rate_burst: int | None,
+        max_queue: int | None,
         **options: Any,
     ) -> Result:
         if tls_key is not None and tls_cert is None:
             raise click.UsageError("--tls-key needs --tls-cert, the certificate of that key.")
         if rate_burst is not None and rate_limit is None:
             raise click.UsageError("--rate-burst needs --rate-limit, the rate that it goes beyond.")
-        front = Front(host, port, tls_cert, tls_key, proxies, rate_limit, rate_burst)
+        front = Front(host, port, tls_cert, tls_key, proxies, rate_limit, rate_burst, max_queue)
         return command(*args, front=front, **options)
 
+    decorated = click.option(
+        "--max-queue",
+        metavar="N",
+        type=int,
+        help="How many changes may wait for the database before more are refused (default: 10000).",
+    )(with_front)
     decorated = click.option(
         "--rate-burst",
         metavar="N",
         type=click.IntRange(1, 1_000_000),
         help="How many requests may come at once; by default those of two seconds.",
-    )(with_front)
+    )(decorated)
     decorated = click.option(
         "--rate-limit",
         metavar="N",
@@ -135,7 +143,7 @@ def command(*, front: Front, asked: Asked) -> int:
 async def _serve(front: Front, asked: Asked) -> int:
     from pointsman.cli.run_to_end import drain_then_kill
 
-    async with open_project(asked, creates=True, keeps=True, needs_database=True) as project:
+    async with open_project(asked, creates=True, keeps=True, needs_database=True, max_queue=front.max_queue) as project:
         listener = await open_listener(project, front)
         assert project.notifier is not None
         project.notifier.start(commands_of="")

@@ -41,6 +41,7 @@ async def _up(front: Front, flags: dict[str, Any], asked: Asked) -> int:
     from pointsman.cli.notifier import flush_notifications
     from pointsman.notify.notifier import ALL_RUNS
 
+    flags["max_queue"] = front.max_queue
     async with open_project(asked, creates=True, keeps=True, needs_database=True, **flags) as project:
         listener = await open_listener(project, front)
         assert project.notifier is not None

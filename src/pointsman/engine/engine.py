@@ -70,7 +70,7 @@ from pointsman.engine.queries import LONGEST_PAUSE_SECONDS, PAGE, Core, Queries
 from pointsman.engine.timekeeper import Attendance
 from pointsman.engine.timers import BATCH
 from pointsman.engine.wakeups import WaitingLine
-from pointsman.engine.writer import CommitMetrics
+from pointsman.engine.writer import MAX_QUEUE, CommitMetrics
 from pointsman.errors import EngineClosed, PointsmanError, RequestError, StoreBusy, StoreFull, StoreGone, StoreUnavailable
 from pointsman.store.contract import Reader, Store, Wakeup
 from pointsman.store.rows import ApiKey, DutyFailure, Task, Tenant, Transition, TransitionTally
@@ -253,8 +253,8 @@ class TenantEngine(Queries):
 class Engine(TenantEngine):
     """Carries runs through their life cycles; open one with `pointsman.app.open`. It speaks for the default tenant."""
 
-    def __init__(self, store: Store, machines: Machines, world: World) -> None:
-        super().__init__(Core(store, machines, world), ANYBODY)
+    def __init__(self, store: Store, machines: Machines, world: World, *, max_queue: int = MAX_QUEUE) -> None:
+        super().__init__(Core(store, machines, world, max_queue), ANYBODY)
         self._attendance = Attendance(world.clock)
         self._duties = Duties(self._core, self._note_duty)
         self._authentication = Authentication(self._core)

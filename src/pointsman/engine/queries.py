@@ -41,7 +41,7 @@ from pointsman.engine.pages import (
 from pointsman.engine.timekeeper import Timekeeper
 from pointsman.engine.together import Together
 from pointsman.engine.wakeups import Wakeups
-from pointsman.engine.writer import CLOSED, Writer
+from pointsman.engine.writer import CLOSED, MAX_QUEUE, Writer
 from pointsman.errors import EngineClosed, NotFound
 from pointsman.kernel.machine import Machine
 from pointsman.store.contract import Reader, Store, Wakeup, read_position
@@ -99,14 +99,23 @@ class Surroundings:
 class Core(Surroundings):
     """The database of an engine, its machines, its writer."""
 
-    def __init__(self, store: Store, machines: Machines, world: World) -> None:
+    def __init__(self, store: Store, machines: Machines, world: World, max_queue: int = MAX_QUEUE) -> None:
         super().__init__(store.url, world, Wakeups(store.listen, world.sleep))
         self.store = store
         self.machines = machines
         self._lookups = Together(self._read)
         decider = Decider(machines, world, self.hooks)
         self.timekeeper = Timekeeper(world.clock)
-        self.writer = Writer(store, decider.decide, world.clock, world.chance, self.timekeeper, self.hooks, decider.follow_up)
+        self.writer = Writer(
+            store,
+            decider.decide,
+            world.clock,
+            world.chance,
+            self.timekeeper,
+            self.hooks,
+            decider.follow_up,
+            max_queue,
+        )
 
     async def ask(self, query: Callable[[Reader], Answer]) -> Answer:
         """Answer a query in a thread, from a connection that only reads."""

@@ -52,6 +52,7 @@ SETTINGS: dict[str, Setting] = {
     "log_bytes": Setting(read_size, "--log-bytes"),
     "artifact_files": Setting(read_count(1, 1_000_000), "--artifact-files"),
     "artifact_bytes": Setting(read_size, "--artifact-bytes"),
+    "max_queue": Setting(read_count(1, 1_000_000), "--max-queue"),
     "pass_env": Setting(read_variables, "--pass-env"),
     "on_pause": Setting(read_choice("finish", "suspend"), "--on-pause"),
     "max_memory_bytes": Setting(read_size, "--max-memory"),

@@ -125,6 +125,8 @@ class Settings:
     """How many artifacts an attempt may have."""
     artifact_bytes: int = 1_000_000_000
     """How large the artifacts of an attempt may be together."""
+    max_queue: int = 10_000
+    """How many changes may wait for the database in one process."""
     pass_env: tuple[str, ...] = ()
     """Additional variables that tasks inherit."""
     on_pause: OnPause = "finish"
