@@ -27,7 +27,7 @@ def execute(folder: Path, command: str) -> subprocess.CompletedProcess[str]:
 
 def find_advice(text: str) -> str:
     (found,) = ADVISED.finditer(text)
-    return next(filter(None, found.groups()))
+    return str(next(filter(None, found.groups())))
 
 
 def test_commands_in_advice_over_a_server_are_about_that_server(tmp_path: Path, database_url: str) -> None:

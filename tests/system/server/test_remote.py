@@ -145,9 +145,7 @@ def test_a_killed_server_costs_nothing(tmp_path: Path, folder: Path, database_ur
     (box / "long.yaml").write_text(flow)
     with start("serve", home(tmp_path), database_url) as (client, server):
         port = client.url.rpartition(":")[2]
-        with work(
-            box, client.url, lease="60s"
-        ):  # or a slow start of the server would end the attempt, and another say "one" again
+        with work(box, client.url, lease="60s"):  # longer than the slowest start of a server
             run = call(box, client.url, "run", "long.yaml", "--detach").stdout.strip()
             until((box / "starts").exists)
             server.kill()
