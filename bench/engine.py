@@ -3,7 +3,7 @@
     python bench/engine.py                              print the tables
     python bench/engine.py --write docs/benchmarks.md   and keep them
     python bench/engine.py --json figures.json          and every figure, for programs
-    python bench/engine.py --quick                      small counts: four minutes instead of eleven
+    python bench/engine.py --quick                      small counts: four minutes instead of eighteen
     python bench/engine.py --database sqlite            only one of the two
     python bench/engine.py --only drain,latency         only some parts: drain, peers, submit, dag, latency, growth
     python bench/engine.py --profile                    where the time of a batch of 100 goes
@@ -43,7 +43,7 @@ PARTS = ("drain", "peers", "submit", "dag", "latency", "growth")
 
 FULL = Scale(
     "full",
-    Pace(rounds=3, seconds=1.5, most=30_000),
+    Pace(rounds=5, seconds=1.5, most=30_000),
     layers=(1, 100, 9_798, 100, 1),
     chain=1_000,
     latencies=100,
@@ -99,7 +99,7 @@ def arguments() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--write", type=Path, metavar="FILE", help="put the tables between the markers of this file")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every figure into this file")
-    parser.add_argument("--quick", action="store_true", help="small counts, in four minutes instead of eleven")
+    parser.add_argument("--quick", action="store_true", help="small counts, in four minutes instead of eighteen")
     parser.add_argument("--database", choices=[*KINDS, "both"], default="both")
     parser.add_argument("--only", type=parts_of, default=set(PARTS), metavar="PARTS", help=f"some of {','.join(PARTS)}")
     parser.add_argument("--peers", type=Path, default=PEERS_PYTHON, metavar="PYTHON", help="the Python that has the peers")

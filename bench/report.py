@@ -99,14 +99,23 @@ def compared_row(what: str, own: Sequence[float], other: Sequence[float], target
 
 
 def latency_row(
-    what: str, seconds: Sequence[float], *, own: Sequence[float] | None = None, target: Target | None = None, note: str = ""
+    what: str,
+    seconds: Sequence[float],
+    *,
+    own: Sequence[float] | None = None,
+    target: Target | None = None,
+    ratio_target: Target | None = None,
+    note: str = "",
 ) -> Row:
-    """The ratio says how many times as long `own` took; the target is about the median itself, in milliseconds."""
+    """The ratio says how many times as long `own` took; a target is about the median, in milliseconds, or about the ratio."""
     millis = [each * 1e3 for each in seconds]
     middle, late = statistics.median(millis), statistics.quantiles(millis, n=20)[-1]
     ratio = None if own is None else statistics.median(own) / statistics.median(seconds)
-    met = None if target is None else target.is_met_by(middle)
-    return Row(what, f"p50 {middle:.2f} ms, p95 {late:.2f} ms", tuple(millis), ratio, target, met, note)
+    if target is not None:
+        met: bool | None = target.is_met_by(middle)
+    else:
+        met = None if ratio_target is None or ratio is None else ratio_target.is_met_by(ratio)
+    return Row(what, f"p50 {middle:.2f} ms, p95 {late:.2f} ms", tuple(millis), ratio, target or ratio_target, met, note)
 
 
 def ratio_of(own: Sequence[float], other: Sequence[float]) -> float:

@@ -1,4 +1,4 @@
-"""How long the program takes to start, and to read a large flow: whole programs, with and without bytecode."""
+"""How long the program takes to start, to read a large flow and to run it: whole programs, with and without bytecode."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ PYTHON, ONE, UNCOMPILED, CHECK = (
     "`pointsman flow check`",
 )
 LARGE = 10_000
+RUN = f"`pointsman run -j 2`, {LARGE:,} × `true`"
 
 
 def measure(scale: Scale) -> list[Table]:
@@ -38,6 +39,7 @@ def measure(scale: Scale) -> list[Table]:
             Entry(ONE, lambda _: timed_program(["-m", "pointsman", "run", "flow.yaml"], 1), fixed=1),
             Entry(UNCOMPILED, lambda _: timed_program(["-m", "pointsman", "run", "flow.yaml"], 1, uncompiled=folder), fixed=1),
             Entry(CHECK, lambda count: timed_program(["-m", "pointsman", "flow", "check", "flow.yaml"], count), fixed=LARGE),
+            Entry(RUN, lambda count: timed_program(["-m", "pointsman", "run", "flow.yaml", "-j", "2"], count), fixed=LARGE),
         ]
         answers = take_turns(entries, Pace(scale.start_rounds, seconds=0, most=0), tell)
     rows = [
@@ -45,6 +47,7 @@ def measure(scale: Scale) -> list[Table]:
         start_row(f"{ONE} that does nothing, in a new folder", answers[ONE], Target(0.35, at_most=True, unit=" s")),
         start_row(UNCOMPILED, answers[UNCOMPILED], note="of its own modules; those that it depends on had theirs"),
         start_row(f"{CHECK} of {LARGE:,} tasks", answers[CHECK], Target(1, at_most=True, unit=" s")),
+        start_row(RUN, answers[RUN], Target(25, at_most=True, unit=" s")),
     ]
     return [Table("The start of a run, from the start of the program to its exit", rows)]
 

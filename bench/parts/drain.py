@@ -15,14 +15,18 @@ LARGE_BATCHES = (500, 1_000)
 OWN = "Pointsman, batches of {:,}"
 FLOOR = "floor, batches of {:,}"
 JUDGED = OWN.format(100)
+SAME_BATCH = "Pointsman at the same batch"
 NOT_ALIKE = "Pointsman, batches of 100, each task with an output of its own"
 TWO_PROCESSES = {"Pointsman, two processes on one run": 1, "Pointsman, two processes on two runs": 2}
 
-FLOOR_TARGETS = {"postgres": Target(0.35), "sqlite": Target(0.3)}
+FLOOR_TARGETS = {"postgres": {100: Target(0.33)}, "sqlite": {1: Target(0.4), 100: Target(0.2)}}
 PEER_TARGETS = {
-    "postgres": {"pgqueuer": Target(1.2), "procrastinate": Target(20), "dbos": Target(50)},
+    "postgres": {"pgqueuer": Target(1), "procrastinate": Target(20), "dbos": Target(50)},
     "sqlite": {"huey": Target(5), "dbos": Target(50)},
 }
+"""Best setting against best setting."""
+BATCH_TARGETS = {"pgqueuer": {1: Target(1), 10: Target(1.2)}}
+"""At the same batch."""
 # What each peer is tried with; its best is compared with the best of ours.
 PEER_SETTINGS: dict[str, dict[str, dict[str, dict[str, object]]]] = {
     "postgres": {
@@ -115,9 +119,8 @@ def peer_entries(setting: Setting) -> Iterator[Entry]:
 
 def floor_rows(kind: str, measured: dict[str, list[float]]) -> Iterator[Row]:
     for batch in BATCHES:
-        target = FLOOR_TARGETS[kind] if batch == 100 else None
-        name = FLOOR.format(batch)
-        yield rate_row(name, measured[name], own=measured[OWN.format(batch)], target=target, note="Pointsman at the same batch")
+        name, target = FLOOR.format(batch), FLOOR_TARGETS[kind].get(batch)
+        yield rate_row(name, measured[name], own=measured[OWN.format(batch)], target=target, note=SAME_BATCH)
 
 
 def own_rows(answers: dict[str, list[Answer]], measured: dict[str, list[float]]) -> Iterator[Row]:
@@ -130,7 +133,7 @@ def own_rows(answers: dict[str, list[Answer]], measured: dict[str, list[float]])
         if name in measured:
             alone = measured[JUDGED]
             share = min(min(answer["shares"]) / answer["tasks"] for answer in answers[name])
-            yield compared_row(name, measured[name], alone, Target(1.0), f"of one process; the smaller share was {share:.0%}")
+            yield compared_row(name, measured[name], alone, Target(1.1), f"of one process; the smaller share was {share:.0%}")
 
 
 def peer_rows(kind: str, peer: str, measured: dict[str, list[float]]) -> Iterator[Row]:
@@ -138,8 +141,11 @@ def peer_rows(kind: str, peer: str, measured: dict[str, list[float]]) -> Iterato
     own = {name: measured[name] for name in map(OWN.format, (*BATCHES, *LARGE_BATCHES))}
     own_best = quickest(own)
     for name, each in tried.items():
+        batch = PEER_SETTINGS[kind][peer][name].get("batch")
         if name == quickest(tried):
             note = f"its best, against {own_best}; {times(ratio_of(own[JUDGED], each))} by batches of 100"
             yield rate_row(name, each, own=own[own_best], target=PEER_TARGETS[kind][peer], note=note)
+        elif isinstance(batch, int) and (target := BATCH_TARGETS.get(peer, {}).get(batch)):
+            yield rate_row(name, each, own=own[OWN.format(batch)], target=target, note=SAME_BATCH)
         else:
             yield rate_row(name, each, own=own[JUDGED])
