@@ -17,6 +17,9 @@ from tests import databases
 
 from pointsman.worker import containment
 
+PATIENCE_SECONDS = 600
+"""Far more than any test needs, also on a busy machine."""
+
 settings.register_profile("pointsman", deadline=None)
 settings.load_profile("pointsman")
 
@@ -50,6 +53,23 @@ def remove_cgroups() -> None:
     for folder in own.glob("pointsman-*") if own else ():
         with contextlib.suppress(OSError):
             folder.rmdir()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call() -> Iterator[None]:
+    """End a test that waits for something that never comes, so that the others go on and this one is reported."""
+
+    def give_up(*_: object) -> None:
+        signal.setitimer(signal.ITIMER_REAL, 10)  # again: what it was waiting for may be waited for once more, on the way out
+        raise TimeoutError(f"The test has not ended after {PATIENCE_SECONDS} seconds.")
+
+    before = signal.signal(signal.SIGALRM, give_up)
+    signal.setitimer(signal.ITIMER_REAL, PATIENCE_SECONDS)
+    try:
+        return (yield)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 @pytest.hookimpl(tryfirst=True)

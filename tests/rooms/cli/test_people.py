@@ -230,7 +230,8 @@ def test_what_begins_to_wait_is_shown_as_it_comes_also_from_the_first_run_of_a_p
     assert process.stderr
     assert process.stdout
     with process:
-        assert process.stderr.readline() == "There are no runs here yet. Start one: pointsman run flow.yaml\n"
+        advice = f"Start one: pointsman run flow.yaml -C {scene.folder}"
+        assert process.stderr.readline() == f"There are no runs here yet. {advice}\n"
         for name in ("one", "two"):
             scene.submit(NewTask(name=name, gate=True))
             head = f'"task":"{name}"' if form else f"nightly: {name}  needs approval"
