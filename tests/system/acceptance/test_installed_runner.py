@@ -161,7 +161,8 @@ def test_entry_points_are_looked_up_only_for_keys_that_are_not_built_in(tmp_path
     (tmp_path / "flow.yaml").write_text("name: x\ntasks: {a: {run: echo, retries: 1}, b: {call: m:f, needs: a}}\n")
     code = (
         "import sys; from importlib import metadata; from pointsman.flows import load_flow\n"
-        "def refuse(**_): sys.exit('looked up')\n"
+        "found = metadata.entry_points\n"
+        "def refuse(**which): return found(**which) if which == {'group': 'pydantic'} else sys.exit('looked up')\n"
         "metadata.entry_points = refuse; load_flow('flow.yaml', file=None)"
     )
     result = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
