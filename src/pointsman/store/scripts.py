@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from pointsman.errors import StoreTooNew
+from pointsman.errors import StoreTooNew, StoreUnusable
 from pointsman.store.columns import ROW_TYPES, SELECT_LISTS
 
 _NAME = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
@@ -70,6 +70,13 @@ def check_version(applied: int, migrations: list[Migration], url: str) -> None:
             f"{url} has schema {applied}, but this version of Pointsman supports only {newest} and older. "
             "Install the version that created it, or a newer one."
         )
+
+
+def refuse_conversion(url: str, why: str) -> StoreUnusable:
+    return StoreUnusable(
+        f"{url} cannot be converted to this version: {why}. Nothing was changed. "
+        "Run `pointsman doctor --audit` with the version that wrote it."
+    )
 
 
 def read_queries(package: str) -> dict[str, str]:

@@ -55,8 +55,8 @@ def test_an_audit_seals_what_it_has_verified(scene: Scene) -> None:
 def test_an_audit_tells_what_was_tampered_with(scene: Scene) -> None:
     scene.failed_run()
     scene.call("doctor --audit")
-    with outsider(scene.url) as prompt, prompt.lawless("transition"):
-        prompt.ask("UPDATE transition SET actor = 'mallory' WHERE revision = 0")
+    with outsider(scene.url) as prompt, prompt.lawless("trail"):
+        prompt.ask("UPDATE trail SET actor = 'mallory' WHERE revision = 0")
     said = scene.call("doctor --audit")
     assert said.code == 1
     assert "are not what was sealed at" in said.out

@@ -63,10 +63,14 @@ async def test_what_moves_while_the_trail_is_sealed_is_left_to_the_next_seal(
 
 # what the owner does to a sealed trail without leaving its rules; and where the audit finds it
 TAMPERINGS = {
-    "another actor": "UPDATE transition SET actor = 'mallory' WHERE kind = 'task' AND revision = 2",
-    "another reason": "UPDATE transition SET reason = 'as agreed' WHERE revision = 0",
-    "another tenant": "UPDATE transition SET tenant = 'globex' WHERE revision = 0",
-    "a line less": "DELETE FROM transition WHERE kind = 'worker'",
+    "another actor": ("trail", "UPDATE trail SET actor = 'mallory' WHERE kind = 1 AND revision = 2"),
+    "another reason": ("trail", "UPDATE trail SET reason = 'as agreed' WHERE revision = 0"),
+    "another tenant": ("run", "UPDATE run SET tenant = 'globex'"),
+    "another rule": (
+        "rule",
+        "UPDATE rule SET trigger = 'shrug' WHERE id = (SELECT rule_id FROM trail WHERE kind = 1 AND revision = 1)",
+    ),
+    "a line less": ("trail", "DELETE FROM trail WHERE kind = 2"),
 }
 
 
@@ -75,8 +79,9 @@ async def test_a_changed_line_breaks_its_seal(database_url: str, clock: ManualCl
     async with open_engine(database_url, clock) as engine:
         await work(engine)
         await engine.seal()
-        with outsider(database_url) as prompt, prompt.lawless("transition"):
-            prompt.ask(TAMPERINGS[tampering])
+        table, statement = TAMPERINGS[tampering]
+        with outsider(database_url) as prompt, prompt.lawless(table):
+            prompt.ask(statement)
         report = await engine.audit()
         assert "seal" in {each.kind for each in report.findings}
         assert await engine.seal() == 0, "what was sealed is not sealed again"
@@ -88,7 +93,7 @@ async def test_a_seal_with_a_wrong_digest_is_found(database_url: str, clock: Man
         await work(engine)
         with outsider(database_url) as prompt:
             prompt.ask(
-                "INSERT INTO seal (position, previous, digest, sealed_at) SELECT max(position), 0, 'd', :at FROM transition",
+                "INSERT INTO seal (position, previous, digest, sealed_at) SELECT max(position), 0, 'd', :at FROM trail",
                 at=clock.now(),
             )
             (finding,) = (await engine.audit()).findings
@@ -105,8 +110,8 @@ async def test_only_the_seal_of_the_changed_lines_is_broken(
         with outsider(database_url) as prompt:
             (first, second, *others) = [position for (position,) in prompt.ask("SELECT position FROM seal ORDER BY position")]
             assert others
-            with prompt.lawless("transition"):
-                prompt.ask("UPDATE transition SET actor = 'mallory' WHERE position = :position", position=second)
+            with prompt.lawless("trail"):
+                prompt.ask("UPDATE trail SET actor = 'mallory' WHERE position = :position", position=second)
         findings = [each for each in (await engine.audit()).findings if each.kind == "seal"]
         assert [each.entity_id for each in findings] == [str(second)]
         assert f"Transitions {first + 1} to {second} are not what was sealed" in findings[0].finding
@@ -118,8 +123,8 @@ async def test_a_chain_that_was_computed_again_differs_from_a_seal_that_was_kept
         await work(engine)
         await engine.seal()
         kept = (await engine.audit()).seal
-        with outsider(database_url) as prompt, prompt.lawless("transition"), prompt.lawless("seal"):
-            prompt.ask("UPDATE transition SET reason = 'as agreed' WHERE kind = 'task' AND revision = 1")
+        with outsider(database_url) as prompt, prompt.lawless("trail"), prompt.lawless("seal"):
+            prompt.ask("UPDATE trail SET reason = 'as agreed' WHERE kind = 1 AND revision = 1")
             prompt.ask("DELETE FROM seal")
         await engine.seal()
         assert [each.finding for each in (await engine.audit()).findings if each.kind == "seal"] == []

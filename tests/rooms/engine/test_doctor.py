@@ -454,9 +454,11 @@ async def test_a_contradiction_that_the_audit_trail_confirms_is_left_to_a_person
         with prompt(database_url) as somebody:
             with somebody.lawless("task"):
                 somebody.ask("UPDATE task SET state = 'S_FAILED', outcome = 'failure' WHERE name = 's2'")
-            with somebody.lawless("transition"):
-                last = "to_state = 'S_SUCCESS' AND kind = 'task' AND entity_id = (SELECT id FROM task WHERE name = 's2')"
-                somebody.ask(f"UPDATE transition SET to_state = 'S_FAILED' WHERE {last}")
+            with somebody.lawless("trail"):
+                failed = "SELECT min(id) FROM rule WHERE from_state = 'S_RUNNING' AND to_state = 'S_FAILED'"
+                second = "SELECT id FROM task WHERE name = 's2'"
+                last = f"SELECT position FROM transition WHERE to_state = 'S_SUCCESS' AND entity_id = ({second})"
+                somebody.ask(f"UPDATE trail SET rule_id = ({failed}) WHERE position = ({last})")
         (found,) = await engine.diagnose()
         assert (found.subject, found.entity_id, found.repairable) == ("contradiction", run.id, False)
         assert "the audit trail confirms both" in found.advice

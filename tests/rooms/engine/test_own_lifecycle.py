@@ -461,12 +461,15 @@ def write_as_the_version_before(url: str, lifecycle: Lifecycle) -> None:
         patch.setattr(f"{package}.read_migrations", read_first_migrations)
         patch.setattr("pointsman.store.contract.rule_rows", write_old_rules)
         with closing(open_store(url)) as store:
-            session.ask("CREATE TABLE quota (tenant text)")  # every transaction of this version asks whether there are any
+            # Every transaction of this version asks for quotas and for the time.
+            session.ask("CREATE TABLE quota (tenant text)")
+            session.ask("CREATE TABLE clock_correction AS SELECT * FROM clock")
             transaction = store.begin()
             for machine in lifecycle.machines:
                 transaction.insert_machine(machine, fingerprint=take_fingerprint(machine), definition=lifecycle.text)
             transaction.commit()
             session.ask("DROP TABLE quota")
+            session.ask("DROP TABLE clock_correction")
         assert session.ask("SELECT max(number) FROM migration") == [(2,)]
 
 

@@ -236,8 +236,8 @@ def multiply_task(url: str, run: Run, count: int) -> None:
     with outsider(url) as somebody:
         somebody.ask(
             f"INSERT INTO task (id, name, {columns}) "
-            "WITH RECURSIVE copy (number) AS (SELECT 2 UNION ALL SELECT number + 1 FROM copy WHERE number < :count) "
-            f"SELECT id || '-' || number, name || '-' || number, {columns} FROM task CROSS JOIN copy WHERE run_id = :run_id",
+            "WITH RECURSIVE copy (place) AS (SELECT 2 UNION ALL SELECT place + 1 FROM copy WHERE place < :count) "
+            f"SELECT id || '-' || place, name || '-' || place, {columns} FROM task CROSS JOIN copy WHERE run_id = :run_id",
             count=count,
             run_id=run.id,
         )

@@ -180,10 +180,13 @@ def type_columns(prompt: Outsider, row: Entity, **columns: Any) -> None:
 
 
 def type_row(prompt: Outsider, row: Entity | Attempt | Transition, insertion: str = "INSERT") -> None:
-    columns = asdict(row)
+    type_values(prompt, kind_of(row), asdict(row), insertion)
+
+
+def type_values(prompt: Outsider, table: str, columns: dict[str, Any], insertion: str = "INSERT") -> None:
     names, values = ", ".join(columns), ", ".join(f":{name}" for name in columns)
     numbered = "OVERRIDING SYSTEM VALUE " if prompt.dialect == "postgres" else ""
-    prompt.ask(f"{insertion} INTO {kind_of(row)} ({names}) {numbered}VALUES ({values})", **columns)
+    prompt.ask(f"{insertion} INTO {table} ({names}) {numbered}VALUES ({values})", **columns)
 
 
 def _plain(value: Any) -> Any:

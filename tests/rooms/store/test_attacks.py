@@ -211,7 +211,7 @@ def test_rules_that_have_no_machine_do_not_block_the_next_one(sqlite: StoreFixtu
         "SELECT max(id) + 1, 'PENDING', 'queued', 1, 'run' FROM machine"
     )
     sqlite.prompt.ask(
-        "INSERT INTO rule SELECT max(id) + 1, 'PENDING', 'PENDING', 'loop', 'info', 'queued', NULL, 0, 0, 0 FROM machine"
+        "INSERT INTO rule SELECT NULL, max(id) + 1, 'PENDING', 'PENDING', 'loop', 'info', 'queued', NULL, 0, 0, 0 FROM machine"
     )
     with sqlite.transaction() as begun:
         row = begun.insert_machine(with_fields(MACHINES["standard.run"], version=77), fingerprint="f", definition="d")
@@ -228,7 +228,7 @@ def test_a_row_keeps_its_rowid(sqlite: StoreFixture, kind: str) -> None:
     for _ in range(2):
         sqlite.put(sqlite.entity(MACHINE_OF[kind]))
     before = sqlite.prompt.ask(f"SELECT id FROM {kind} ORDER BY id")
-    for name in ("rowid", "OID", "_rowid_"):
+    for name in ("rowid", "OID", "_rowid_", "number"):
         for statement in (f"UPDATE OR REPLACE {kind} SET {name} = 1", f"UPDATE {kind} SET {name} = {name} + 1000"):
             with pytest.raises(Refused, match="keeps its place"):
                 sqlite.prompt.ask(statement)
@@ -239,8 +239,7 @@ def test_a_trigger_of_a_temporary_table_writes_no_line(sqlite: StoreFixture) -> 
     sqlite.prompt.ask("CREATE TEMPORARY TABLE bait (x)")
     sqlite.prompt.ask(
         "CREATE TEMPORARY TRIGGER bite AFTER INSERT ON bait BEGIN "
-        "INSERT INTO transition (tenant, kind, entity_id, revision, machine_id, to_state, trigger, severity, at) "
-        "VALUES ('acme', 'run', 'run_forged', 0, 1, 'SUCCEEDED', 'complete', 'info', 0); END"
+        "INSERT INTO trail (at, number, kind, revision) VALUES (0, 1000, 0, 0); END"
     )
     with pytest.raises(Refused, match="only the law writes"):
         sqlite.prompt.ask("INSERT INTO bait VALUES (1)")
@@ -256,7 +255,8 @@ FORGED = """
         RETURN NULL;
     END $forge$
 """
-LINE = """
+LINE = "INSERT INTO public.trail (at, number, kind, revision) VALUES (now(), 1000, 0, 0)"
+IN_A_VIEW = """
     INSERT INTO public.transition (tenant, kind, entity_id, revision, machine_id, to_state, trigger, severity, at)
     VALUES ('acme', 'run', 'run_forged', 0, 1, 'SUCCEEDED', 'complete', 'info', now())
 """
@@ -266,7 +266,7 @@ ATTEMPT = """
 """
 
 
-@each_row("statement", [LINE, ATTEMPT])
+@each_row("statement", [LINE, IN_A_VIEW, ATTEMPT])
 def test_a_trigger_of_a_temporary_table_is_not_the_law(postgres: StoreFixture, statement: str) -> None:
     with ordinary_role(postgres) as session:
         session.execute(b"CREATE TEMPORARY TABLE bait (x integer)")
@@ -282,7 +282,7 @@ def test_nobody_else_uses_the_functions_of_the_law(postgres: StoreFixture) -> No
     """They write as the owner: as triggers of a temporary table they would audit whatever is in it."""
     with ordinary_role(postgres) as session:
         session.execute(b"CREATE TEMPORARY TABLE task (LIKE public.task)")
-        for function in ("task_begins", "task_moves", "entity_begins", "entity_moves"):
+        for function in ("task_begins", "task_moves", "breaker_begins", "breaker_moves"):
             with pytest.raises(psycopg.errors.InsufficientPrivilege):
                 session.execute(
                     f"CREATE TRIGGER forge AFTER INSERT ON pg_temp.task REFERENCING NEW TABLE AS new_rows "
@@ -304,8 +304,9 @@ FORBIDDEN = {
     "another payload": "UPDATE task SET payload = 'x' WHERE id = %(task)s",
     "a claim without a worker": "UPDATE task SET state = 'RUNNING' WHERE id = %(task)s",
     "no run": "DELETE FROM run WHERE id = %(run)s",
-    "another trail": "UPDATE transition SET actor = 'x'",
-    "no trail": "DELETE FROM transition",
+    "another trail": "UPDATE trail SET actor = 'x'",
+    "no trail": "DELETE FROM trail",
+    "another number": "UPDATE task SET number = DEFAULT WHERE id = %(task)s",
     "another attempt": "UPDATE attempt SET cost_usd = 0",
     "another rule": "UPDATE rule SET to_state = from_state",
     "no dependency": "DELETE FROM dependency",
@@ -328,9 +329,9 @@ def test_an_ordinary_role_gets_no_further(postgres: StoreFixture) -> None:
     assert [find(postgres.store, row) for row in (run, task)] == [run, task]
 
 
-FORGED_TASK = 'jsonb_populate_record(task, \'{"id":"task_forged","name":"forged","retry_count":99}\')'
+FORGED_TASK = 'jsonb_populate_record(task, \'{"id":"task_forged","number":1000000,"name":"forged","retry_count":99}\')'
 CHANGE = "UPDATE task SET retry_count = 99"
-FORGED_ROW = f"INSERT INTO task SELECT ({FORGED_TASK}).* FROM task WHERE id = %(task)s"
+FORGED_ROW = f"INSERT INTO task OVERRIDING USER VALUE SELECT ({FORGED_TASK}).* FROM task WHERE id = %(task)s"
 BROKEN_ROWS = {
     # ways to write a task that has had more retries than it may have
     "insert": FORGED_ROW,
@@ -339,7 +340,8 @@ BROKEN_ROWS = {
     "update from another": f"{CHANGE} FROM task AS other WHERE other.id = task.id AND task.id = %(task)s",
     "update within a query": f"WITH forged AS ({CHANGE} WHERE id = %(task)s RETURNING id) SELECT id FROM forged",
     "insert or update": (
-        "INSERT INTO task SELECT * FROM task WHERE id = %(task)s ON CONFLICT (id) DO UPDATE SET retry_count = 99"
+        "INSERT INTO task OVERRIDING USER VALUE SELECT * FROM task WHERE id = %(task)s "
+        "ON CONFLICT (id) DO UPDATE SET retry_count = 99"
     ),
     "merge": (
         "MERGE INTO task USING (SELECT %(task)s AS id) AS own ON own.id = task.id WHEN MATCHED THEN UPDATE SET retry_count = 99"

@@ -729,23 +729,35 @@ def test_the_rows_of_the_law_are_listed(db: StoreFixture) -> None:
 
 FORGERIES = {
     # what the owner of the tables does to a run, and what its trail shows
-    "a line is rewritten": ("transition", "UPDATE transition SET to_state = 'PAUSED' WHERE revision = 1", "does not continue"),
-    "a line is deleted": ("transition", "DELETE FROM transition WHERE revision = 1", "does not continue"),
-    "the last line is deleted": ("transition", "DELETE FROM transition WHERE revision = 2", "differs from the last line"),
-    "a line is added": (
-        "transition",
+    "a line has another rule": (
+        "trail",
+        "UPDATE trail SET rule_id = (SELECT min(id) FROM rule WHERE to_state = 'PAUSED') WHERE kind = 0 AND revision = 1",
+        "does not continue",
+    ),
+    "a line has the rule of another machine": (
+        "trail",
         (
-            "INSERT INTO transition "
-            "(tenant, kind, entity_id, revision, machine_id, from_state, to_state, trigger, severity, at) "
-            "SELECT tenant, kind, entity_id, 3, machine_id, 'FAILED', 'RUNNING', 'retry', severity, at FROM transition "
-            "WHERE kind = 'run' AND revision = 2"
+            "UPDATE trail SET rule_id = (SELECT max(rule.id) FROM rule JOIN machine ON machine.id = machine_id "
+            "WHERE kind = 'task') WHERE kind = 0 AND revision = 1"
+        ),
+        "no rule of its machine",
+    ),
+    "a line has no rule": ("trail", "UPDATE trail SET rule_id = NULL WHERE kind = 0 AND revision = 1", "does not continue"),
+    "a line has a rule that does not exist": ("trail", "UPDATE trail SET rule_id = -1 WHERE revision = 1", "does not continue"),
+    "a line is deleted": ("trail", "DELETE FROM trail WHERE revision = 1", "does not continue"),
+    "the last line is deleted": ("trail", "DELETE FROM trail WHERE revision = 2", "differs from the last line"),
+    "a line is added": (
+        "trail",
+        (
+            "INSERT INTO trail (number, kind, revision, rule_id, at) "
+            "SELECT number, kind, 3, (SELECT min(id) FROM rule WHERE from_state = 'FAILED' AND to_state = 'RUNNING'), at "
+            "FROM trail WHERE kind = 0 AND revision = 2"
         ),
         "differs from the last line",
     ),
     "its actor is rewritten": ("run", "UPDATE run SET actor = 'mallory'", "differs from the last line"),
-    "a trigger is rewritten": ("transition", "UPDATE transition SET trigger = 'magic' WHERE revision = 1", "no rule"),
-    "a line is about nothing": ("transition", "UPDATE transition SET entity_id = entity_id || 'x'", "there is no such run"),
-    "an attempt is deleted": ("attempt", "DELETE FROM attempt", "but 0 are stored"),
+    "a line is about nothing": ("trail", "UPDATE trail SET number = number + 1000 WHERE kind = 0", "there is no such run"),
+    "an attempt is deleted": ("trail", "UPDATE trail SET started_at = NULL", "but 0 are stored"),
 }
 
 

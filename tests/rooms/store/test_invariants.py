@@ -19,13 +19,13 @@ import pytest
 from msgspec.structs import replace
 from tests.databases import postgres_database
 from tests.rooms.store.outsider import NEVER, Outsider, Refused, kind_of, type_columns, type_row
-from tests.rooms.store.store_fixture import ACME, AT, MACHINES, SECOND, StoreFixture, attempt_of, find, move, update
+from tests.rooms.store.store_fixture import ACME, AT, MACHINES, SECOND, StoreFixture, find, move, update
 
 from pointsman.errors import Conflict, LawBroken
 from pointsman.kernel.machine import Kind
 from pointsman.store.columns import types_of
 from pointsman.store.contract import Transaction
-from pointsman.store.rows import Account, Attempt, Breaker, Dependency, Entity, Run, StoredKey, StoredResponse, Task, Worker
+from pointsman.store.rows import Account, Breaker, Dependency, Entity, Run, StoredKey, StoredResponse, Task, Worker
 from pointsman.store.scripts import read_migrations
 
 ONE = Decimal(1)
@@ -236,7 +236,7 @@ _STATE = (
     "INSERT INTO state (machine_id, name, phase, outcome, initial, kind) "
     "VALUES (5000, 'A', '{phase}', {outcome}, {initial}, 'run')"
 )
-_CLOCK = "INSERT INTO clock (id, revision, offset_seconds, corrected_at) VALUES (1, 1, {offset}, {at})"
+_CLOCK = "INSERT INTO clock_correction (id, revision, offset_seconds, corrected_at) VALUES (1, 1, {offset}, {at})"
 _ACCOUNT = (
     "INSERT INTO account (tenant, budget_usd, spent_usd, tokens_in, tokens_out, cost_is_estimated) "
     "VALUES ('acme', {budget_usd}, {spent_usd}, {tokens_in}, {tokens_out}, :no)"
@@ -323,7 +323,8 @@ UNSPEAKABLE: dict[str, str] = {
     "a duty that has failed zero times": (
         "INSERT INTO duty_failure (name, process, failures, error, failed_at) SELECT 'a', 'b', 0, 'c', created_at FROM tenant"
     ),
-    "a second clock": "INSERT INTO clock (id, revision, offset_seconds, corrected_at) SELECT 2, 1, 0.0, created_at FROM tenant",
+    "a second clock": "INSERT INTO clock_correction (id, revision, offset_seconds, corrected_at) "
+    "SELECT 2, 1, 0.0, created_at FROM tenant",
     "a clock that is off by more than all time": _CLOCK.format(offset="-1e300", at=":at"),
     "a clock that is off for ever": _CLOCK.format(offset="9e99", at=":at"),
     "a clock that was never corrected": _CLOCK.format(offset="0.0", at=":never"),
@@ -362,24 +363,11 @@ UNSPEAKABLE: dict[str, str] = {
     "VALUES ('any', 'any', 'cow', 'acme', 0, :at)",
     "an answer that expires at once": _ANSWER.format(created_at=":at", expires_at=":at"),
 }
-LAWLESS: dict[str, dict[str, Any]] = {
-    # attempts that even the law cannot write
-    "an attempt of epoch 0": {"epoch": 0},
-    "an attempt with a negative cost": {"cost_usd": -ONE},
-    "an attempt that has read less than no tokens": {"tokens_in": -1},
-    "an attempt that has written less than no tokens": {"tokens_out": -1},
-    "an attempt that ended before it started": {"ended_at": BEFORE},
-}
-OVER: dict[str, Any] = {"task_id": "any", "epoch": 1, "tenant": ACME, "worker_id": "any", "started_at": AT}
-OVER |= {"ended_at": AT, "ended_by": "fail"}
-EVERYTHING = [*UNTHINKABLE, *NEW_AND_UNTHINKABLE, *UNSPEAKABLE, *LAWLESS]
+EVERYTHING = [*UNTHINKABLE, *NEW_AND_UNTHINKABLE, *UNSPEAKABLE]
 
 
 def attempt_unthinkable(db: StoreFixture, what: str) -> None:
-    if what in LAWLESS:
-        with db.prompt.lawless("attempt"):
-            type_row(db.prompt, Attempt(**OVER | LAWLESS[what]))
-    elif what in UNTHINKABLE:
+    if what in UNTHINKABLE:
         machine, state, columns, wrong = UNTHINKABLE[what]
         row = made(db, machine, state, **columns)
         # Something else would refuse many of them first.
@@ -507,19 +495,14 @@ def test_a_dependency_exists_once(db: StoreFixture) -> None:
         begun.insert_dependencies([Dependency(edge.depends_on_id, edge.task_id)])
 
 
-def test_an_epoch_has_one_attempt(db: StoreFixture, prompt: Outsider) -> None:
-    """Also without the triggers of the law."""
-    task = db.put_task(state="RUNNING")
-    ended = db.move(task, "FAILED")
-    with prompt.lawless("attempt"), pytest.raises(Refused):
-        type_row(prompt, attempt_of(task, ended_at=ended.entered_at, ended_by="twin"))
-
-
-@pytest.mark.parametrize("column", ["ended_at", "ended_by", "started_at", "worker_id", "tenant"])
-def test_a_stored_attempt_has_an_end_and_a_worker(prompt: Outsider, column: str) -> None:
-    """The current attempt is in the columns of its task."""
-    with prompt.lawless("attempt"), pytest.raises(Refused):
-        type_row(prompt, Attempt(**OVER | {column: None}))
+def test_a_move_has_one_line(db: StoreFixture, prompt: Outsider) -> None:
+    """Also without the triggers of the law. So an attempt ends once, too."""
+    db.move(db.put_task(state="RUNNING"), "FAILED")
+    with prompt.lawless("trail"), pytest.raises(Refused):
+        prompt.ask(
+            "INSERT INTO trail (at, number, kind, revision, rule_id, epoch, started_at) "
+            "SELECT at, number, kind, revision, rule_id, epoch, started_at FROM trail WHERE started_at IS NOT NULL"
+        )
 
 
 REFERENCES: dict[str, Callable[[StoreFixture, Transaction], None]] = {

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from tests.rooms.store.outsider import Outsider, Refused, kind_of, type_columns, type_row
+from tests.rooms.store.outsider import Outsider, Refused, kind_of, type_columns, type_row, type_values
 from tests.rooms.store.store_fixture import (
     ACME,
     AT,
@@ -410,7 +410,11 @@ def test_the_audit_trail_cannot_be_changed(db: StoreFixture, prompt: Outsider) -
         "UPDATE transition SET to_state = 'FAILED' WHERE to_state = 'SUCCEEDED'",
         "DELETE FROM transition",
         "DELETE FROM transition WHERE to_state = 'SUCCEEDED'",
-        *(["TRUNCATE transition"] if prompt.dialect == "postgres" else []),
+        "UPDATE trail SET actor = 'unknown'",
+        "UPDATE trail SET rule_id = rule_id + 1 WHERE revision > 0",
+        "DELETE FROM trail",
+        "DELETE FROM trail WHERE revision > 0",
+        *(["TRUNCATE trail"] if prompt.dialect == "postgres" else []),
     ):
         with pytest.raises(Refused, match="pointsman"):
             prompt.ask(statement)
@@ -422,16 +426,17 @@ def insertions(prompt: Outsider) -> tuple[str, ...]:
     return ("INSERT", "INSERT OR REPLACE", "REPLACE") if prompt.dialect == "sqlite" else ("INSERT",)
 
 
-FORGERIES: dict[str, Callable[[Transition], dict[str, Any]]] = {
-    "at a position that is taken": lambda line: {"revision": line.revision + 1},
+FORGERIES: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
+    "at a position that is taken": lambda line: {"revision": line["revision"] + 1},
     "at a position and a revision that are taken": lambda _: {},
     "of a revision that has its line": lambda _: {"position": FAR},
     "of the first revision": lambda _: {"position": FAR, "revision": 0},
-    "of the next revision": lambda line: {"position": FAR, "revision": line.revision + 1, "from_state": line.to_state},
+    "of the next revision": lambda line: {"position": FAR, "revision": line["revision"] + 1},
     "of a revision before the first": lambda _: {"position": FAR, "revision": -1},
-    "of an unknown entity": lambda _: {"position": FAR, "entity_id": "unknown", "revision": 0},
-    "of an unknown entity, at a position that is taken": lambda _: {"entity_id": "unknown", "revision": 0},
-    "of another kind": lambda _: {"position": FAR, "kind": "cow"},
+    "of an unknown entity": lambda _: {"position": FAR, "number": FAR, "revision": 0},
+    "of an unknown entity, at a position that is taken": lambda _: {"number": FAR, "revision": 0},
+    "of an attempt": lambda line: {"position": FAR, "kind": 1, "epoch": 1, "started_at": line["at"], "worker_id": HAND},
+    "of another kind": lambda _: {"position": FAR, "kind": 9},
 }
 FAR = 1_000_000_000
 
@@ -442,28 +447,30 @@ def test_only_the_law_writes_the_audit_trail(db: StoreFixture, prompt: Outsider,
     row = db.put(db.entity(name))
     row = db.bring(row, db.machine_of(row).allowed(row.state)[0])
     history = history_of(db, row)
-    whole = prompt.ask("SELECT count(*), max(position) FROM transition")
-    line = history[-1]
-    forged = replace(line, actor="mallory", **FORGERIES[forgery](line))
+    whole = prompt.ask("SELECT count(*), max(position) FROM trail")
+    names = ("position", "at", "number", "kind", "revision", "rule_id")
+    (last,) = prompt.ask(f"SELECT {', '.join(names)} FROM trail WHERE position = {history[-1].position}")
+    line = dict(zip(names, last, strict=True))
+    forged = line | {"actor": "mallory"} | FORGERIES[forgery](line)
     for insertion in insertions(prompt):
         with pytest.raises(Refused, match="pointsman"):
-            type_row(prompt, forged, insertion)
+            type_values(prompt, "trail", forged, insertion)
+        with pytest.raises(Refused, match="pointsman"):
+            type_row(prompt, replace(history[-1], actor="mallory"), insertion)
     assert history_of(db, row) == history
-    assert prompt.ask("SELECT count(*), max(position) FROM transition") == whole
+    assert prompt.ask("SELECT count(*), max(position) FROM trail") == whole
 
 
 def test_the_audit_trail_cannot_be_copied_into_itself(db: StoreFixture, prompt: Outsider) -> None:
     run = db.bring(db.put(db.run()), "SUCCEEDED")
     history = history_of(db, run)
-    columns = (
-        "tenant, kind, entity_id, revision, run_id, machine_id, from_state, to_state, trigger, severity, reason, metadata, at"
-    )
+    columns = "at, number, kind, revision, rule_id, run_id, reason, metadata"
     for insertion in insertions(prompt):
         for line in (columns, f"position, {columns}") if prompt.dialect == "sqlite" else (columns,):
             with pytest.raises(Refused, match="pointsman"):
                 prompt.ask(
-                    f"{insertion} INTO transition ({line}, actor) SELECT {line}, 'mallory' FROM transition "
-                    "WHERE entity_id = :id",
+                    f"{insertion} INTO trail ({line}, actor) SELECT {line}, 'mallory' FROM trail "
+                    "WHERE kind = 0 AND number = (SELECT number FROM run WHERE id = :id)",
                     id=run.id,
                 )
     assert history_of(db, run) == history
@@ -474,7 +481,8 @@ def test_rows_under_the_law_cannot_be_deleted(db: StoreFixture, prompt: Outsider
     task, ended = db.put_task(state="RUNNING"), db.move(db.put_task(state="RUNNING"), "FAILED")
     db.put(db.breaker())
     attempts = attempts_of(db, ended)
-    for statement in (f"DELETE FROM {table}", *([f"TRUNCATE {table} CASCADE"] if prompt.dialect == "postgres" else [])):
+    truncates = prompt.dialect == "postgres" and table != "attempt"  # which is a view
+    for statement in (f"DELETE FROM {table}", *([f"TRUNCATE {table} CASCADE"] if truncates else [])):
         with pytest.raises(Refused, match="pointsman"):
             prompt.ask(statement)
     assert find(db.store, task) == task
@@ -485,7 +493,8 @@ LOOPHOLES = {
     "a rule is changed": "UPDATE rule SET to_state = 'PENDING' WHERE to_state = 'FAILED'",
     "a rule gets another trigger": "UPDATE rule SET trigger = 'whenever'",
     "a rule is deleted": "DELETE FROM rule WHERE to_state = 'CANCELED'",
-    "a rule is added": "INSERT INTO rule SELECT machine_id, to_state, from_state, 'undo', severity, to_phase, to_outcome, "
+    "a rule is added": "INSERT INTO rule (machine_id, from_state, to_state, trigger, severity, to_phase, to_outcome, "
+    "needs_worker, needs_session, needs_dependencies) SELECT machine_id, to_state, from_state, 'undo', severity, to_phase, to_outcome, "
     "needs_worker, needs_session, needs_dependencies FROM rule WHERE from_state = 'PENDING' AND to_state = 'RUNNING'",
     "a state is changed": "UPDATE state SET phase = 'queued' WHERE phase = 'held'",
     "a state is written again": "UPDATE state SET initial = initial",
@@ -623,7 +632,7 @@ def test_only_the_law_writes_attempts(db: StoreFixture, prompt: Outsider, state:
     )
     for insertion in insertions(prompt):
         for twin in (forged, *(replace(each, ended_at=task.entered_at, ended_by="mallory") for each in before)):
-            with pytest.raises(Refused, match="pointsman" if twin.epoch else "pointsman|epoch > 0"):
+            with pytest.raises(Refused, match="pointsman"):
                 type_row(prompt, twin, insertion)
     with pytest.raises(Refused, match="pointsman"):
         type_row(prompt, replace(forged, task_id="unknown"))

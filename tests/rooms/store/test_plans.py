@@ -142,7 +142,7 @@ def test_the_law_probes_other_rows_by_an_index(postgres_url: str) -> None:
         statements = (
             f"UPDATE task SET open_dependencies = 0 WHERE id = '{others[7].id}'",
             f"UPDATE task SET state = 'QUEUED' WHERE id = '{others[7].id}'",
-            f"INSERT INTO task SELECT ({new}).* FROM task WHERE id = '{others[8].id}'",
+            f"INSERT INTO task OVERRIDING USER VALUE SELECT ({new}).* FROM task WHERE id = '{others[8].id}'",
             f"UPDATE worker SET run_id = '{run.id}' WHERE id = 'worker_idle'",
             "UPDATE worker SET state = 'TERMINATED' WHERE id = 'worker_done'",
             f"UPDATE run SET state = 'RUNNING' WHERE id = '{run.id}'",

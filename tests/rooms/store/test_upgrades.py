@@ -1,113 +1,149 @@
-"""A store that the version before has written is converted when it is opened, and its rows are under the present law."""
+"""A store that the version before has written is converted when it is opened, and its rows are under the present law.
+
+`former.py` has filled these stores with the version before; the files beside it are what was in them, and what a reader said.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from decimal import Decimal
+from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
 
+import msgspec
+import psycopg
 import pytest
-from msgspec.structs import replace
-from tests.databases import DATABASES, sqlite_url
-from tests.rooms.store.outsider import Refused, outsider, type_columns, type_row
-from tests.rooms.store.store_fixture import ACME, AT, StoreFixture, find, open_store_fixture
+from tests.databases import DATABASES, open_store, sqlite_url
+from tests.rooms.engine.harness import ManualClock, open_engine, pass_time
+from tests.rooms.store import former
+from tests.rooms.store.outsider import Refused, outsider
 
-from pointsman.errors import LawBroken
-from pointsman.store.rows import Dependency, Entity, Run, Task, Worker
+from pointsman.engine.operations.attempts import AttemptReport
+from pointsman.errors import StoreUnusable
+from pointsman.store.contract import Store
 from pointsman.store.scripts import Migration, read_migrations
 
-BEFORE = 11
+BEFORE = 12
 """The last migration of the version before."""
 
 
-@dataclass(frozen=True)
-class Written:
-    """What the version before has left: a task that runs, one that waits for it, their run and their worker."""
-
-    db: StoreFixture
-    run: Run
-    task: Task
-    waiting: Task
-    worker: Worker
-
-    def rows(self) -> tuple[Entity, ...]:
-        return self.run, self.task, self.waiting, self.worker
-
-
-def read_former_migrations(package: str) -> list[Migration]:
-    return read_migrations(package)[:BEFORE]
-
-
 @pytest.fixture(params=DATABASES)
-def written(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Written]:
-    url = sqlite_url(tmp_path) if request.param == "sqlite" else request.getfixturevalue("empty_postgres_url")
+def former_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A database as the version before has left it."""
+    if request.param == "sqlite":
+        (tmp_path / "pointsman.db").write_bytes(former.read_file("sqlite"))
+        return sqlite_url(tmp_path)
+    url: str = request.getfixturevalue("empty_postgres_url")
+    with of_the_version_before(request.param):
+        open_store(url).close()
+    stored = msgspec.json.decode(former.read_file("postgres"))
+    with psycopg.connect(url) as connection:
+        connection.execute("SET session_replication_role = replica")  # neither the law nor foreign keys
+        for table, rows in stored["rows"].items():
+            if table != "migration":
+                populated = f"json_populate_recordset(NULL::{table}, %s)"
+                connection.execute(f"INSERT INTO {table} OVERRIDING SYSTEM VALUE SELECT * FROM {populated}".encode(), [rows])
+        for sequence, last in stored["counters"].items():
+            connection.execute("SELECT setval(%s, %s)", [sequence, last])
+    return url
+
+
+@contextmanager
+def of_the_version_before(database: str) -> Iterator[None]:
+    def read_former_migrations(package: str) -> list[Migration]:
+        return read_migrations(package)[:BEFORE]
+
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(f"pointsman.store.{request.param}.store.read_migrations", read_former_migrations)
-        with open_store_fixture(url) as former:
-            run = former.bring(former.put(former.run(budget_usd=Decimal(5))), "RUNNING")
-            worker = former.bring(former.put(former.worker(max_concurrent_tasks=1)), "IDLE")
-            task = former.bring(former.put_task(run), "RUNNING", worker_id=worker.id)
-            waiting = former.put_task(run, open_dependencies=1)
-            with former.transaction() as begun:
-                begun.insert_dependencies([Dependency(waiting.id, task.id)])
-            with outsider(url) as prompt:
-                assert prompt.ask("SELECT max(number) FROM migration") == [(BEFORE,)]
-    with open_store_fixture(url) as db:
-        yield Written(db, run, task, waiting, worker)
+        patch.setattr(f"pointsman.store.{database}.store.read_migrations", read_former_migrations)
+        yield
 
 
-def test_a_store_of_the_version_before_keeps_its_rows_and_its_trail(written: Written) -> None:
-    assert [find(written.db.store, row) for row in written.rows()] == list(written.rows())
-    with written.db.store.read() as reader:
-        assert [line.to_state for line in reader.list_history(ACME, written.task.id)] == ["PENDING", "QUEUED", "RUNNING"]
+def told_before(url: str) -> dict[str, Any]:
+    """What a reader of the version before said."""
+    found: dict[str, Any] = msgspec.json.decode(
+        former.read_file("sqlite.json" if url.startswith("sqlite") else "postgres.json")
+    )
+    return found
 
 
-def test_rows_of_the_version_before_are_under_the_law(written: Written) -> None:
-    prompt, db = written.db.prompt, written.db
-    for row, columns in (
-        (written.run, {"reserved_usd": Decimal(6)}),
-        (written.run, {"state": "SUCCEEDED"}),
-        (written.run, {"actor": "mallory"}),
-        (written.task, {"retry_count": 99}),
-        (written.task, {"current_attempt": None, "worker_id": None}),
-        (written.task, {"payload": "another"}),
-        (written.waiting, {"open_dependencies": 0}),
-        (written.waiting, {"open_dependencies": -1}),
-        (written.worker, {"run_id": "unknown"}),
-        (written.worker, {"state": "TERMINATED"}),
-    ):
-        if "run_id" in columns and prompt.dialect == "sqlite":
-            continue  # a prompt of SQLite looks at no foreign key
-        with pytest.raises(Refused):
-            type_columns(prompt, row, **columns)
-    assert [find(db.store, row) for row in written.rows()] == list(written.rows())
-    with pytest.raises(LawBroken, match="more than it may hold"):
-        db.bring(db.put_task(written.run), "RUNNING", worker_id=written.worker.id)
+def tell(store: Store) -> dict[str, Any]:
+    with store.read() as reader:
+        return former.see(reader)
 
 
-def test_new_rows_in_a_store_of_the_version_before_are_under_the_law(written: Written) -> None:
-    db = written.db
-    for row in (
-        db.run(reserved_usd=Decimal(1), budget_usd=Decimal(0)),
-        db.task(written.run, max_attempts=1, attempt_count=2),
-        db.task(written.run, started_at=AT, entered_at=AT, state="RUNNING", phase="active"),
-        db.worker(lease_seconds=0),
-    ):
-        with pytest.raises(Refused):
-            type_row(db.prompt, row)
+def test_a_reader_is_told_the_same_as_before(former_url: str) -> None:
+    before = told_before(former_url)
+    assert len(before["stream"]) > 200
+    with closing(open_store(former_url)) as store:
+        assert tell(store) == before
+        with store.read() as reader:
+            assert (reader.list_broken_trails(), reader.list_disagreements()) == ([], [])
+    if former_url.startswith("sqlite"):
+        with outsider(former_url) as prompt:
+            assert prompt.ask("PRAGMA integrity_check") == [("ok",)]
+            assert prompt.ask("PRAGMA foreign_key_check") == []
 
 
-def test_work_of_the_version_before_goes_on(written: Written) -> None:
-    db = written.db
-    done = db.move(written.task, "SUCCEEDED")
-    assert find(db.store, done) == done
-    with db.transaction() as begun:
-        assert begun.release_dependents([done.id]) == [written.waiting.id]
-    held = db.bring(replace(written.waiting, open_dependencies=0), "RUNNING", worker_id=written.worker.id)
-    last = db.move(held, "SUCCEEDED")
-    assert db.move(written.run, "SUCCEEDED").outcome == "success"
-    with db.store.read() as reader:
-        for task in done, last:
-            assert [attempt.ended_by for attempt in reader.list_attempts(ACME, task.id)] == ["complete"]
-        assert reader.list_disagreements() == []
+async def test_work_of_the_version_before_goes_on(former_url: str) -> None:
+    """Attempts that run are reported, what waits is claimed, timers fire, and every seal fits the trail that it seals."""
+    clock = ManualClock()
+    async with open_engine(former_url, clock) as engine:
+        await pass_time(engine, clock, 10)
+        ada = engine.for_tenant(actor="ada")
+        for task in [each for run in await ada.list_runs() for each in await ada.list_tasks(run.id)]:
+            if task.current_attempt and not task.lease_expired:
+                await ada.complete_task(task.id, task.epoch, AttemptReport(output='"done"'))
+        worker = await engine.register_worker("new", max_concurrent_tasks=100, lease_seconds=1_000)
+        claimed = await ada.claim_tasks(worker.id, 100)
+        assert {"waits", "job"} & {claim.name for claim in claimed}
+        for claim in claimed:
+            await ada.complete_task(claim.task_id, claim.epoch)
+        await engine.seal()
+        report = await engine.audit()
+        assert report.findings == []
+        assert not report.unsealed
+    before = told_before(former_url)["stream"]
+    with closing(open_store(former_url, clock)) as store:
+        assert tell(store)["stream"][: len(before)] == before
+
+
+def test_rows_of_the_version_before_are_under_the_law(former_url: str) -> None:
+    open_store(former_url).close()
+    with outsider(former_url) as prompt:
+        for table, column in (
+            ("run", "actor"),
+            ("task", "payload"),
+            ("worker", "state"),
+            ("trail", "actor"),
+            ("rule", "to_state"),
+        ):
+            for change in (f"UPDATE {table} SET {column} = 'another'", f"DELETE FROM {table}"):
+                with pytest.raises(Refused, match="pointsman"):
+                    prompt.ask(change)
+
+
+@pytest.mark.parametrize("database", DATABASES)
+def test_a_process_of_the_version_before_is_told_why_it_cannot_go_on(
+    database: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    url = sqlite_url(tmp_path) if database == "sqlite" else request.getfixturevalue("empty_postgres_url")
+    with of_the_version_before(database):
+        open_store(url).close()
+    with outsider(url) as older:
+        ask_for_the_time = "SELECT clock.* FROM (SELECT 0) AS now LEFT JOIN clock ON 1 = 1"
+        assert len(older.ask(ask_for_the_time)) == 1
+        open_store(url).close()
+        with pytest.raises(
+            Exception, match=r"a newer version of Pointsman has converted this database. Install that version here"
+        ):
+            older.ask(ask_for_the_time)
+
+
+def test_a_trail_that_the_law_did_not_write_is_not_converted(former_url: str) -> None:
+    with outsider(former_url) as prompt, prompt.lawless("attempt"):
+        prompt.ask("UPDATE attempt SET ended_by = 'magic'")
+    with pytest.raises(StoreUnusable, match=r"cannot be converted.*an attempt is stored whose end is not in the audit trail"):
+        open_store(former_url).close()
+    with outsider(former_url) as prompt:
+        assert prompt.ask("SELECT max(number) FROM migration") == [(BEFORE,)]
+        assert len(prompt.ask("SELECT position FROM transition")) == len(told_before(former_url)["stream"])

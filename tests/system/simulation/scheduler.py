@@ -292,7 +292,7 @@ class Simulation:
                 return
 
     def _count_corrections(self) -> int:
-        ((revision,),) = self._connection.execute("SELECT coalesce(max(revision), 0) FROM clock").fetchall()
+        ((revision,),) = self._connection.execute("SELECT coalesce(max(revision), 0) FROM clock_correction").fetchall()
         assert isinstance(revision, int)
         return revision
 

@@ -183,9 +183,10 @@ DELETE FROM timer
 RETURNING timer.entity_id, timer.purpose
 
 -- name: list_run_transitions
--- The array makes PostgreSQL probe transition_of_entity instead of reading all transitions.
+-- The arrays make PostgreSQL probe trail_of_entity instead of reading the whole trail.
 SELECT {transition} FROM transition
- WHERE entity_id = ANY(ARRAY(SELECT id FROM task WHERE run_id = :run_id UNION ALL SELECT :run_id))
+ WHERE (transition.kind = 'task' AND transition.number = ANY(ARRAY(SELECT number FROM task WHERE run_id = :run_id))
+        OR transition.kind = 'run' AND transition.number = ANY(ARRAY(SELECT number FROM run WHERE id = :run_id)))
    AND transition.position > :after AND transition.position <= :end AND tenant = :tenant
  ORDER BY transition.position LIMIT :limit
 
@@ -260,7 +261,7 @@ SELECT kind, entity.id, state, entered_at
 
 -- name: read_clock
 -- What the clock shows, and its correction, if there is one.
-SELECT clock_timestamp(), clock.* FROM (VALUES (0)) AS now LEFT JOIN clock ON true
+SELECT clock_timestamp(), clock_correction.* FROM (VALUES (0)) AS now LEFT JOIN clock_correction ON true
 
 -- name: read_trail
 -- One text for thousands of rows: to send each row and read it in Python would take ten times as long. An instant is a number, because its text

@@ -17,16 +17,16 @@ BEGIN
     END LOOP;
 END $roles$;
 
-REVOKE ALL ON tenant, api_key, account, quota, machine, state, rule, run, run_tag, lane, worker, task, dependency, attempt, breaker, timer, transition, seal, notice,
-    duty_failure, outbox, outbox_cursor, idempotency_key, template, tombstone, clock, migration FROM pointsman_app, pointsman_read;
+REVOKE ALL ON tenant, api_key, account, quota, machine, state, rule, run, run_tag, lane, worker, task, dependency, breaker, timer, trail, entity, transition, attempt,
+    seal, notice, duty_failure, outbox, outbox_cursor, idempotency_key, template, tombstone, clock, clock_correction, migration FROM pointsman_app, pointsman_read;
 
-GRANT SELECT ON tenant, account, quota, machine, state, rule, run, run_tag, lane, worker, task, dependency, attempt, breaker, timer, transition, seal, notice,
-    duty_failure, outbox, outbox_cursor, idempotency_key, template, tombstone, clock, migration TO pointsman_app, pointsman_read;
-GRANT SELECT ON SEQUENCE transition_position_seq TO pointsman_app, pointsman_read;
+GRANT SELECT ON tenant, account, quota, machine, state, rule, run, run_tag, lane, worker, task, dependency, breaker, timer, trail, entity, transition, attempt,
+    seal, notice, duty_failure, outbox, outbox_cursor, idempotency_key, template, tombstone, clock, clock_correction, migration TO pointsman_app, pointsman_read;
+GRANT SELECT ON SEQUENCE trail_position_seq TO pointsman_app, pointsman_read;
 
 GRANT INSERT ON tenant, account, quota, machine, state, rule, run, run_tag, lane, worker, task, dependency, breaker, timer, seal, notice, duty_failure,
-    outbox, outbox_cursor, idempotency_key, template, tombstone, clock TO pointsman_app;
-GRANT UPDATE ON account, quota, run, worker, task, breaker, timer, duty_failure, outbox, outbox_cursor, idempotency_key, template, clock
+    outbox, outbox_cursor, idempotency_key, template, tombstone, clock_correction TO pointsman_app;
+GRANT UPDATE ON account, quota, run, worker, task, breaker, timer, duty_failure, outbox, outbox_cursor, idempotency_key, template, clock_correction
     TO pointsman_app;
 -- A process that loads a machine locks the table. The law refuses every change.
 GRANT UPDATE ON machine TO pointsman_app;

@@ -32,7 +32,7 @@ from pointsman.store.postgres.session import Session
 from pointsman.store.postgres.statements import Statement
 from pointsman.store.postgres.values import DIALECT, in_turns, to_array, update_of
 from pointsman.store.rows import BegunTask, Entity, Lane, MachineRow, Task
-from pointsman.store.scripts import Migration, check_version, read_migrations, read_queries
+from pointsman.store.scripts import Migration, check_version, read_migrations, read_queries, refuse_conversion
 from pointsman.world import Clock, Ids
 
 QUERIES = {name: Statement(DIALECT.write(text)) for name, text in read_queries(__package__).items()}
@@ -48,7 +48,7 @@ MIGRATION_LOCK = 0x706F696E7473
 BEGIN = Statement("BEGIN")
 START = Statement(
     "SELECT pg_current_xact_id()::text, (SELECT count(*) FROM lane), EXISTS (SELECT FROM quota), "
-    "clock_timestamp(), clock.* FROM (VALUES (0)) AS now LEFT JOIN clock ON true"
+    "clock_timestamp(), clock_correction.* FROM (VALUES (0)) AS now LEFT JOIN clock_correction ON true"
 )
 READ = Statement("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
 COMMIT = Statement("COMMIT")
@@ -59,7 +59,7 @@ STREAM_END = Statement("SELECT stream_end()")
 SCHEMA = Statement("SELECT current_schema()")
 TABLES = Statement("SELECT tablename FROM pg_tables WHERE schemaname = :schema")
 MIGRATED = Statement("INSERT INTO migration VALUES (:number, :name, clock_timestamp())")
-HELD_BACK = Statement("SELECT stream_end() < last_value - (NOT is_called)::integer FROM transition_position_seq")
+HELD_BACK = Statement("SELECT stream_end() < last_value - (NOT is_called)::integer FROM trail_position_seq")
 _TABLE = re.compile(r"^CREATE TABLE (\w+)", re.MULTILINE)
 
 
@@ -432,9 +432,12 @@ def _migrate(session: Session, url: str) -> None:
         session.later(QUERIES["create_migrations"], {})
     # The functions of the law keep this path: our schema comes before the temporary tables of the session that calls them.
     session.script("SELECT set_config('search_path', quote_ident(current_schema()) || ', pg_temp', true)")
-    for migration in migrations[applied or 0 :]:
-        session.script(migration.sql)
-        session.later(MIGRATED, {"number": migration.number, "name": migration.name})
+    try:
+        for migration in migrations[applied or 0 :]:
+            session.script(migration.sql)
+            session.later(MIGRATED, {"number": migration.number, "name": migration.name})
+    except LawBroken as error:
+        raise refuse_conversion(url, str(error)) from error
     session.script("COMMIT")
 
 

@@ -1,5 +1,5 @@
 -- name: list_disagreements
--- The audit trail is probed once for each entity by transition_of_entity.
+-- The audit trail is probed once for each entity by trail_of_entity.
 SELECT 'task' AS kind, id,
        CASE WHEN phase = 'active' THEN 'it runs' ELSE 'open_dependencies is ' || open_dependencies END
        || ', but ' || recount || ' of its dependencies are open' AS what
@@ -53,47 +53,43 @@ SELECT DISTINCT 'worker', worker.id, 'it has ended, but still holds tasks'
 UNION ALL
 SELECT kind, id, 'it is ' || state || ', but its audit trail ends in ' || coalesce(last_state, 'nothing')
   FROM (SELECT kind, id, state, (SELECT to_state FROM transition
-                                  WHERE entity_id = entity.id ORDER BY revision DESC LIMIT 1) AS last_state
-          FROM (SELECT 'run' AS kind, id, state FROM run
-                UNION ALL SELECT 'task', id, state FROM task
-                UNION ALL SELECT 'worker', id, state FROM worker
-                UNION ALL SELECT 'breaker', id, state FROM breaker) AS entity) AS traced
+                                  WHERE transition.number = entity.number AND transition.kind = entity.kind
+                                  ORDER BY revision DESC LIMIT 1) AS last_state
+          FROM entity) AS traced
  WHERE last_state IS DISTINCT FROM state
 
 -- name: list_contradictions
 -- Document 001, recovery 4. The law forbids it: somebody has switched the law off. The audit trail tells which of the two is right.
 SELECT run.id, run.state, task.id, task.name, task.state,
-       (SELECT to_state FROM transition WHERE entity_id = run.id ORDER BY revision DESC LIMIT 1) AS run_trail,
+       (SELECT to_state FROM transition WHERE transition.kind = 'run' AND transition.number = run.number ORDER BY revision DESC LIMIT 1) AS run_trail,
        (SELECT state.outcome FROM transition JOIN state ON state.machine_id = transition.machine_id AND state.name = transition.to_state
-         WHERE entity_id = run.id ORDER BY revision DESC LIMIT 1) AS run_trail_outcome,
-       (SELECT to_state FROM transition WHERE entity_id = task.id ORDER BY revision DESC LIMIT 1) AS task_trail,
+         WHERE transition.kind = 'run' AND transition.number = run.number ORDER BY revision DESC LIMIT 1) AS run_trail_outcome,
+       (SELECT to_state FROM transition WHERE transition.kind = 'task' AND transition.number = task.number ORDER BY revision DESC LIMIT 1) AS task_trail,
        (SELECT state.outcome FROM transition JOIN state ON state.machine_id = transition.machine_id AND state.name = transition.to_state
-         WHERE entity_id = task.id ORDER BY revision DESC LIMIT 1) AS task_trail_outcome
+         WHERE transition.kind = 'task' AND transition.number = task.number ORDER BY revision DESC LIMIT 1) AS task_trail_outcome
   FROM task JOIN run ON run.id = task.run_id
  WHERE run.outcome = 'success' AND (task.outcome IS NULL OR task.outcome <> 'success')
  ORDER BY run.id, task.position, task.id
 
 -- name: restore_runs
 UPDATE run
-   SET state = trail.to_state, phase = trail.phase, outcome = trail.outcome, revision = trail.revision, trigger = trail.trigger,
-       reason = trail.reason, actor = trail.actor, metadata = trail.metadata, entered_at = trail.at,
-       completed_at = CASE WHEN trail.phase = 'done' THEN trail.at END
+   SET state = last.to_state, phase = last.phase, outcome = last.outcome, revision = last.revision, trigger = last.trigger,
+       reason = last.reason, actor = last.actor, metadata = last.metadata, entered_at = last.at,
+       completed_at = CASE WHEN last.phase = 'done' THEN last.at END
   FROM (SELECT transition.*, state.phase, state.outcome
-          FROM transition JOIN state ON state.machine_id = transition.machine_id AND state.name = transition.to_state
-         WHERE NOT EXISTS (SELECT 1 FROM transition AS later
-                            WHERE later.entity_id = transition.entity_id AND later.revision > transition.revision)) AS trail
- WHERE trail.entity_id = run.id AND run.id IN :ids
+          FROM transition JOIN state ON state.machine_id = transition.machine_id AND state.name = transition.to_state) AS last
+ WHERE last.kind = 'run' AND last.number = run.number AND run.id IN :ids
+   AND last.revision = (SELECT max(revision) FROM trail WHERE trail.kind = 0 AND trail.number = run.number)
 
 -- name: restore_tasks
 UPDATE task
-   SET state = trail.to_state, phase = trail.phase, outcome = trail.outcome, revision = trail.revision, trigger = trail.trigger,
-       reason = trail.reason, actor = trail.actor, metadata = trail.metadata, entered_at = trail.at,
-       completed_at = CASE WHEN trail.phase = 'done' THEN trail.at END
+   SET state = last.to_state, phase = last.phase, outcome = last.outcome, revision = last.revision, trigger = last.trigger,
+       reason = last.reason, actor = last.actor, metadata = last.metadata, entered_at = last.at,
+       completed_at = CASE WHEN last.phase = 'done' THEN last.at END
   FROM (SELECT transition.*, state.phase, state.outcome
-          FROM transition JOIN state ON state.machine_id = transition.machine_id AND state.name = transition.to_state
-         WHERE NOT EXISTS (SELECT 1 FROM transition AS later
-                            WHERE later.entity_id = transition.entity_id AND later.revision > transition.revision)) AS trail
- WHERE trail.entity_id = task.id AND task.id IN :ids
+          FROM transition JOIN state ON state.machine_id = transition.machine_id AND state.name = transition.to_state) AS last
+ WHERE last.kind = 'task' AND last.number = task.number AND task.id IN :ids
+   AND last.revision = (SELECT max(revision) FROM trail WHERE trail.kind = 1 AND trail.number = task.number)
 
 -- name: list_stalled_runs
 -- A run whose tasks have all succeeded is not stalled: it waits for its last checks.

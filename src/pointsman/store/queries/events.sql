@@ -11,11 +11,12 @@ SELECT {transition} FROM transition
 
 -- name: list_history
 SELECT {transition} FROM transition
- WHERE entity_id = :entity_id AND revision > :after AND tenant = :tenant
- ORDER BY revision LIMIT :limit
+ WHERE transition.number = (SELECT number FROM entity WHERE id = :entity_id) AND transition.kind = (SELECT kind FROM entity WHERE id = :entity_id)
+   AND transition.revision > :after AND transition.tenant = :tenant
+ ORDER BY transition.revision LIMIT :limit
 
 -- name: last_position
-SELECT CAST(max(position) AS TEXT) FROM transition WHERE position <= :end
+SELECT CAST(max(position) AS TEXT) FROM trail WHERE position <= :end
 
 -- name: measure_transitions
 SELECT machine.name, from_state, to_state, count(*), coalesce(avg(seconds_in_state), 0.0)

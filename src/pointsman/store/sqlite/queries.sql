@@ -130,7 +130,8 @@ RETURNING entity_id, purpose
 
 -- name: list_run_transitions
 SELECT {transition} FROM transition
- WHERE entity_id IN (SELECT id FROM task WHERE run_id = :run_id UNION ALL SELECT :run_id)
+ WHERE (transition.kind = 'task' AND transition.number IN (SELECT number FROM task WHERE run_id = :run_id)
+        OR transition.kind = 'run' AND transition.number = (SELECT number FROM run WHERE id = :run_id))
    AND transition.position > :after AND transition.position <= :end AND tenant = :tenant
  ORDER BY transition.position LIMIT :limit
 
@@ -206,7 +207,7 @@ SELECT kind, entity.id, state, entered_at
 
 -- name: read_clock
 -- With it, transactions read whether any tenant has a quota.
-SELECT EXISTS (SELECT 1 FROM quota), revision, offset_seconds, corrected_at FROM (VALUES (0)) LEFT JOIN clock
+SELECT EXISTS (SELECT 1 FROM quota), revision, offset_seconds, corrected_at FROM (VALUES (0)) LEFT JOIN clock_correction
 
 -- name: read_trail
 -- One text for thousands of rows: to read each row in Python would take ten times as long. It is bytes, because text in a SQLite file need not be

@@ -1,5 +1,5 @@
 -- The schema of a new database, and for readers: what all migrations come to. `make docs` writes it; never edit it.
--- 9236ae223c040f9543ba6fa4de606b1ee702a0055b8b9c2d649552936d0822c0
+-- dfff8bb3e7f16d3487620d9592dc7cd604412185bbf80090e5425c3edea3c8a5
 
 CREATE TABLE tenant (
     id         TEXT PRIMARY KEY,
@@ -29,24 +29,8 @@ CREATE TABLE state (
     CHECK (initial = 0 OR phase <> 'done')
 ) STRICT, WITHOUT ROWID;
 
-CREATE TABLE rule (
-    machine_id         INTEGER NOT NULL REFERENCES machine DEFERRABLE INITIALLY DEFERRED,
-    from_state         TEXT NOT NULL,
-    to_state           TEXT NOT NULL,
-    trigger            TEXT NOT NULL,
-    severity           TEXT NOT NULL CHECK (severity IN ('info', 'warning', 'error', 'critical')),
-    to_phase           TEXT NOT NULL,
-    to_outcome         TEXT,
-    needs_worker       INTEGER NOT NULL CHECK (needs_worker IN (0, 1)),
-    needs_session      INTEGER NOT NULL CHECK (needs_session IN (0, 1)),
-    needs_dependencies INTEGER NOT NULL CHECK (needs_dependencies IN (0, 1)),
-    PRIMARY KEY (machine_id, from_state, to_state, trigger),
-    FOREIGN KEY (machine_id, from_state) REFERENCES state,
-    FOREIGN KEY (machine_id, to_state) REFERENCES state
-) STRICT, WITHOUT ROWID;
-
 CREATE TABLE run (
-    id            TEXT PRIMARY KEY,
+    id            TEXT NOT NULL UNIQUE,
     tenant        TEXT NOT NULL REFERENCES tenant,
     machine_id    INTEGER NOT NULL REFERENCES machine,
     state         TEXT NOT NULL,
@@ -63,7 +47,7 @@ CREATE TABLE run (
     completed_at  INTEGER CHECK (completed_at BETWEEN 0 AND 253402300799999999),
     name          TEXT NOT NULL,
     lifecycle     TEXT NOT NULL,
-    parent_run_id TEXT REFERENCES run,
+    parent_run_id TEXT REFERENCES run (id),
     depth         INTEGER NOT NULL CHECK (depth BETWEEN 0 AND 5),
     worker_count  INTEGER NOT NULL CHECK (worker_count BETWEEN 1 AND 10),
     allocates     INTEGER NOT NULL CHECK (allocates IN (0, 1)),
@@ -79,7 +63,7 @@ CREATE TABLE run (
     error         TEXT,
     payload       TEXT NOT NULL,
     output        TEXT, final_task TEXT CHECK (final_task IS NULL OR json_valid(final_task)), tokens_in INTEGER NOT NULL DEFAULT 0 CHECK (tokens_in >= 0), tokens_out INTEGER NOT NULL DEFAULT 0 CHECK (tokens_out >= 0), cost_is_estimated INTEGER NOT NULL DEFAULT 0 CHECK (cost_is_estimated IN (0, 1)), tags TEXT NOT NULL DEFAULT '[]' CHECK (json_valid(tags) AND json_type(tags) = 'array'),
-    CHECK ((phase = 'done') = (outcome IS NOT NULL)),
+    number INTEGER PRIMARY KEY, CHECK ((phase = 'done') = (outcome IS NOT NULL)),
     CHECK ((phase = 'done') = (completed_at IS NOT NULL)),
     CHECK (started_at >= created_at),
     CHECK (completed_at >= coalesce(started_at, created_at)),
@@ -101,7 +85,7 @@ CREATE TABLE lane (
 CREATE UNIQUE INDEX lane_once ON lane (tenant, coalesce(tool, ''), capabilities, fails_fast);
 
 CREATE TABLE task (
-    id                  TEXT PRIMARY KEY,
+    id                  TEXT NOT NULL UNIQUE,
     tenant              TEXT NOT NULL REFERENCES tenant,
     machine_id          INTEGER NOT NULL REFERENCES machine,
     state               TEXT NOT NULL,
@@ -116,8 +100,8 @@ CREATE TABLE task (
     created_at          INTEGER NOT NULL CHECK (created_at BETWEEN 0 AND 253402300799999999),
     started_at          INTEGER CHECK (started_at BETWEEN 0 AND 253402300799999999),
     completed_at        INTEGER CHECK (completed_at BETWEEN 0 AND 253402300799999999),
-    run_id              TEXT NOT NULL REFERENCES run,
-    parent_task_id      TEXT REFERENCES task,
+    run_id              TEXT NOT NULL REFERENCES run (id),
+    parent_task_id      TEXT REFERENCES task (id),
     depth               INTEGER NOT NULL CHECK (depth BETWEEN 0 AND 5),
     position            INTEGER NOT NULL,
     name                TEXT NOT NULL,
@@ -163,7 +147,7 @@ CREATE TABLE task (
     cancel_requested_at INTEGER CHECK (cancel_requested_at BETWEEN 0 AND 253402300799999999),
     payload             TEXT NOT NULL,
     output              TEXT, tokens_in INTEGER NOT NULL DEFAULT 0 CHECK (tokens_in >= 0), tokens_out INTEGER NOT NULL DEFAULT 0 CHECK (tokens_out >= 0), cost_is_estimated INTEGER NOT NULL DEFAULT 0 CHECK (cost_is_estimated IN (0, 1)), attempt_tokens_in INTEGER NOT NULL DEFAULT 0 CHECK (attempt_tokens_in >= 0), attempt_tokens_out INTEGER NOT NULL DEFAULT 0 CHECK (attempt_tokens_out >= 0), attempt_cost_is_estimated INTEGER NOT NULL DEFAULT 0 CHECK (attempt_cost_is_estimated IN (0, 1)),
-    UNIQUE (run_id, name),
+    number INTEGER PRIMARY KEY, UNIQUE (run_id, name),
     CHECK ((phase = 'done') = (outcome IS NOT NULL)),
     CHECK ((phase = 'done') = (completed_at IS NOT NULL)),
     CHECK ((phase = 'active') = (current_attempt IS NOT NULL)),
@@ -195,34 +179,16 @@ CREATE INDEX task_unfinished ON task (run_id, phase) WHERE outcome IS NULL OR ou
 CREATE INDEX task_of_parent ON task (parent_task_id, outcome) WHERE parent_task_id IS NOT NULL;
 
 CREATE TABLE dependency (
-    task_id       TEXT NOT NULL REFERENCES task,
-    depends_on_id TEXT NOT NULL REFERENCES task,
+    task_id       TEXT NOT NULL REFERENCES task (id),
+    depends_on_id TEXT NOT NULL REFERENCES task (id),
     PRIMARY KEY (task_id, depends_on_id),
     CHECK (task_id <> depends_on_id)
 ) STRICT, WITHOUT ROWID;
 
 CREATE INDEX dependency_dependents ON dependency (depends_on_id);
 
-CREATE TABLE attempt (
-    task_id    TEXT NOT NULL,
-    epoch      INTEGER NOT NULL CHECK (epoch > 0),
-    tenant     TEXT NOT NULL,
-    worker_id  TEXT NOT NULL,
-    started_at INTEGER NOT NULL,
-    ended_at   INTEGER NOT NULL,
-    ended_by   TEXT NOT NULL,
-    error      TEXT,
-    exit_code  INTEGER,
-    cost_usd   INTEGER NOT NULL CHECK (cost_usd >= 0),
-    session_id TEXT,
-    resumed    INTEGER NOT NULL CHECK (resumed IN (0, 1)),
-    log_path   TEXT, tokens_in INTEGER NOT NULL DEFAULT 0 CHECK (tokens_in >= 0), tokens_out INTEGER NOT NULL DEFAULT 0 CHECK (tokens_out >= 0), cost_is_estimated INTEGER NOT NULL DEFAULT 0 CHECK (cost_is_estimated IN (0, 1)),
-    PRIMARY KEY (task_id, epoch),
-    CHECK (ended_at >= started_at)
-) STRICT, WITHOUT ROWID;
-
 CREATE TABLE worker (
-    id                   TEXT PRIMARY KEY,
+    id                   TEXT NOT NULL UNIQUE,
     tenant               TEXT NOT NULL REFERENCES tenant,
     machine_id           INTEGER NOT NULL REFERENCES machine,
     state                TEXT NOT NULL,
@@ -246,12 +212,12 @@ CREATE TABLE worker (
     lease_seconds        REAL NOT NULL CHECK (lease_seconds > 0),
     heartbeat_at         INTEGER NOT NULL CHECK (heartbeat_at BETWEEN 0 AND 253402300799999999),
     missing              INTEGER NOT NULL CHECK (missing IN (0, 1)),
-    run_id               TEXT REFERENCES run,
+    run_id               TEXT REFERENCES run (id),
     drain_wanted         INTEGER NOT NULL CHECK (drain_wanted IN (0, 1)),
     pause_wanted         INTEGER NOT NULL CHECK (pause_wanted IN (0, 1)),
-    error                TEXT, terminate_wanted INTEGER NOT NULL DEFAULT 0 CHECK (terminate_wanted IN (0, 1)), only_run_id TEXT REFERENCES run, worker_metadata TEXT NOT NULL DEFAULT '{}'
+    error                TEXT, terminate_wanted INTEGER NOT NULL DEFAULT 0 CHECK (terminate_wanted IN (0, 1)), only_run_id TEXT REFERENCES run (id), worker_metadata TEXT NOT NULL DEFAULT '{}'
     CHECK (json_valid(worker_metadata) AND json_type(worker_metadata) = 'object'), key_id TEXT,
-    CHECK ((phase = 'done') = (outcome IS NOT NULL)),
+    number INTEGER PRIMARY KEY, CHECK ((phase = 'done') = (outcome IS NOT NULL)),
     CHECK ((phase = 'done') = (completed_at IS NOT NULL)),
     CHECK (started_at >= created_at),
     CHECK (completed_at >= coalesce(started_at, created_at)),
@@ -266,7 +232,7 @@ CREATE INDEX worker_shared ON worker (phase) WHERE serves <> '[]';
 CREATE INDEX worker_of_run ON worker (run_id) WHERE run_id IS NOT NULL;
 
 CREATE TABLE breaker (
-    id                TEXT PRIMARY KEY,
+    id                TEXT NOT NULL UNIQUE,
     tenant            TEXT NOT NULL REFERENCES tenant,
     machine_id        INTEGER NOT NULL REFERENCES machine,
     state             TEXT NOT NULL,
@@ -288,12 +254,12 @@ CREATE TABLE breaker (
     success_threshold INTEGER NOT NULL CHECK (success_threshold > 0),
     cooldown_seconds  REAL NOT NULL CHECK (cooldown_seconds >= 0),
     retry_at          INTEGER CHECK (retry_at BETWEEN 0 AND 253402300799999999),
-    probe_task_id     TEXT REFERENCES task,
+    probe_task_id     TEXT REFERENCES task (id),
     max_concurrent    INTEGER CHECK (max_concurrent > 0),
     rate_count        INTEGER CHECK (rate_count > 0),
     rate_seconds      REAL CHECK (rate_seconds > 0),
     begun             TEXT NOT NULL CHECK (json_valid(begun)), limited_until INTEGER CHECK (limited_until BETWEEN 0 AND 253402300799999999),
-    UNIQUE (tenant, tool),
+    number INTEGER PRIMARY KEY, UNIQUE (tenant, tool),
     CHECK ((rate_count IS NULL) = (rate_seconds IS NULL)),
     -- Only a half-open breaker has a probe, and only one.
     CHECK (probe_task_id IS NULL OR phase = 'active')
@@ -313,27 +279,6 @@ CREATE TABLE timer (
 ) STRICT, WITHOUT ROWID;
 
 CREATE INDEX timer_due ON timer (due_at);
-
-CREATE TABLE transition (
-    position         INTEGER PRIMARY KEY,
-    tenant           TEXT NOT NULL,
-    kind             TEXT NOT NULL,
-    entity_id        TEXT NOT NULL,
-    revision         INTEGER NOT NULL,
-    run_id           TEXT,
-    machine_id       INTEGER NOT NULL,
-    from_state       TEXT,
-    to_state         TEXT NOT NULL,
-    trigger          TEXT NOT NULL,
-    severity         TEXT NOT NULL,
-    reason           TEXT,
-    actor            TEXT,
-    metadata         TEXT,
-    at               INTEGER NOT NULL,
-    seconds_in_state REAL
-) STRICT;
-
-CREATE UNIQUE INDEX transition_of_entity ON transition (entity_id, revision);
 
 CREATE TABLE seal (
     position  INTEGER PRIMARY KEY CHECK (position > previous),
@@ -362,7 +307,7 @@ CREATE TABLE duty_failure (
     PRIMARY KEY (name, process)
 ) STRICT;
 
-CREATE TABLE clock (
+CREATE TABLE "clock_correction" (
     id             INTEGER PRIMARY KEY CHECK (id = 1),
     revision       INTEGER NOT NULL,
     offset_seconds REAL NOT NULL CHECK (offset_seconds BETWEEN -corrected_at / 1000000 AND 4000000000),
@@ -382,29 +327,6 @@ CREATE TABLE idempotency_key (
 ) STRICT, WITHOUT ROWID;
 
 CREATE INDEX idempotency_key_expiry ON idempotency_key (expires_at);
-
-CREATE TRIGGER run_begins AFTER INSERT ON run BEGIN
-    INSERT INTO transition (tenant, kind, entity_id, revision, run_id, machine_id, from_state, to_state, trigger, severity, reason,
-                            actor, metadata, at, seconds_in_state)
-    VALUES (new.tenant, 'run', new.id, 0, new.id, new.machine_id, NULL, new.state, 'create',
-            coalesce((SELECT 'info' FROM state
-                       WHERE machine_id = new.machine_id AND name = new.state AND initial = 1 AND kind = 'run' AND phase = new.phase
-                         AND outcome IS new.outcome AND new.revision = 0),
-                     RAISE(ABORT, 'pointsman: a run is created once, in the initial state of a run machine')),
-            new.reason, new.actor, new.metadata, new.created_at, NULL);
-END;
-
-CREATE TRIGGER run_moves AFTER UPDATE OF revision ON run
-    WHEN new.revision <> old.revision BEGIN
-    INSERT INTO transition (tenant, kind, entity_id, revision, run_id, machine_id, from_state, to_state, trigger, severity, reason,
-                            actor, metadata, at, seconds_in_state)
-    VALUES (new.tenant, 'run', new.id, new.revision, new.id, new.machine_id, old.state, new.state, new.trigger,
-            coalesce((SELECT severity FROM rule
-                       WHERE machine_id = old.machine_id AND from_state = old.state AND to_state = new.state AND trigger = new.trigger
-                         AND to_phase = new.phase AND to_outcome IS new.outcome AND new.revision = old.revision + 1),
-                     RAISE(ABORT, 'pointsman: no rule of its machine allows this run to move like this')),
-            new.reason, new.actor, new.metadata, new.entered_at, (new.entered_at - old.entered_at) / 1e6);
-END;
 
 CREATE TRIGGER run_changed_by_hand
     AFTER UPDATE OF state, phase, outcome, trigger, reason, actor, metadata, entered_at, started_at, completed_at, output ON run
@@ -431,59 +353,12 @@ CREATE TRIGGER run_changed_by_hand
      WHERE new.state <> old.state AND changes() = 0;
 END;
 
-CREATE TRIGGER run_keeps_its_rowid BEFORE UPDATE OF rowid, oid, _rowid_ ON run BEGIN
-    SELECT RAISE(ABORT, 'pointsman: a run keeps its place in the file');
-END;
-
-CREATE TRIGGER run_is_not_replaced BEFORE INSERT ON run
-    WHEN EXISTS (SELECT 1 FROM run WHERE rowid = new.rowid) BEGIN
-    SELECT RAISE(ABORT, 'pointsman: this run exists already and cannot be replaced');
-END;
-
 CREATE TRIGGER run_is_not_deleted BEFORE DELETE ON run BEGIN SELECT RAISE(ABORT, 'pointsman: a run cannot be deleted'); END;
 
 CREATE TRIGGER run_succeeds_with_its_tasks AFTER UPDATE OF outcome ON run
     WHEN new.outcome = 'success' AND old.outcome IS NOT 'success' BEGIN
     SELECT RAISE(ABORT, 'pointsman: a run succeeds only when all of its tasks have succeeded')
      WHERE EXISTS (SELECT 1 FROM task WHERE run_id = new.id AND (outcome IS NULL OR outcome <> 'success'));
-END;
-
-CREATE TRIGGER task_begins AFTER INSERT ON task BEGIN
-    SELECT RAISE(ABORT, 'pointsman: a run that has succeeded gets no more tasks')
-     WHERE EXISTS (SELECT 1 FROM run WHERE id = new.run_id AND outcome = 'success');
-    INSERT INTO transition (tenant, kind, entity_id, revision, run_id, machine_id, from_state, to_state, trigger, severity, reason,
-                            actor, metadata, at, seconds_in_state)
-    VALUES (new.tenant, 'task', new.id, 0, new.run_id, new.machine_id, NULL, new.state, 'create',
-            coalesce((SELECT 'info' FROM state
-                       WHERE machine_id = new.machine_id AND name = new.state AND initial = 1 AND kind = 'task' AND phase = new.phase
-                         AND outcome IS new.outcome AND new.revision = 0 AND new.epoch = 0 AND new.attempt_worker_id IS NULL),
-                     RAISE(ABORT, 'pointsman: a task is created once, in the initial state of a task machine')),
-            new.reason, new.actor, new.metadata, new.created_at, NULL);
-END;
-
-CREATE TRIGGER task_moves AFTER UPDATE OF revision ON task
-    WHEN new.revision <> old.revision BEGIN
-    INSERT INTO transition (tenant, kind, entity_id, revision, run_id, machine_id, from_state, to_state, trigger, severity, reason,
-                            actor, metadata, at, seconds_in_state)
-    VALUES (new.tenant, 'task', new.id, new.revision, new.run_id, new.machine_id, old.state, new.state, new.trigger,
-            coalesce((SELECT severity FROM rule
-                       WHERE machine_id = old.machine_id AND from_state = old.state AND to_state = new.state AND trigger = new.trigger
-                         AND to_phase = new.phase AND to_outcome IS new.outcome AND new.revision = old.revision + 1
-                         AND needs_worker = (new.worker_id IS NOT NULL)
-                         AND (needs_session = 0 OR new.session_id IS NOT NULL)
-                         AND (needs_dependencies = 0 OR new.open_dependencies = 0)
-                         -- A new attempt has the next epoch; otherwise the epoch stays.
-                         AND new.epoch = old.epoch + (new.current_attempt IS NOT NULL AND new.current_attempt IS NOT old.current_attempt)
-                         -- The worker is the worker of the attempt, begins it itself, and serves the tenant.
-                         AND (new.worker_id IS NULL OR new.worker_id IS new.attempt_worker_id)
-                         AND (new.epoch = old.epoch OR new.actor IS new.attempt_worker_id)
-                         AND (new.attempt_worker_id IS old.attempt_worker_id
-                              OR EXISTS (SELECT 1 FROM worker
-                                          WHERE worker.id = new.attempt_worker_id
-                                            AND (worker.tenant = new.tenant OR worker.serves = '"all"'
-                                                 OR EXISTS (SELECT 1 FROM json_each(worker.serves) WHERE value = new.tenant))))),
-                     RAISE(ABORT, 'pointsman: no rule of its machine allows this task to move like this')),
-            new.reason, new.actor, new.metadata, new.entered_at, (new.entered_at - old.entered_at) / 1e6);
 END;
 
 CREATE TRIGGER task_changed_by_hand
@@ -530,16 +405,6 @@ CREATE TRIGGER task_keeps_what_it_began_with
     SELECT RAISE(ABORT, 'pointsman: a task keeps its id, machine, tenant, run, name, payload and everything else that it was created with');
 END;
 
-CREATE TRIGGER task_keeps_its_rowid BEFORE UPDATE OF rowid, oid, _rowid_ ON task BEGIN
-    SELECT RAISE(ABORT, 'pointsman: a task keeps its place in the file');
-END;
-
-CREATE TRIGGER task_is_not_replaced BEFORE INSERT ON task
-    WHEN EXISTS (SELECT 1 FROM task WHERE rowid = new.rowid)
-      OR EXISTS (SELECT 1 FROM task WHERE run_id = new.run_id AND name = new.name) BEGIN
-    SELECT RAISE(ABORT, 'pointsman: this task exists already and cannot be replaced');
-END;
-
 CREATE TRIGGER task_is_not_deleted BEFORE DELETE ON task BEGIN SELECT RAISE(ABORT, 'pointsman: a task cannot be deleted'); END;
 
 CREATE TRIGGER task_waits_for_others AFTER UPDATE OF open_dependencies ON task
@@ -569,29 +434,6 @@ CREATE TRIGGER lane_is_not_replaced BEFORE INSERT ON lane WHEN EXISTS (SELECT 1 
     SELECT RAISE(ABORT, 'pointsman: a lane cannot be replaced');
 END;
 
-CREATE TRIGGER worker_begins AFTER INSERT ON worker BEGIN
-    INSERT INTO transition (tenant, kind, entity_id, revision, run_id, machine_id, from_state, to_state, trigger, severity, reason,
-                            actor, metadata, at, seconds_in_state)
-    VALUES (new.tenant, 'worker', new.id, 0, new.run_id, new.machine_id, NULL, new.state, 'create',
-            coalesce((SELECT 'info' FROM state
-                       WHERE machine_id = new.machine_id AND name = new.state AND initial = 1 AND kind = 'worker' AND phase = new.phase
-                         AND outcome IS new.outcome AND new.revision = 0),
-                     RAISE(ABORT, 'pointsman: a worker is created once, in the initial state of a worker machine')),
-            new.reason, new.actor, new.metadata, new.created_at, NULL);
-END;
-
-CREATE TRIGGER worker_moves AFTER UPDATE OF revision ON worker
-    WHEN new.revision <> old.revision BEGIN
-    INSERT INTO transition (tenant, kind, entity_id, revision, run_id, machine_id, from_state, to_state, trigger, severity, reason,
-                            actor, metadata, at, seconds_in_state)
-    VALUES (new.tenant, 'worker', new.id, new.revision, new.run_id, new.machine_id, old.state, new.state, new.trigger,
-            coalesce((SELECT severity FROM rule
-                       WHERE machine_id = old.machine_id AND from_state = old.state AND to_state = new.state AND trigger = new.trigger
-                         AND to_phase = new.phase AND to_outcome IS new.outcome AND new.revision = old.revision + 1),
-                     RAISE(ABORT, 'pointsman: no rule of its machine allows this worker to move like this')),
-            new.reason, new.actor, new.metadata, new.entered_at, (new.entered_at - old.entered_at) / 1e6);
-END;
-
 CREATE TRIGGER worker_changed_by_hand
     AFTER UPDATE OF state, phase, outcome, trigger, reason, actor, metadata, entered_at, started_at, completed_at ON worker
     WHEN new.revision = old.revision BEGIN
@@ -616,39 +458,7 @@ CREATE TRIGGER worker_changed_by_hand
      WHERE new.state <> old.state AND changes() = 0;
 END;
 
-CREATE TRIGGER worker_keeps_its_rowid BEFORE UPDATE OF rowid, oid, _rowid_ ON worker BEGIN
-    SELECT RAISE(ABORT, 'pointsman: a worker keeps its place in the file');
-END;
-
-CREATE TRIGGER worker_is_not_replaced BEFORE INSERT ON worker
-    WHEN EXISTS (SELECT 1 FROM worker WHERE rowid = new.rowid) BEGIN
-    SELECT RAISE(ABORT, 'pointsman: this worker exists already and cannot be replaced');
-END;
-
 CREATE TRIGGER worker_is_not_deleted BEFORE DELETE ON worker BEGIN SELECT RAISE(ABORT, 'pointsman: a worker cannot be deleted'); END;
-
-CREATE TRIGGER breaker_begins AFTER INSERT ON breaker BEGIN
-    INSERT INTO transition (tenant, kind, entity_id, revision, run_id, machine_id, from_state, to_state, trigger, severity, reason,
-                            actor, metadata, at, seconds_in_state)
-    VALUES (new.tenant, 'breaker', new.id, 0, NULL, new.machine_id, NULL, new.state, 'create',
-            coalesce((SELECT 'info' FROM state
-                       WHERE machine_id = new.machine_id AND name = new.state AND initial = 1 AND kind = 'breaker' AND phase = new.phase
-                         AND outcome IS new.outcome AND new.revision = 0),
-                     RAISE(ABORT, 'pointsman: a breaker is created once, in the initial state of a breaker machine')),
-            new.reason, new.actor, new.metadata, new.created_at, NULL);
-END;
-
-CREATE TRIGGER breaker_moves AFTER UPDATE OF revision ON breaker
-    WHEN new.revision <> old.revision BEGIN
-    INSERT INTO transition (tenant, kind, entity_id, revision, run_id, machine_id, from_state, to_state, trigger, severity, reason,
-                            actor, metadata, at, seconds_in_state)
-    VALUES (new.tenant, 'breaker', new.id, new.revision, NULL, new.machine_id, old.state, new.state, new.trigger,
-            coalesce((SELECT severity FROM rule
-                       WHERE machine_id = old.machine_id AND from_state = old.state AND to_state = new.state AND trigger = new.trigger
-                         AND to_phase = new.phase AND to_outcome IS new.outcome AND new.revision = old.revision + 1),
-                     RAISE(ABORT, 'pointsman: no rule of its machine allows this breaker to move like this')),
-            new.reason, new.actor, new.metadata, new.entered_at, (new.entered_at - old.entered_at) / 1e6);
-END;
 
 CREATE TRIGGER breaker_changed_by_hand
     AFTER UPDATE OF state, phase, outcome, trigger, reason, actor, metadata, entered_at, started_at, completed_at ON breaker
@@ -680,52 +490,7 @@ CREATE TRIGGER breaker_keeps_what_it_began_with
     SELECT RAISE(ABORT, 'pointsman: a breaker keeps its id, machine, tenant and tool');
 END;
 
-CREATE TRIGGER breaker_keeps_its_rowid BEFORE UPDATE OF rowid, oid, _rowid_ ON breaker BEGIN
-    SELECT RAISE(ABORT, 'pointsman: a breaker keeps its place in the file');
-END;
-
-CREATE TRIGGER breaker_is_not_replaced BEFORE INSERT ON breaker
-    WHEN EXISTS (SELECT 1 FROM breaker WHERE rowid = new.rowid)
-      OR EXISTS (SELECT 1 FROM breaker WHERE tenant = new.tenant AND tool = new.tool) BEGIN
-    SELECT RAISE(ABORT, 'pointsman: this breaker exists already and cannot be replaced');
-END;
-
 CREATE TRIGGER breaker_is_not_deleted BEFORE DELETE ON breaker BEGIN SELECT RAISE(ABORT, 'pointsman: a breaker cannot be deleted'); END;
-
-CREATE TRIGGER attempt_was_current BEFORE INSERT ON attempt
-    WHEN EXISTS (SELECT 1 FROM attempt WHERE task_id = new.task_id AND epoch = new.epoch)
-      OR NOT EXISTS (SELECT 1 FROM task WHERE id = new.task_id AND epoch >= new.epoch AND current_attempt IS NOT new.epoch) BEGIN
-    SELECT RAISE(ABORT, 'pointsman: only the law writes attempts');
-END;
-
-CREATE TRIGGER attempt_is_not_changed BEFORE UPDATE ON attempt BEGIN
-    SELECT RAISE(ABORT, 'pointsman: an attempt that has ended cannot be changed');
-END;
-
-CREATE TRIGGER attempt_is_not_deleted BEFORE DELETE ON attempt BEGIN SELECT RAISE(ABORT, 'pointsman: an attempt cannot be deleted'); END;
-
-CREATE TRIGGER transition_goes_on BEFORE INSERT ON transition
-    WHEN EXISTS (SELECT 1 FROM transition WHERE entity_id = new.entity_id AND revision = new.revision)
-      OR CASE new.kind WHEN 'task' THEN (SELECT revision FROM task WHERE id = new.entity_id)
-                       WHEN 'run' THEN (SELECT revision FROM run WHERE id = new.entity_id)
-                       WHEN 'worker' THEN (SELECT revision FROM worker WHERE id = new.entity_id)
-                       WHEN 'breaker' THEN (SELECT revision FROM breaker WHERE id = new.entity_id) END IS NOT new.revision BEGIN
-    SELECT RAISE(ABORT, 'pointsman: only the law writes the audit trail');
-END;
-
-CREATE TRIGGER transition_is_not_changed BEFORE UPDATE ON transition BEGIN
-    SELECT RAISE(ABORT, 'pointsman: the audit trail cannot be changed');
-END;
-
-CREATE TRIGGER transition_is_not_deleted BEFORE DELETE ON transition BEGIN
-    SELECT RAISE(ABORT, 'pointsman: the audit trail cannot be deleted');
-END;
-
-CREATE TRIGGER seal_goes_on BEFORE INSERT ON seal
-    WHEN new.previous IS NOT (SELECT coalesce(max(position), 0) FROM seal)
-      OR new.position > (SELECT coalesce(max(position), 0) FROM transition) BEGIN
-    SELECT RAISE(ABORT, 'pointsman: a seal continues the last one, and ends with a transition');
-END;
 
 CREATE TRIGGER seal_is_not_changed BEFORE UPDATE ON seal BEGIN SELECT RAISE(ABORT, 'pointsman: a seal cannot be changed'); END;
 
@@ -734,11 +499,6 @@ CREATE TRIGGER seal_is_not_deleted BEFORE DELETE ON seal BEGIN SELECT RAISE(ABOR
 CREATE TRIGGER state_comes_before_its_machine BEFORE INSERT ON state
     WHEN EXISTS (SELECT 1 FROM machine WHERE id = new.machine_id) BEGIN
     SELECT RAISE(ABORT, 'pointsman: a state cannot be added to a machine; load a new version');
-END;
-
-CREATE TRIGGER rule_comes_before_its_machine BEFORE INSERT ON rule
-    WHEN EXISTS (SELECT 1 FROM machine WHERE id = new.machine_id) BEGIN
-    SELECT RAISE(ABORT, 'pointsman: a rule cannot be added to a machine; load a new version');
 END;
 
 CREATE TRIGGER machine_has_the_next_number BEFORE INSERT ON machine
@@ -764,15 +524,6 @@ END;
 CREATE TRIGGER state_is_not_deleted BEFORE DELETE ON state
     WHEN EXISTS (SELECT 1 FROM machine WHERE id = old.machine_id) BEGIN
     SELECT RAISE(ABORT, 'pointsman: a state cannot be deleted; load a new version of its machine');
-END;
-
-CREATE TRIGGER rule_is_not_deleted BEFORE DELETE ON rule
-    WHEN EXISTS (SELECT 1 FROM machine WHERE id = old.machine_id) BEGIN
-    SELECT RAISE(ABORT, 'pointsman: a rule cannot be deleted; load a new version of its machine');
-END;
-
-CREATE TRIGGER rule_is_not_changed BEFORE UPDATE ON rule BEGIN
-    SELECT RAISE(ABORT, 'pointsman: a rule cannot be changed; load a new version of its machine');
 END;
 
 CREATE TRIGGER run_is_validated_with_its_tasks AFTER UPDATE OF revision ON run
@@ -822,22 +573,6 @@ CREATE TRIGGER attempt_finds_room AFTER UPDATE OF epoch ON task
                 AND max_concurrent_tasks < (SELECT count(*) FROM task AS held
                                              WHERE held.attempt_worker_id = new.attempt_worker_id
                                                AND held.current_attempt IS NOT NULL AND held.lease_expired = 0)));
-END;
-
-CREATE TRIGGER attempt_ends AFTER UPDATE OF current_attempt ON task
-    WHEN old.current_attempt IS NOT NULL AND new.current_attempt IS NOT old.current_attempt BEGIN
-    INSERT INTO attempt (task_id, epoch, tenant, worker_id, started_at, ended_at, ended_by, resumed, session_id, cost_usd, error,
-                         exit_code, log_path, tokens_in, tokens_out, cost_is_estimated)
-    VALUES (old.id, old.current_attempt, old.tenant, old.attempt_worker_id, old.attempt_started_at,
-            max(new.entered_at, old.attempt_started_at), new.trigger, old.attempt_resumed,
-            CASE WHEN new.current_attempt IS NULL THEN new.session_id ELSE old.session_id END,
-            CASE WHEN new.current_attempt IS NULL THEN new.attempt_cost_usd ELSE old.attempt_cost_usd END,
-            CASE WHEN new.current_attempt IS NULL THEN new.attempt_error ELSE old.attempt_error END,
-            CASE WHEN new.current_attempt IS NULL THEN new.attempt_exit_code ELSE old.attempt_exit_code END,
-            CASE WHEN new.current_attempt IS NULL THEN new.attempt_log_path ELSE old.attempt_log_path END,
-            CASE WHEN new.current_attempt IS NULL THEN new.attempt_tokens_in ELSE old.attempt_tokens_in END,
-            CASE WHEN new.current_attempt IS NULL THEN new.attempt_tokens_out ELSE old.attempt_tokens_out END,
-            CASE WHEN new.current_attempt IS NULL THEN new.attempt_cost_is_estimated ELSE old.attempt_cost_is_estimated END);
 END;
 
 CREATE TABLE account (
@@ -938,7 +673,7 @@ CREATE TABLE template (
 ) STRICT, WITHOUT ROWID;
 
 CREATE TABLE tombstone (
-    task_id    TEXT PRIMARY KEY REFERENCES task,
+    task_id    TEXT PRIMARY KEY REFERENCES task (id),
     tenant     TEXT NOT NULL REFERENCES tenant,
     deleted_at INTEGER NOT NULL CHECK (deleted_at BETWEEN 0 AND 253402300799999999),
     deleted_by TEXT NOT NULL,
@@ -972,7 +707,7 @@ CREATE TABLE run_tag (
     tenant     TEXT NOT NULL REFERENCES tenant,
     tag        TEXT NOT NULL CHECK (tag <> ''),
     created_at INTEGER NOT NULL CHECK (created_at BETWEEN 0 AND 253402300799999999),
-    run_id     TEXT NOT NULL REFERENCES run,
+    run_id     TEXT NOT NULL REFERENCES run (id),
     PRIMARY KEY (tenant, tag, created_at, run_id)
 ) STRICT, WITHOUT ROWID;
 
@@ -984,4 +719,292 @@ CREATE TRIGGER worker_keeps_what_it_began_with
   IS NOT (old.id, old.tenant, old.machine_id, old.created_at, old.name, old.lifecycle, old.serves, old.max_concurrent_tasks,
           old.lease_seconds, old.only_run_id, old.worker_metadata, old.key_id) BEGIN
     SELECT RAISE(ABORT, 'pointsman: a worker keeps its id, machine, tenant, the tenants that it serves and everything else that it was created with');
+END;
+
+CREATE VIEW entity AS
+SELECT 'run' AS kind, number, id, tenant, machine_id, state, revision, trigger, reason, actor, metadata, entered_at FROM run
+UNION ALL SELECT 'task', number, id, tenant, machine_id, state, revision, trigger, reason, actor, metadata, entered_at FROM task
+UNION ALL SELECT 'worker', number, id, tenant, machine_id, state, revision, trigger, reason, actor, metadata, entered_at FROM worker
+UNION ALL SELECT 'breaker', number, id, tenant, machine_id, state, revision, trigger, reason, actor, metadata, entered_at FROM breaker;
+
+CREATE TABLE rule (
+    id                 INTEGER PRIMARY KEY,
+    machine_id         INTEGER NOT NULL REFERENCES machine DEFERRABLE INITIALLY DEFERRED,
+    from_state         TEXT NOT NULL,
+    to_state           TEXT NOT NULL,
+    trigger            TEXT NOT NULL,
+    severity           TEXT NOT NULL CHECK (severity IN ('info', 'warning', 'error', 'critical')),
+    to_phase           TEXT NOT NULL,
+    to_outcome         TEXT,
+    needs_worker       INTEGER NOT NULL CHECK (needs_worker IN (0, 1)),
+    needs_session      INTEGER NOT NULL CHECK (needs_session IN (0, 1)),
+    needs_dependencies INTEGER NOT NULL CHECK (needs_dependencies IN (0, 1)),
+    UNIQUE (machine_id, from_state, to_state, trigger),
+    FOREIGN KEY (machine_id, from_state) REFERENCES state,
+    FOREIGN KEY (machine_id, to_state) REFERENCES state
+) STRICT;
+
+CREATE TABLE trail (
+    position          INTEGER PRIMARY KEY,
+    at                INTEGER NOT NULL,
+    number            INTEGER NOT NULL, -- of the entity
+    kind              INTEGER NOT NULL, -- 0 for a run, 1 for a task, 2 for a worker, 3 for a breaker
+    revision          INTEGER NOT NULL,
+    rule_id           INTEGER, -- null for the creation, which leads to the initial state
+    run_id            TEXT, -- to which a worker is allocated; a task keeps its run
+    reason            TEXT,
+    actor             TEXT,
+    metadata          TEXT, -- empty for what follows from the rest
+    epoch             INTEGER, -- of the attempt that the move ends, or else begins
+    started_at        INTEGER,
+    worker_id         TEXT, -- null for the actor
+    error             TEXT,
+    exit_code         INTEGER,
+    cost_usd          INTEGER,
+    session_id        TEXT,
+    resumed           INTEGER,
+    log_path          TEXT,
+    tokens_in         INTEGER,
+    tokens_out        INTEGER,
+    cost_is_estimated INTEGER
+) STRICT;
+
+CREATE UNIQUE INDEX trail_of_entity ON trail (number, kind, revision);
+
+CREATE VIEW clock AS
+SELECT * FROM "pointsman: a newer version of Pointsman has converted this database. Install that version here, too, and start again.";
+
+CREATE VIEW transition AS
+SELECT trail.position, coalesce(task.tenant, run.tenant, worker.tenant, breaker.tenant) AS tenant,
+       CASE trail.kind WHEN 0 THEN 'run' WHEN 1 THEN 'task' WHEN 2 THEN 'worker' WHEN 3 THEN 'breaker' END AS kind, trail.number,
+       coalesce(task.id, run.id, worker.id, breaker.id) AS entity_id, trail.revision, coalesce(trail.run_id, task.run_id, run.id) AS run_id,
+       coalesce(rule.machine_id, task.machine_id, run.machine_id, worker.machine_id, breaker.machine_id) AS machine_id, rule.from_state,
+       coalesce(rule.to_state, (SELECT name FROM state
+                                 WHERE state.machine_id = coalesce(task.machine_id, run.machine_id, worker.machine_id, breaker.machine_id)
+                                   AND state.initial = 1 LIMIT 1)) AS to_state,
+       coalesce(rule.trigger, 'create') AS trigger, coalesce(rule.severity, 'info') AS severity, trail.reason, trail.actor,
+       CASE WHEN trail.metadata IS NOT '' THEN trail.metadata
+            WHEN trail.revision = 0 THEN '{"run_id":' || json_quote(task.run_id) || ',"depends_on":[],"critical":' || iif(task.critical, 'true', 'false') || ',"max_retries":' || task.max_retries || '}'
+            ELSE '{"worker_id":' || json_quote(trail.actor) || ',"epoch":' || (trail.epoch + (trail.started_at IS NOT NULL)) || '}' END AS metadata,
+       trail.at,
+       (trail.at - (SELECT prior.at FROM trail AS prior
+                     WHERE prior.number = trail.number AND prior.kind = trail.kind AND prior.revision = trail.revision - 1)) / 1e6 AS seconds_in_state
+  FROM trail
+  LEFT JOIN rule ON rule.id = trail.rule_id
+  LEFT JOIN task ON trail.kind = 1 AND task.number = trail.number
+  LEFT JOIN run ON trail.kind = 0 AND run.number = trail.number
+  LEFT JOIN worker ON trail.kind = 2 AND worker.number = trail.number
+  LEFT JOIN breaker ON trail.kind = 3 AND breaker.number = trail.number;
+
+CREATE VIEW attempt AS
+SELECT task.id AS task_id, trail.epoch, task.tenant, coalesce(trail.worker_id, trail.actor) AS worker_id, trail.started_at,
+       max(trail.at, trail.started_at) AS ended_at, rule.trigger AS ended_by, trail.error, trail.exit_code,
+       coalesce(trail.cost_usd, 0) AS cost_usd, trail.session_id, coalesce(trail.resumed, 0) AS resumed, trail.log_path,
+       coalesce(trail.tokens_in, 0) AS tokens_in, coalesce(trail.tokens_out, 0) AS tokens_out,
+       coalesce(trail.cost_is_estimated, 0) AS cost_is_estimated
+  FROM task JOIN trail ON trail.kind = 1 AND trail.number = task.number AND trail.started_at IS NOT NULL
+  JOIN rule ON rule.id = trail.rule_id;
+
+CREATE TRIGGER run_begins AFTER INSERT ON run BEGIN
+    INSERT INTO trail (at, number, kind, revision, reason, actor, metadata)
+    VALUES (new.created_at, new.number, 0,
+            coalesce((SELECT 0 FROM state
+                       WHERE machine_id = new.machine_id AND name = new.state AND initial = 1 AND kind = 'run' AND phase = new.phase
+                         AND outcome IS new.outcome AND new.revision = 0),
+                     RAISE(ABORT, 'pointsman: a run is created once, in the initial state of a run machine')),
+            new.reason, new.actor, new.metadata);
+END;
+
+CREATE TRIGGER task_begins AFTER INSERT ON task BEGIN
+    SELECT RAISE(ABORT, 'pointsman: a run that has succeeded gets no more tasks')
+     WHERE EXISTS (SELECT 1 FROM run WHERE id = new.run_id AND outcome = 'success');
+    INSERT INTO trail (at, number, kind, revision, reason, actor, metadata)
+    VALUES (new.created_at, new.number, 1,
+            coalesce((SELECT 0 FROM state
+                       WHERE machine_id = new.machine_id AND name = new.state AND initial = 1 AND kind = 'task' AND phase = new.phase
+                         AND outcome IS new.outcome AND new.revision = 0 AND new.epoch = 0 AND new.attempt_worker_id IS NULL),
+                     RAISE(ABORT, 'pointsman: a task is created once, in the initial state of a task machine')),
+            new.reason, new.actor,
+            CASE WHEN new.metadata = '{"run_id":' || json_quote(new.run_id) || ',"depends_on":[],"critical":' || iif(new.critical, 'true', 'false') || ',"max_retries":' || new.max_retries || '}' THEN ''
+                 ELSE new.metadata END);
+END;
+
+CREATE TRIGGER worker_begins AFTER INSERT ON worker BEGIN
+    INSERT INTO trail (at, number, kind, revision, run_id, reason, actor, metadata)
+    VALUES (new.created_at, new.number, 2,
+            coalesce((SELECT 0 FROM state
+                       WHERE machine_id = new.machine_id AND name = new.state AND initial = 1 AND kind = 'worker' AND phase = new.phase
+                         AND outcome IS new.outcome AND new.revision = 0),
+                     RAISE(ABORT, 'pointsman: a worker is created once, in the initial state of a worker machine')),
+            new.run_id, new.reason, new.actor, new.metadata);
+END;
+
+CREATE TRIGGER breaker_begins AFTER INSERT ON breaker BEGIN
+    INSERT INTO trail (at, number, kind, revision, reason, actor, metadata)
+    VALUES (new.created_at, new.number, 3,
+            coalesce((SELECT 0 FROM state
+                       WHERE machine_id = new.machine_id AND name = new.state AND initial = 1 AND kind = 'breaker' AND phase = new.phase
+                         AND outcome IS new.outcome AND new.revision = 0),
+                     RAISE(ABORT, 'pointsman: a breaker is created once, in the initial state of a breaker machine')),
+            new.reason, new.actor, new.metadata);
+END;
+
+CREATE TRIGGER run_moves AFTER UPDATE OF revision ON run
+    WHEN new.revision <> old.revision BEGIN
+    INSERT INTO trail (at, number, kind, revision, rule_id, reason, actor, metadata)
+    VALUES (new.entered_at, new.number, 0, new.revision,
+            coalesce((SELECT id FROM rule
+                       WHERE machine_id = old.machine_id AND from_state = old.state AND to_state = new.state AND trigger = new.trigger
+                         AND to_phase = new.phase AND to_outcome IS new.outcome AND new.revision = old.revision + 1),
+                     RAISE(ABORT, 'pointsman: no rule of its machine allows this run to move like this')),
+            new.reason, new.actor, new.metadata);
+END;
+
+CREATE TRIGGER task_moves AFTER UPDATE OF revision ON task
+    WHEN new.revision <> old.revision BEGIN
+    INSERT INTO trail (at, number, kind, revision, rule_id, reason, actor, metadata, epoch, worker_id, started_at, resumed, session_id,
+                       cost_usd, error, exit_code, log_path, tokens_in, tokens_out, cost_is_estimated)
+    SELECT new.entered_at, new.number, 1, new.revision,
+           coalesce((SELECT id FROM rule
+                       WHERE machine_id = old.machine_id AND from_state = old.state AND to_state = new.state AND trigger = new.trigger
+                         AND to_phase = new.phase AND to_outcome IS new.outcome AND new.revision = old.revision + 1
+                         AND needs_worker = (new.worker_id IS NOT NULL)
+                         AND (needs_session = 0 OR new.session_id IS NOT NULL)
+                         AND (needs_dependencies = 0 OR new.open_dependencies = 0)
+                         -- A new attempt has the next epoch; otherwise the epoch stays.
+                         AND new.epoch = old.epoch + (new.current_attempt IS NOT NULL AND new.current_attempt IS NOT old.current_attempt)
+                         -- The worker is the worker of the attempt, begins it itself, and serves the tenant.
+                         AND (new.worker_id IS NULL OR new.worker_id IS new.attempt_worker_id)
+                         AND (new.epoch = old.epoch OR new.actor IS new.attempt_worker_id)
+                         AND (new.attempt_worker_id IS old.attempt_worker_id
+                              OR EXISTS (SELECT 1 FROM worker
+                                          WHERE worker.id = new.attempt_worker_id
+                                            AND (worker.tenant = new.tenant OR worker.serves = '"all"'
+                                                 OR EXISTS (SELECT 1 FROM json_each(worker.serves) WHERE value = new.tenant))))),
+                     RAISE(ABORT, 'pointsman: no rule of its machine allows this task to move like this')),
+           new.reason, new.actor,
+           CASE WHEN new.metadata = '{"worker_id":' || json_quote(new.actor) || ',"epoch":' || new.epoch || '}' THEN '' ELSE new.metadata END,
+           CASE WHEN ends THEN old.epoch WHEN new.epoch <> old.epoch THEN new.epoch END,
+           CASE WHEN ends THEN nullif(old.attempt_worker_id, new.actor) END,
+           CASE WHEN ends THEN old.attempt_started_at END,
+           CASE WHEN ends THEN nullif(old.attempt_resumed, 0) END,
+           CASE WHEN hands_over THEN old.session_id WHEN ends THEN new.session_id END,
+           nullif(CASE WHEN hands_over THEN old.attempt_cost_usd WHEN ends THEN new.attempt_cost_usd END, 0),
+           CASE WHEN hands_over THEN old.attempt_error WHEN ends THEN new.attempt_error END,
+           CASE WHEN hands_over THEN old.attempt_exit_code WHEN ends THEN new.attempt_exit_code END,
+           CASE WHEN hands_over THEN old.attempt_log_path WHEN ends THEN new.attempt_log_path END,
+           nullif(CASE WHEN hands_over THEN old.attempt_tokens_in WHEN ends THEN new.attempt_tokens_in END, 0),
+           nullif(CASE WHEN hands_over THEN old.attempt_tokens_out WHEN ends THEN new.attempt_tokens_out END, 0),
+           nullif(CASE WHEN hands_over THEN old.attempt_cost_is_estimated WHEN ends THEN new.attempt_cost_is_estimated END, 0)
+      FROM (SELECT old.current_attempt IS NOT NULL AND new.current_attempt IS NOT old.current_attempt AS ends,
+                   old.current_attempt IS NOT NULL AND new.current_attempt <> old.current_attempt AS hands_over);
+END;
+
+CREATE TRIGGER worker_moves AFTER UPDATE OF revision ON worker
+    WHEN new.revision <> old.revision BEGIN
+    INSERT INTO trail (at, number, kind, revision, rule_id, run_id, reason, actor, metadata)
+    VALUES (new.entered_at, new.number, 2, new.revision,
+            coalesce((SELECT id FROM rule
+                       WHERE machine_id = old.machine_id AND from_state = old.state AND to_state = new.state AND trigger = new.trigger
+                         AND to_phase = new.phase AND to_outcome IS new.outcome AND new.revision = old.revision + 1),
+                     RAISE(ABORT, 'pointsman: no rule of its machine allows this worker to move like this')),
+            new.run_id, new.reason, new.actor, new.metadata);
+END;
+
+CREATE TRIGGER breaker_moves AFTER UPDATE OF revision ON breaker
+    WHEN new.revision <> old.revision BEGIN
+    INSERT INTO trail (at, number, kind, revision, rule_id, reason, actor, metadata)
+    VALUES (new.entered_at, new.number, 3, new.revision,
+            coalesce((SELECT id FROM rule
+                       WHERE machine_id = old.machine_id AND from_state = old.state AND to_state = new.state AND trigger = new.trigger
+                         AND to_phase = new.phase AND to_outcome IS new.outcome AND new.revision = old.revision + 1),
+                     RAISE(ABORT, 'pointsman: no rule of its machine allows this breaker to move like this')),
+            new.reason, new.actor, new.metadata);
+END;
+
+CREATE TRIGGER seal_goes_on BEFORE INSERT ON seal
+    WHEN new.previous IS NOT (SELECT coalesce(max(position), 0) FROM seal)
+      OR new.position > (SELECT coalesce(max(position), 0) FROM trail) BEGIN
+    SELECT RAISE(ABORT, 'pointsman: a seal continues the last one, and ends with a transition');
+END;
+
+CREATE TRIGGER run_keeps_its_rowid BEFORE UPDATE OF number, rowid, oid, _rowid_ ON run BEGIN
+    SELECT RAISE(ABORT, 'pointsman: a run keeps its place in the file');
+END;
+
+CREATE TRIGGER run_is_not_replaced BEFORE INSERT ON run
+    WHEN EXISTS (SELECT 1 FROM run WHERE id = new.id OR number = new.number) BEGIN
+    SELECT RAISE(ABORT, 'pointsman: this run exists already and cannot be replaced');
+END;
+
+CREATE TRIGGER task_keeps_its_rowid BEFORE UPDATE OF number, rowid, oid, _rowid_ ON task BEGIN
+    SELECT RAISE(ABORT, 'pointsman: a task keeps its place in the file');
+END;
+
+CREATE TRIGGER task_is_not_replaced BEFORE INSERT ON task
+    WHEN EXISTS (SELECT 1 FROM task WHERE id = new.id OR number = new.number)
+      OR EXISTS (SELECT 1 FROM task WHERE run_id = new.run_id AND name = new.name) BEGIN
+    SELECT RAISE(ABORT, 'pointsman: this task exists already and cannot be replaced');
+END;
+
+CREATE TRIGGER worker_keeps_its_rowid BEFORE UPDATE OF number, rowid, oid, _rowid_ ON worker BEGIN
+    SELECT RAISE(ABORT, 'pointsman: a worker keeps its place in the file');
+END;
+
+CREATE TRIGGER worker_is_not_replaced BEFORE INSERT ON worker
+    WHEN EXISTS (SELECT 1 FROM worker WHERE id = new.id OR number = new.number) BEGIN
+    SELECT RAISE(ABORT, 'pointsman: this worker exists already and cannot be replaced');
+END;
+
+CREATE TRIGGER breaker_keeps_its_rowid BEFORE UPDATE OF number, rowid, oid, _rowid_ ON breaker BEGIN
+    SELECT RAISE(ABORT, 'pointsman: a breaker keeps its place in the file');
+END;
+
+CREATE TRIGGER breaker_is_not_replaced BEFORE INSERT ON breaker
+    WHEN EXISTS (SELECT 1 FROM breaker WHERE id = new.id OR number = new.number)
+      OR EXISTS (SELECT 1 FROM breaker WHERE tenant = new.tenant AND tool = new.tool) BEGIN
+    SELECT RAISE(ABORT, 'pointsman: this breaker exists already and cannot be replaced');
+END;
+
+CREATE TRIGGER trail_goes_on BEFORE INSERT ON trail
+    WHEN EXISTS (SELECT 1 FROM trail WHERE number = new.number AND kind = new.kind AND revision = new.revision)
+      OR CASE new.kind WHEN 1 THEN (SELECT revision FROM task WHERE number = new.number)
+                       WHEN 0 THEN (SELECT revision FROM run WHERE number = new.number)
+                       WHEN 2 THEN (SELECT revision FROM worker WHERE number = new.number)
+                       WHEN 3 THEN (SELECT revision FROM breaker WHERE number = new.number) END IS NOT new.revision BEGIN
+    SELECT RAISE(ABORT, 'pointsman: only the law writes the audit trail');
+END;
+
+CREATE TRIGGER trail_is_not_changed BEFORE UPDATE ON trail BEGIN
+    SELECT RAISE(ABORT, 'pointsman: the audit trail cannot be changed');
+END;
+
+CREATE TRIGGER trail_is_not_deleted BEFORE DELETE ON trail BEGIN
+    SELECT RAISE(ABORT, 'pointsman: the audit trail cannot be deleted');
+END;
+
+CREATE TRIGGER transition_is_not_inserted INSTEAD OF INSERT ON transition BEGIN SELECT RAISE(ABORT, 'pointsman: only the law writes the audit trail'); END;
+
+CREATE TRIGGER transition_is_not_changed INSTEAD OF UPDATE ON transition BEGIN SELECT RAISE(ABORT, 'pointsman: only the law writes the audit trail'); END;
+
+CREATE TRIGGER transition_is_not_deleted INSTEAD OF DELETE ON transition BEGIN SELECT RAISE(ABORT, 'pointsman: only the law writes the audit trail'); END;
+
+CREATE TRIGGER attempt_is_not_inserted INSTEAD OF INSERT ON attempt BEGIN SELECT RAISE(ABORT, 'pointsman: only the law writes attempts'); END;
+
+CREATE TRIGGER attempt_is_not_changed INSTEAD OF UPDATE ON attempt BEGIN SELECT RAISE(ABORT, 'pointsman: only the law writes attempts'); END;
+
+CREATE TRIGGER attempt_is_not_deleted INSTEAD OF DELETE ON attempt BEGIN SELECT RAISE(ABORT, 'pointsman: only the law writes attempts'); END;
+
+CREATE TRIGGER rule_comes_before_its_machine BEFORE INSERT ON rule
+    WHEN EXISTS (SELECT 1 FROM machine WHERE id = new.machine_id) BEGIN
+    SELECT RAISE(ABORT, 'pointsman: a rule cannot be added to a machine; load a new version');
+END;
+
+CREATE TRIGGER rule_is_not_deleted BEFORE DELETE ON rule
+    WHEN EXISTS (SELECT 1 FROM machine WHERE id = old.machine_id) BEGIN
+    SELECT RAISE(ABORT, 'pointsman: a rule cannot be deleted; load a new version of its machine');
+END;
+
+CREATE TRIGGER rule_is_not_changed BEFORE UPDATE ON rule BEGIN
+    SELECT RAISE(ABORT, 'pointsman: a rule cannot be changed; load a new version of its machine');
 END;

@@ -19,7 +19,7 @@ from pointsman.store.clock import DatabaseTime
 from pointsman.store.columns import Row, to_json
 from pointsman.store.contract import Reader, Transaction, Wakeup
 from pointsman.store.rows import BegunTask, Entity, Task
-from pointsman.store.scripts import check_version, read_migrations, read_queries
+from pointsman.store.scripts import check_version, read_migrations, read_queries, refuse_conversion
 from pointsman.store.sqlite.bell import Bell
 from pointsman.store.sqlite.lock_holder import advise, find_lock_holder
 from pointsman.store.sqlite.schema import find_schema
@@ -167,7 +167,7 @@ class SqliteStore:
     def _check_owner(self, connection: apsw.Connection) -> None:
         """Refuse a database of another program before anything in it is changed."""
         tables = _tables(connection)
-        if tables and not {"migration", "transition"} <= tables:
+        if tables and not {"migration", "machine"} <= tables:
             connection.close()
             raise StoreUnusable(f"{self.url} is a database of another program. Choose a file that does not exist yet.")
 
@@ -227,9 +227,11 @@ class SqliteStore:
                 row = (migration.number, migration.name, from_instant(self._clock.now()))
                 connection.execute("INSERT INTO migration VALUES (?, ?, ?)", row)
             connection.execute("COMMIT")
-        except BaseException:
+        except BaseException as error:
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
+            if isinstance(error, apsw.ConstraintError):
+                raise refuse_conversion(self.url, str(error)) from error
             raise
 
     def _find_version(self) -> int:
