@@ -19,7 +19,7 @@ from types import ModuleType
 @dataclass(frozen=True, slots=True)
 class Patch:
     place: str
-    """A module (`engine.claims`), a query of a store (`sqlite:release_dependents`), or its whole schema (`sqlite:schema`)."""
+    """A module (`engine.claims`), a query of a store (`sqlite:release_dependents`), or its schema (`sqlite:schema`): its migrations."""
     old: str
     new: str
 
@@ -61,7 +61,8 @@ def _patch_scripts(patches: dict[str, Patch]) -> None:
         patch = patches.get(f"{package.rpartition('.')[-1]}:schema")
         if patch is None:
             return migrations
-        patch.apply("".join(migration.sql for migration in migrations))
+        # What an early migration lays, a later one may have laid anew: the last one counts.
+        patch.apply(next((each.sql for each in reversed(migrations) if patch.old in each.sql), ""))
         return [migration._replace(sql=migration.sql.replace(patch.old, patch.new)) for migration in migrations]
 
     vars(scripts).update(read_queries=read_changed_queries, read_migrations=read_changed_migrations)

@@ -106,10 +106,10 @@ BUGS = (
         "the trail folds to the row",
     ),
     _bug(
-        "the trail forgets where a run came from",
+        "the trail names another rule of a run",
         "sqlite:schema",
-        "VALUES (new.tenant, 'run', new.id, new.revision, new.id, new.machine_id, old.state, new.state, new.trigger",
-        "VALUES (new.tenant, 'run', new.id, new.revision, new.id, new.machine_id, new.state, new.state, new.trigger",
+        "VALUES (new.entered_at, new.number, 0, new.revision,\n            coalesce((SELECT id FROM rule",
+        "VALUES (new.entered_at, new.number, 0, new.revision,\n            coalesce((SELECT id + 1 FROM rule",
         LAW,
         "the trail goes on where it ended",
     ),
@@ -118,8 +118,8 @@ BUGS = (
         (
             Patch(
                 "sqlite:schema",
-                _TASK_MOVES.format("severity", "AND from_state = old.state "),
-                _TASK_MOVES.format("'info'", ""),
+                _TASK_MOVES.format("id", "AND from_state = old.state "),
+                _TASK_MOVES.format("id", ""),
             ),
             Patch(
                 "kernel.step",
@@ -128,7 +128,7 @@ BUGS = (
                 "[each for each in machine.transitions if each.signal == signal == 'cancel' and machine.kind == 'task']:\n",
             ),
         ),
-        ("sealed stays sealed", "every move is in the rules"),
+        ("the trail goes on where it ended", "sealed stays sealed", "every move is in the rules"),
     ),
     _bug(
         "a half-open breaker lets everybody through",

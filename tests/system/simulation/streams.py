@@ -26,11 +26,11 @@ ON = "the stream goes on, whatever strangers do"
 WHOLE = "the stream skips nothing"
 WHAT_STRANGERS_DO = (
     "SELECT pg_current_xact_id()",
-    "SELECT count(*) FROM transition",
+    "SELECT count(*) FROM trail",
     "INSERT INTO stranger VALUES (1)",
     "SELECT pg_try_advisory_xact_lock_shared(stream_lock())",
-    "SELECT pg_try_advisory_xact_lock_shared(stream_lock() + greatest(0, last_value - 2)) FROM transition_position_seq",
-    "SELECT pg_try_advisory_xact_lock(stream_lock() + last_value) FROM transition_position_seq",
+    "SELECT pg_try_advisory_xact_lock_shared(stream_lock() + greatest(0, last_value - 2)) FROM trail_position_seq",
+    "SELECT pg_try_advisory_xact_lock(stream_lock() + last_value) FROM trail_position_seq",
 )
 
 
