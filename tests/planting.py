@@ -19,7 +19,7 @@ from types import ModuleType
 @dataclass(frozen=True, slots=True)
 class Patch:
     place: str
-    """A module (`engine.claims`), a query of a store (`sqlite:release_dependents`), or its schema (`sqlite:schema`): its migrations."""
+    """A module (`engine.claims`), a query of a store (`sqlite:release_dependents`), or its migrations (`sqlite:schema`)."""
     old: str
     new: str
 

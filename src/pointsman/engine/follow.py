@@ -5,7 +5,7 @@ from __future__ import annotations
 from pointsman.engine import runs, tasks, workers
 from pointsman.engine.machines import waits_in_queue
 from pointsman.engine.policy import read_policy
-from pointsman.engine.work import Cause, Work
+from pointsman.engine.work import ENGINE, Cause, Work
 from pointsman.kernel.machine import Outcome, Phase
 from pointsman.store.contract import Wakeup
 from pointsman.store.rows import Subtasks, Task
@@ -97,7 +97,9 @@ def _make_ready(work: Work) -> None:
         if task.phase == Phase.DONE or not (follows or read_policy(work.runs.rows[task.run_id].policy).autostart):
             continue
         if (task.open_dependencies == 0 or queues_up) and work.takes(task, "ready"):
-            tasks.try_send(work, task, "ready", Cause())
+            # Whoever creates a task that waits for nothing makes it ready, too.
+            at_once = task.revision == 0 and task_id in work.tasks.created
+            tasks.try_send(work, task, "ready", Cause(task.actor or ENGINE, task.reason) if at_once else Cause())
 
 
 def _tell_parents(work: Work) -> None:

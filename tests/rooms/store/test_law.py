@@ -495,7 +495,8 @@ LOOPHOLES = {
     "a rule is deleted": "DELETE FROM rule WHERE to_state = 'CANCELED'",
     "a rule is added": "INSERT INTO rule (machine_id, from_state, to_state, trigger, severity, to_phase, to_outcome, "
     "needs_worker, needs_session, needs_dependencies) SELECT machine_id, to_state, from_state, 'undo', severity, to_phase, "
-    "to_outcome, needs_worker, needs_session, needs_dependencies FROM rule WHERE from_state = 'PENDING' AND to_state = 'RUNNING'",
+    "to_outcome, needs_worker, needs_session, needs_dependencies FROM rule WHERE from_state = 'PENDING' "
+    "AND to_state = 'RUNNING'",
     "a state is changed": "UPDATE state SET phase = 'queued' WHERE phase = 'held'",
     "a state is written again": "UPDATE state SET initial = initial",
     "a state is deleted": "DELETE FROM state WHERE name = 'CANCELED'",

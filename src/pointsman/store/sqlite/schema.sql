@@ -1,5 +1,5 @@
 -- The schema of a new database, and for readers: what all migrations come to. `make docs` writes it; never edit it.
--- dfff8bb3e7f16d3487620d9592dc7cd604412185bbf80090e5425c3edea3c8a5
+-- 8ed07dab7c5fbd3f5a12b303ce4aa9e7d18bd02134f9f30c4c176eb657905720
 
 CREATE TABLE tenant (
     id         TEXT PRIMARY KEY,
@@ -821,12 +821,24 @@ CREATE TRIGGER task_begins AFTER INSERT ON task BEGIN
     INSERT INTO trail (at, number, kind, revision, reason, actor, metadata)
     VALUES (new.created_at, new.number, 1,
             coalesce((SELECT 0 FROM state
-                       WHERE machine_id = new.machine_id AND name = new.state AND initial = 1 AND kind = 'task' AND phase = new.phase
-                         AND outcome IS new.outcome AND new.revision = 0 AND new.epoch = 0 AND new.attempt_worker_id IS NULL),
+                       WHERE machine_id = new.machine_id AND initial = 1 AND kind = 'task' AND new.epoch = 0 AND new.attempt_worker_id IS NULL
+                         AND (new.revision = 1
+                              OR (new.revision = 0 AND name = new.state AND phase = new.phase AND outcome IS new.outcome))),
                      RAISE(ABORT, 'pointsman: a task is created once, in the initial state of a task machine')),
             new.reason, new.actor,
-            CASE WHEN new.metadata = '{"run_id":' || json_quote(new.run_id) || ',"depends_on":[],"critical":' || iif(new.critical, 'true', 'false') || ',"max_retries":' || new.max_retries || '}' THEN ''
+            CASE WHEN new.revision = 1 OR new.metadata = '{"run_id":' || json_quote(new.run_id) || ',"depends_on":[],"critical":' || iif(new.critical, 'true', 'false') || ',"max_retries":' || new.max_retries || '}' THEN ''
                  ELSE new.metadata END);
+    -- A task that waits for nothing may be created with its first move, which whoever creates it makes: then it has two lines.
+    INSERT INTO trail (at, number, kind, revision, rule_id, reason, actor, metadata)
+    SELECT new.entered_at, new.number, 1, 1,
+           coalesce((SELECT rule.id FROM rule JOIN state ON state.machine_id = rule.machine_id AND state.name = rule.from_state
+                      WHERE rule.machine_id = new.machine_id AND state.initial = 1 AND rule.to_state = new.state AND rule.trigger = new.trigger
+                        AND rule.to_phase = new.phase AND rule.to_phase IN ('held', 'queued') AND rule.needs_worker = 0
+                        AND (rule.needs_session = 0 OR new.session_id IS NOT NULL) AND new.open_dependencies = 0
+                        AND new.entered_at = new.created_at),
+                    RAISE(ABORT, 'pointsman: a task is created once, in the initial state of a task machine')),
+           new.reason, new.actor, new.metadata
+     WHERE new.revision = 1;
 END;
 
 CREATE TRIGGER worker_begins AFTER INSERT ON worker BEGIN
@@ -967,11 +979,12 @@ CREATE TRIGGER breaker_is_not_replaced BEFORE INSERT ON breaker
 END;
 
 CREATE TRIGGER trail_goes_on BEFORE INSERT ON trail
-    WHEN EXISTS (SELECT 1 FROM trail WHERE number = new.number AND kind = new.kind AND revision = new.revision)
-      OR CASE new.kind WHEN 1 THEN (SELECT revision FROM task WHERE number = new.number)
-                       WHEN 0 THEN (SELECT revision FROM run WHERE number = new.number)
-                       WHEN 2 THEN (SELECT revision FROM worker WHERE number = new.number)
-                       WHEN 3 THEN (SELECT revision FROM breaker WHERE number = new.number) END IS NOT new.revision BEGIN
+    WHEN new.revision < 0
+      OR EXISTS (SELECT 1 FROM trail WHERE number = new.number AND kind = new.kind AND revision = new.revision)
+      OR new.revision <= CASE new.kind WHEN 1 THEN (SELECT revision FROM task WHERE number = new.number)
+                                       WHEN 0 THEN (SELECT revision FROM run WHERE number = new.number)
+                                       WHEN 2 THEN (SELECT revision FROM worker WHERE number = new.number)
+                                       WHEN 3 THEN (SELECT revision FROM breaker WHERE number = new.number) END IS NOT TRUE BEGIN
     SELECT RAISE(ABORT, 'pointsman: only the law writes the audit trail');
 END;
 

@@ -255,14 +255,28 @@ BEGIN
     SELECT task.created_at, task.number, 1,
            CASE WHEN refuse_row('task', task.id, task_breaks(ROW(task.*)::task)) IS NOT NULL THEN NULL
                 ELSE coalesce((SELECT 0 FROM state
-                                WHERE state.machine_id = task.machine_id AND state.name = task.state AND state.initial
-                                  AND state.kind = 'task' AND state.phase = task.phase
-                                  AND state.outcome IS NOT DISTINCT FROM task.outcome AND task.revision = 0
-                                  AND task.epoch = 0 AND task.attempt_worker_id IS NULL),
+                                WHERE state.machine_id = task.machine_id AND state.initial AND state.kind = 'task'
+                                  AND task.epoch = 0 AND task.attempt_worker_id IS NULL
+                                  AND (task.revision = 1
+                                       OR (task.revision = 0 AND state.name = task.state AND state.phase = task.phase
+                                           AND state.outcome IS NOT DISTINCT FROM task.outcome))),
                               refuse_beginning('task', task.id, task.machine_id, task.state)::integer) END,
            task.reason, task.actor,
-           CASE WHEN task.metadata = creation_metadata(task.run_id, task.critical, task.max_retries) THEN '' ELSE task.metadata END
+           CASE WHEN task.revision = 1 OR task.metadata = creation_metadata(task.run_id, task.critical, task.max_retries) THEN ''
+                ELSE task.metadata END
       FROM new_rows AS task;
+    -- A task that waits for nothing may be created with its first move, which whoever creates it makes: then it has two lines.
+    INSERT INTO trail (at, number, kind, revision, rule_id, reason, actor, metadata)
+    SELECT task.entered_at, task.number, 1, 1,
+           coalesce((SELECT rule.id FROM rule JOIN state ON state.machine_id = rule.machine_id AND state.name = rule.from_state
+                      WHERE rule.machine_id = task.machine_id AND state.initial AND rule.to_state = task.state AND rule.trigger = task.trigger
+                        AND rule.to_phase = task.phase AND rule.to_phase IN ('held', 'queued') AND NOT rule.needs_worker
+                        AND (NOT rule.needs_session OR task.session_id IS NOT NULL) AND task.open_dependencies = 0
+                        AND task.entered_at = task.created_at),
+                    refuse_beginning('task', task.id, task.machine_id, task.state)::integer),
+           task.reason, task.actor, task.metadata
+      FROM new_rows AS task
+     WHERE task.revision = 1;
     RETURN NULL;
 END $$;
 
