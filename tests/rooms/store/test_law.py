@@ -34,7 +34,7 @@ from tests.rooms.store.store_fixture import (
 from pointsman.errors import Conflict, LawBroken
 from pointsman.kernel.machine import Kind, Machine, Phase
 from pointsman.store.contract import Transaction
-from pointsman.store.rows import ZERO_USD, Attempt, Entity, Task, Transition
+from pointsman.store.rows import ZERO_USD, Attempt, Dependency, Entity, Task, Transition
 
 HOUR = timedelta(hours=1)
 OF_EACH_KIND = ("standard.run", "standard.task", "standard.worker", "standard.breaker")
@@ -342,6 +342,38 @@ def test_every_entity_is_created_in_the_initial_state_of_a_machine_of_its_kind(d
     assert history_of(db, row) == []
     assert find(db.store, db.put(row)) == row
     assert_fold(machine, history_of(db, row), row)
+
+
+@pytest.mark.parametrize("name", [name for name in MACHINES if MACHINES[name].kind == Kind.TASK])
+def test_a_task_that_waits_for_nothing_is_created_with_its_first_move(db: StoreFixture, name: str) -> None:
+    """One INSERT, and two lines."""
+    machine = MACHINES[name]
+    created = db.entity(name)
+    first = next(iter(machine.moves_on.get((machine.initial.name, "ready"), ())), None)
+    if first is None:
+        with pytest.raises(LawBroken), db.transaction() as begun:
+            insert(begun, replace(created, revision=1, trigger="ready"))
+        return
+    ready = replace(db.moved(created, first.to_state, trigger=first.trigger), entered_at=AT, actor="ada")
+    assert isinstance(ready, Task)
+    initial, trigger = machine.initial.name, ready.trigger
+    begun_so = {move.to_state for move in machine.transitions if (move.from_state, move.trigger) == (initial, trigger)}
+    states = [state for state in machine.states if state.name not in begun_so]
+    wrong = [replace(ready, state=state.name, phase=state.phase.value) for state in states]
+    wrong += [replace(ready, revision=revision) for revision in (0, 2)]
+    wrong += [replace(ready, trigger="shrug"), replace(ready, phase="active"), replace(ready, outcome="success")]
+    wrong += [replace(ready, epoch=1), replace(ready, attempt_worker_id="bob"), replace(ready, open_dependencies=1)]
+    wrong += [replace(ready, entered_at=AT + SECOND), replace(ready, machine_id=db.machine_ids["standard.run"])]
+    for each in wrong:
+        with pytest.raises(LawBroken), db.transaction() as begun:
+            insert(begun, each)
+    assert find(db.store, db.put(ready)) == ready
+    history = history_of(db, ready)
+    assert [(line.revision, line.trigger, line.actor) for line in history] == [(0, "create", "ada"), (1, first.trigger, "ada")]
+    assert_fold(machine, history, ready)
+    other = db.put_task(db.put(db.run()))
+    with pytest.raises(LawBroken), db.transaction() as begun:
+        begun.insert_dependencies([Dependency(ready.id, other.id)])
 
 
 def test_nothing_is_created_twice(db: StoreFixture, prompt: Outsider) -> None:
