@@ -15,10 +15,11 @@ from bench.databases import closed_after, file_of
 from psycopg.sql import SQL, Composable, Composed, Identifier, Literal
 
 # In the order in which they refer to each other.
-TABLES = ("run", "task", "dependency", "attempt", "transition")
+TABLES = ("run", "task", "dependency", "trail")
 IDS = frozenset({"id", "run_id", "task_id", "entity_id", "depends_on_id", "parent_run_id", "parent_task_id"})
 NUMBERED_BY_THE_DATABASE = frozenset({"position"})
-OF_TASKS = "kind IN ('run', 'task')"
+OF_TASKS = "kind IN (0, 1)"  # runs and tasks
+LAST_NUMBER = "SELECT max(number) FROM (SELECT number FROM run UNION ALL SELECT number FROM task) AS entity"
 APART_MILLISECONDS = 3_600_000
 """Between one copy and the next: nothing that is copied took longer."""
 
@@ -41,8 +42,8 @@ def earlier(*values: Any) -> str | None:
 
 
 def copied(columns: Iterable[str], table: str) -> list[str]:
-    """`position` of a transition is given out anew, that of a task is its place in the run."""
-    return [column for column in columns if table != "transition" or column not in NUMBERED_BY_THE_DATABASE]
+    """`position` of a line of the trail is given out anew, that of a task is its place in the run."""
+    return [column for column in columns if table != "trail" or column not in NUMBERED_BY_THE_DATABASE]
 
 
 def _multiply_in_sqlite(url: str, copies: int) -> None:
@@ -53,23 +54,32 @@ def _multiply_in_sqlite(url: str, copies: int) -> None:
         connection.execute("PRAGMA temp_store = MEMORY")
         connection.create_scalar_function("earlier", earlier, 2, deterministic=True)
         columns = {}
+        ((last,),) = connection.execute(LAST_NUMBER).fetchall()
+        assert isinstance(last, int)
         connection.execute("BEGIN IMMEDIATE")
         for table in TABLES:
             found = [row[1] for row in connection.execute(f"PRAGMA table_info({table})")]
             columns[table] = copied(found, table)
-            chosen = f"WHERE {OF_TASKS}" if table == "transition" else ""
-            order = "ORDER BY position" if table == "transition" else ""
+            chosen = f"WHERE {OF_TASKS}" if table == "trail" else ""
+            order = "ORDER BY position" if table == "trail" else ""
             connection.execute(f"CREATE TEMP TABLE sample_{table} AS SELECT * FROM main.{table} {chosen} {order}")
         for table in reversed(TABLES):
-            connection.execute(f"DELETE FROM main.{table} {f'WHERE {OF_TASKS}' if table == 'transition' else ''}")
+            connection.execute(f"DELETE FROM main.{table} {f'WHERE {OF_TASKS}' if table == 'trail' else ''}")
         connection.execute("COMMIT")
         for copy in reversed(range(copies)):
             connection.execute("BEGIN IMMEDIATE")
             for table in TABLES:
                 names = ", ".join(f'"{column}"' for column in columns[table])
-                values = ", ".join(f'earlier("{column}", :by)' if column in IDS else f'"{column}"' for column in columns[table])
+                values = ", ".join(
+                    f'earlier("{column}", :by)'
+                    if column in IDS
+                    else '"number" + :later'
+                    if column == "number"
+                    else f'"{column}"'
+                    for column in columns[table]
+                )
                 statement = f"INSERT INTO main.{table} ({names}) SELECT {values} FROM sample_{table}"
-                connection.execute(statement, {"by": copy * APART_MILLISECONDS})
+                connection.execute(statement, {"by": copy * APART_MILLISECONDS, "later": (copies - 1 - copy) * last})
             connection.execute("COMMIT")
         connection.execute("ANALYZE main")
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
@@ -81,6 +91,7 @@ def _multiply_in_postgres(url: str, copies: int) -> None:
         connection.execute("SET session_replication_role = replica")
         connection.execute("SET synchronous_commit = off")
         columns = {}
+        ((last,),) = connection.execute(LAST_NUMBER).fetchall()
         for table in TABLES:
             found = connection.execute(
                 "SELECT column_name FROM information_schema.columns WHERE table_schema = current_schema() AND table_name = %s "
@@ -88,24 +99,35 @@ def _multiply_in_postgres(url: str, copies: int) -> None:
                 (table,),
             )
             columns[table] = copied([name for (name,) in found], table)
-            chosen = SQL(f"WHERE {OF_TASKS} ORDER BY position") if table == "transition" else SQL("")
+            chosen = SQL(f"WHERE {OF_TASKS} ORDER BY position") if table == "trail" else SQL("")
             sample, source = Identifier(f"sample_{table}"), Identifier(table)
             connection.execute(SQL("CREATE TEMP TABLE {} AS SELECT * FROM {} {}").format(sample, source, chosen))
         for table in reversed(TABLES):
-            chosen = SQL(f"WHERE {OF_TASKS}") if table == "transition" else SQL("")
+            chosen = SQL(f"WHERE {OF_TASKS}") if table == "trail" else SQL("")
             connection.execute(SQL("DELETE FROM {} {}").format(Identifier(table), chosen))
         for copy in reversed(range(copies)):
             with connection.transaction():
                 for table in TABLES:
-                    connection.execute(_copy_statement(table, columns[table], copy * APART_MILLISECONDS))
+                    later = (copies - 1 - copy) * last
+                    connection.execute(_copy_statement(table, columns[table], copy * APART_MILLISECONDS, later))
+        for table in ("run", "task"):
+            connection.execute(f"SELECT setval('{table}_number_seq', max(number)) FROM {table}".encode())
         connection.execute("VACUUM (ANALYZE)")
         connection.execute("CHECKPOINT")
 
 
-def _copy_statement(table: str, columns: list[str], by: int) -> Composed:
+def _copy_statement(table: str, columns: list[str], by: int, later: int) -> Composed:
     names = SQL(", ").join(map(Identifier, columns))
-    values = SQL(", ").join(_earlier(column, by) if column in IDS else Identifier(column) for column in columns)
-    return SQL("INSERT INTO {} ({}) SELECT {} FROM {}").format(Identifier(table), names, values, Identifier(f"sample_{table}"))
+    values = SQL(", ").join(
+        _earlier(column, by)
+        if column in IDS
+        else SQL("number + {}").format(later)
+        if column == "number"
+        else Identifier(column)
+        for column in columns
+    )
+    statement = SQL("INSERT INTO {} ({}) OVERRIDING SYSTEM VALUE SELECT {} FROM {}")
+    return statement.format(Identifier(table), names, values, Identifier(f"sample_{table}"))
 
 
 def _earlier(column: str, by: int) -> Composable:

@@ -83,8 +83,9 @@ WRITES = {
     "run": "UPDATE run SET state = 'RUNNING'",
     "audit trail": "INSERT INTO transition (tenant, kind, entity_id, revision, machine_id, to_state, trigger, severity, at) "
     "VALUES ('default', 'run', 'x', 0, 1, 'PENDING', 'create', 'info', now())",
-    "audit trail, changed": "UPDATE transition SET actor = 'mallory'",
-    "audit trail, deleted": "DELETE FROM transition",
+    "a line of the trail": "INSERT INTO trail (at, number, kind, revision) VALUES (now(), 1000, 0, 0)",
+    "audit trail, changed": "UPDATE trail SET actor = 'mallory'",
+    "audit trail, deleted": "DELETE FROM trail",
     "attempts": "DELETE FROM attempt",
     "machines": "DELETE FROM machine",
     "rules": "UPDATE rule SET to_state = from_state",
