@@ -183,12 +183,17 @@ DELETE FROM timer
 RETURNING timer.entity_id, timer.purpose
 
 -- name: list_run_transitions
--- The arrays make PostgreSQL probe trail_of_entity instead of reading the whole trail.
+-- Only the lines of a page are looked up in `transition`: by an array, as the planner would look up all lines before a join.
 SELECT {transition} FROM transition
- WHERE (transition.kind = 'task' AND transition.number = ANY(ARRAY(SELECT number FROM task WHERE run_id = :run_id))
-        OR transition.kind = 'run' AND transition.number = ANY(ARRAY(SELECT number FROM run WHERE id = :run_id)))
-   AND transition.position > :after AND transition.position <= :end AND tenant = :tenant
- ORDER BY transition.position LIMIT :limit
+ WHERE transition.position = ANY(ARRAY(
+           SELECT position FROM (
+                   SELECT trail.position FROM task JOIN trail ON trail.number = task.number AND trail.kind = 1 WHERE task.run_id = :run_id
+                   UNION ALL
+                   SELECT trail.position FROM run JOIN trail ON trail.number = run.number AND trail.kind = 0 WHERE run.id = :run_id
+               ) AS own
+            WHERE position > :after AND position <= :end ORDER BY position LIMIT :limit))
+   AND transition.tenant = :tenant
+ ORDER BY transition.position
 
 -- name: purge_responses
 -- Chooses the rows once, before any is deleted, and never by a join; two transactions that purge do not wait for each other.

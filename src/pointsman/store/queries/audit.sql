@@ -29,18 +29,15 @@ SELECT kind, 'number ' || number, 'it has an audit trail, but there is no such '
   FROM transition
  WHERE entity_id IS NULL
 UNION ALL
-SELECT kind, id, 'its row differs from the last line of its audit trail'
+SELECT entity.kind, entity.id, 'its row differs from the last line of its audit trail'
   FROM entity
- WHERE NOT EXISTS (SELECT 1 FROM transition
-                    WHERE transition.number = entity.number AND transition.kind = entity.kind AND transition.revision = entity.revision
-                      AND transition.machine_id = entity.machine_id
-                      AND transition.to_state = entity.state AND transition.trigger = entity.trigger
-                      AND transition.reason IS NOT DISTINCT FROM entity.reason
-                      AND transition.actor IS NOT DISTINCT FROM entity.actor
-                      AND transition.metadata IS NOT DISTINCT FROM entity.metadata
-                      AND (entity.revision = 0 OR at = entered_at))
-    OR EXISTS (SELECT 1 FROM transition
-                WHERE transition.number = entity.number AND transition.kind = entity.kind AND transition.revision > entity.revision)
+  LEFT JOIN transition AS line ON line.number = entity.number AND line.kind = entity.kind AND line.revision = entity.revision
+ WHERE line.position IS NULL
+    OR line.machine_id <> entity.machine_id OR line.to_state <> entity.state OR line.trigger <> entity.trigger
+    OR line.reason IS DISTINCT FROM entity.reason OR line.actor IS DISTINCT FROM entity.actor
+    OR line.metadata IS DISTINCT FROM entity.metadata OR (entity.revision > 0 AND line.at <> entity.entered_at)
+    OR EXISTS (SELECT 1 FROM trail
+                WHERE trail.number = entity.number AND trail.kind = entity.kind_code AND trail.revision > entity.revision)
 UNION ALL
 SELECT 'task', id, 'it has had ' || begun || ' attempts that have ended, but ' || stored || ' are stored'
   FROM (SELECT id, epoch - CASE WHEN current_attempt IS NULL THEN 0 ELSE 1 END AS begun,

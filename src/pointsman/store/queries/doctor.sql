@@ -52,9 +52,12 @@ SELECT DISTINCT 'worker', worker.id, 'it has ended, but still holds tasks'
  WHERE task.current_attempt IS NOT NULL AND worker.phase = 'done' AND NOT task.lease_expired
 UNION ALL
 SELECT kind, id, 'it is ' || state || ', but its audit trail ends in ' || coalesce(last_state, 'nothing')
-  FROM (SELECT kind, id, state, (SELECT to_state FROM transition
-                                  WHERE transition.number = entity.number AND transition.kind = entity.kind
-                                  ORDER BY revision DESC LIMIT 1) AS last_state
+  FROM (SELECT kind, id, state,
+               (SELECT coalesce(rule.to_state, beginning.name)
+                  FROM trail LEFT JOIN rule ON rule.id = trail.rule_id
+                             LEFT JOIN state AS beginning ON beginning.machine_id = entity.machine_id AND beginning.initial
+                 WHERE trail.number = entity.number AND trail.kind = entity.kind_code
+                 ORDER BY trail.revision DESC LIMIT 1) AS last_state
           FROM entity) AS traced
  WHERE last_state IS DISTINCT FROM state
 

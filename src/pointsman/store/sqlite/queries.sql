@@ -129,11 +129,17 @@ DELETE FROM timer WHERE entity_id = :entity_id AND purpose = :purpose AND revisi
 RETURNING entity_id, purpose
 
 -- name: list_run_transitions
+-- Only the lines of a page are looked up in `transition`.
 SELECT {transition} FROM transition
- WHERE (transition.kind = 'task' AND transition.number IN (SELECT number FROM task WHERE run_id = :run_id)
-        OR transition.kind = 'run' AND transition.number = (SELECT number FROM run WHERE id = :run_id))
-   AND transition.position > :after AND transition.position <= :end AND tenant = :tenant
- ORDER BY transition.position LIMIT :limit
+ WHERE transition.position IN (
+           SELECT position FROM (
+                   SELECT trail.position FROM task JOIN trail ON trail.number = task.number AND trail.kind = 1 WHERE task.run_id = :run_id
+                   UNION ALL
+                   SELECT trail.position FROM run JOIN trail ON trail.number = run.number AND trail.kind = 0 WHERE run.id = :run_id
+               ) AS own
+            WHERE position > :after AND position <= :end ORDER BY position LIMIT :limit)
+   AND transition.tenant = :tenant
+ ORDER BY transition.position
 
 -- name: purge_responses
 DELETE FROM idempotency_key

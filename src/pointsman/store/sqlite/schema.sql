@@ -1,5 +1,5 @@
 -- The schema of a new database, and for readers: what all migrations come to. `make docs` writes it; never edit it.
--- 8ed07dab7c5fbd3f5a12b303ce4aa9e7d18bd02134f9f30c4c176eb657905720
+-- eaa6b2539bb352996c9cd3c1bd164d555d1a4d65df3d519eee16edcf2136f7b7
 
 CREATE TABLE tenant (
     id         TEXT PRIMARY KEY,
@@ -721,11 +721,13 @@ CREATE TRIGGER worker_keeps_what_it_began_with
     SELECT RAISE(ABORT, 'pointsman: a worker keeps its id, machine, tenant, the tenants that it serves and everything else that it was created with');
 END;
 
+CREATE UNIQUE INDEX state_of_beginning ON state (machine_id) WHERE initial = 1;
+
 CREATE VIEW entity AS
-SELECT 'run' AS kind, number, id, tenant, machine_id, state, revision, trigger, reason, actor, metadata, entered_at FROM run
-UNION ALL SELECT 'task', number, id, tenant, machine_id, state, revision, trigger, reason, actor, metadata, entered_at FROM task
-UNION ALL SELECT 'worker', number, id, tenant, machine_id, state, revision, trigger, reason, actor, metadata, entered_at FROM worker
-UNION ALL SELECT 'breaker', number, id, tenant, machine_id, state, revision, trigger, reason, actor, metadata, entered_at FROM breaker;
+SELECT 'run' AS kind, 0 AS kind_code, number, id, tenant, machine_id, state, revision, trigger, reason, actor, metadata, entered_at FROM run
+UNION ALL SELECT 'task', 1, number, id, tenant, machine_id, state, revision, trigger, reason, actor, metadata, entered_at FROM task
+UNION ALL SELECT 'worker', 2, number, id, tenant, machine_id, state, revision, trigger, reason, actor, metadata, entered_at FROM worker
+UNION ALL SELECT 'breaker', 3, number, id, tenant, machine_id, state, revision, trigger, reason, actor, metadata, entered_at FROM breaker;
 
 CREATE TABLE rule (
     id                 INTEGER PRIMARY KEY,
@@ -779,22 +781,22 @@ SELECT trail.position, coalesce(task.tenant, run.tenant, worker.tenant, breaker.
        CASE trail.kind WHEN 0 THEN 'run' WHEN 1 THEN 'task' WHEN 2 THEN 'worker' WHEN 3 THEN 'breaker' END AS kind, trail.number,
        coalesce(task.id, run.id, worker.id, breaker.id) AS entity_id, trail.revision, coalesce(trail.run_id, task.run_id, run.id) AS run_id,
        coalesce(rule.machine_id, task.machine_id, run.machine_id, worker.machine_id, breaker.machine_id) AS machine_id, rule.from_state,
-       coalesce(rule.to_state, (SELECT name FROM state
-                                 WHERE state.machine_id = coalesce(task.machine_id, run.machine_id, worker.machine_id, breaker.machine_id)
-                                   AND state.initial = 1 LIMIT 1)) AS to_state,
+       coalesce(rule.to_state, beginning.name) AS to_state,
        coalesce(rule.trigger, 'create') AS trigger, coalesce(rule.severity, 'info') AS severity, trail.reason, trail.actor,
        CASE WHEN trail.metadata IS NOT '' THEN trail.metadata
             WHEN trail.revision = 0 THEN '{"run_id":' || json_quote(task.run_id) || ',"depends_on":[],"critical":' || iif(task.critical, 'true', 'false') || ',"max_retries":' || task.max_retries || '}'
             ELSE '{"worker_id":' || json_quote(trail.actor) || ',"epoch":' || (trail.epoch + (trail.started_at IS NOT NULL)) || '}' END AS metadata,
        trail.at,
-       (trail.at - (SELECT prior.at FROM trail AS prior
-                     WHERE prior.number = trail.number AND prior.kind = trail.kind AND prior.revision = trail.revision - 1)) / 1e6 AS seconds_in_state
+       (trail.at - prior.at) / 1e6 AS seconds_in_state
   FROM trail
   LEFT JOIN rule ON rule.id = trail.rule_id
-  LEFT JOIN task ON trail.kind = 1 AND task.number = trail.number
-  LEFT JOIN run ON trail.kind = 0 AND run.number = trail.number
-  LEFT JOIN worker ON trail.kind = 2 AND worker.number = trail.number
-  LEFT JOIN breaker ON trail.kind = 3 AND breaker.number = trail.number;
+  LEFT JOIN task ON task.number = CASE trail.kind WHEN 1 THEN trail.number END
+  LEFT JOIN run ON run.number = CASE trail.kind WHEN 0 THEN trail.number END
+  LEFT JOIN worker ON worker.number = CASE trail.kind WHEN 2 THEN trail.number END
+  LEFT JOIN breaker ON breaker.number = CASE trail.kind WHEN 3 THEN trail.number END
+  LEFT JOIN state AS beginning ON trail.revision = 0 AND beginning.initial = 1
+       AND beginning.machine_id = coalesce(task.machine_id, run.machine_id, worker.machine_id, breaker.machine_id)
+  LEFT JOIN trail AS prior ON prior.number = trail.number AND prior.kind = trail.kind AND prior.revision = trail.revision - 1;
 
 CREATE VIEW attempt AS
 SELECT task.id AS task_id, trail.epoch, task.tenant, coalesce(trail.worker_id, trail.actor) AS worker_id, trail.started_at,

@@ -16,11 +16,14 @@ CREATE TRIGGER task_keeps_its_number BEFORE UPDATE OF number ON task EXECUTE FUN
 CREATE TRIGGER worker_keeps_its_number BEFORE UPDATE OF number ON worker EXECUTE FUNCTION forbid('a worker keeps its number');
 CREATE TRIGGER breaker_keeps_its_number BEFORE UPDATE OF number ON breaker EXECUTE FUNCTION forbid('a breaker keeps its number');
 
+-- A machine begins in one state.
+CREATE UNIQUE INDEX state_of_beginning ON state (machine_id) WHERE initial;
+
 CREATE VIEW entity AS
-SELECT 'run' AS kind, number, id, tenant, machine_id, state, revision, trigger, reason, actor, metadata, entered_at FROM run
-UNION ALL SELECT 'task', number, id, tenant, machine_id, state, revision, trigger, reason, actor, metadata, entered_at FROM task
-UNION ALL SELECT 'worker', number, id, tenant, machine_id, state, revision, trigger, reason, actor, metadata, entered_at FROM worker
-UNION ALL SELECT 'breaker', number, id, tenant, machine_id, state, revision, trigger, reason, actor, metadata, entered_at FROM breaker;
+SELECT 'run' AS kind, 0 AS kind_code, number, id, tenant, machine_id, state, revision, trigger, reason, actor, metadata, entered_at FROM run
+UNION ALL SELECT 'task', 1, number, id, tenant, machine_id, state, revision, trigger, reason, actor, metadata, entered_at FROM task
+UNION ALL SELECT 'worker', 2, number, id, tenant, machine_id, state, revision, trigger, reason, actor, metadata, entered_at FROM worker
+UNION ALL SELECT 'breaker', 3, number, id, tenant, machine_id, state, revision, trigger, reason, actor, metadata, entered_at FROM breaker;
 
 -- What most lines would say of a task that begins without dependencies, and of a claim. It follows from the rest.
 CREATE FUNCTION creation_metadata(run_id text, critical boolean, max_retries integer) RETURNS text LANGUAGE sql STABLE
@@ -104,29 +107,28 @@ SELECT setval('trail_position_seq', last_value, is_called) FROM transition_posit
 
 DROP TABLE transition, attempt;
 
--- The views. What a line refers to is looked up for each line: a page of the stream must not read whole tables.
+-- The views
 
 CREATE VIEW transition AS
-SELECT trail.position, entity.tenant, (ARRAY['run', 'task', 'worker', 'breaker'])[trail.kind + 1] AS kind, trail.number, entity.id AS entity_id,
-       trail.revision, coalesce(trail.run_id, entity.run_id) AS run_id, coalesce(rule.machine_id, entity.machine_id) AS machine_id,
-       rule.from_state, coalesce(rule.to_state, (SELECT name FROM state
-                                                  WHERE state.machine_id = entity.machine_id AND state.initial LIMIT 1)) AS to_state,
+SELECT trail.position, coalesce(task.tenant, run.tenant, worker.tenant, breaker.tenant) AS tenant,
+       (ARRAY['run', 'task', 'worker', 'breaker'])[trail.kind + 1] AS kind, trail.number,
+       coalesce(task.id, run.id, worker.id, breaker.id) AS entity_id, trail.revision, coalesce(trail.run_id, task.run_id, run.id) AS run_id,
+       coalesce(rule.machine_id, task.machine_id, run.machine_id, worker.machine_id, breaker.machine_id) AS machine_id, rule.from_state,
+       coalesce(rule.to_state, beginning.name) AS to_state,
        coalesce(rule.trigger, 'create') AS trigger, coalesce(rule.severity, 'info') AS severity, trail.reason, trail.actor,
        CASE WHEN trail.metadata IS DISTINCT FROM '' THEN trail.metadata
-            WHEN trail.revision = 0 THEN creation_metadata(entity.run_id, entity.critical, entity.max_retries)
+            WHEN trail.revision = 0 THEN creation_metadata(task.run_id, task.critical, task.max_retries)
             ELSE claim_metadata(trail.actor, trail.epoch + (trail.started_at IS NOT NULL)::integer) END AS metadata,
-       trail.at,
-       extract(epoch FROM trail.at - (SELECT prior.at FROM trail AS prior
-                                       WHERE prior.number = trail.number AND prior.kind = trail.kind
-                                         AND prior.revision = trail.revision - 1))::double precision AS seconds_in_state
+       trail.at, extract(epoch FROM trail.at - prior.at)::double precision AS seconds_in_state
   FROM trail
   LEFT JOIN rule ON rule.id = trail.rule_id
-  LEFT JOIN LATERAL (
-           SELECT id, tenant, machine_id, id AS run_id, NULL::boolean AS critical, NULL::integer AS max_retries FROM run WHERE trail.kind = 0 AND run.number = trail.number
-           UNION ALL SELECT id, tenant, machine_id, run_id, critical, max_retries FROM task WHERE trail.kind = 1 AND task.number = trail.number
-           UNION ALL SELECT id, tenant, machine_id, NULL, NULL, NULL FROM worker WHERE trail.kind = 2 AND worker.number = trail.number
-           UNION ALL SELECT id, tenant, machine_id, NULL, NULL, NULL FROM breaker WHERE trail.kind = 3 AND breaker.number = trail.number
-       ) AS entity ON true;
+  LEFT JOIN task ON task.number = CASE trail.kind WHEN 1 THEN trail.number END
+  LEFT JOIN run ON run.number = CASE trail.kind WHEN 0 THEN trail.number END
+  LEFT JOIN worker ON worker.number = CASE trail.kind WHEN 2 THEN trail.number END
+  LEFT JOIN breaker ON breaker.number = CASE trail.kind WHEN 3 THEN trail.number END
+  LEFT JOIN state AS beginning ON trail.revision = 0 AND beginning.initial
+       AND beginning.machine_id = coalesce(task.machine_id, run.machine_id, worker.machine_id, breaker.machine_id)
+  LEFT JOIN trail AS prior ON prior.number = trail.number AND prior.kind = trail.kind AND prior.revision = trail.revision - 1;
 
 -- Attempts that have ended. The current attempt is in the columns of its task.
 CREATE VIEW attempt AS
