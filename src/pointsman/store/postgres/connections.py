@@ -36,7 +36,8 @@ READER_SESSION = """
     SET jit = off;
     SET plan_cache_mode = force_custom_plan
 """
-LISTENER_SESSION = "LISTEN pointsman"
+LISTENER_SESSION = "LISTEN pointsman; SET synchronous_commit = off"
+"""What it announces is committed already."""
 PROBE_SESSION = "SET default_transaction_read_only = on"
 
 # Errors that waiting does not fix.

@@ -27,13 +27,13 @@ from pointsman.store.postgres.connections import (
     WRITER_SESSION,
     show,
 )
-from pointsman.store.postgres.listener import Listener
+from pointsman.store.postgres.listener import NOTIFY, Listener
 from pointsman.store.postgres.session import Session
 from pointsman.store.postgres.statements import Statement
 from pointsman.store.postgres.values import DIALECT, in_turns, to_array, update_of
 from pointsman.store.rows import BegunTask, Entity, Lane, MachineRow, Task
 from pointsman.store.scripts import Migration, check_version, read_migrations, read_queries
-from pointsman.world import Clock, Ids
+from pointsman.world import Clock, Ids, SystemClock
 
 QUERIES = {name: Statement(DIALECT.write(text)) for name, text in read_queries(__package__).items()}
 PAUSES_SECONDS = (0.0, 0.2, 0.5)
@@ -53,7 +53,6 @@ START = Statement(
 READ = Statement("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
 COMMIT = Statement("COMMIT")
 ROLLBACK = Statement("ROLLBACK")
-NOTIFY = Statement("SELECT pg_notify('pointsman', :wakeup)")
 OUTCOME = Statement("SELECT pg_xact_status(:transaction_id::xid8)")
 STREAM_END = Statement("SELECT stream_end()")
 SCHEMA = Statement("SELECT current_schema()")
@@ -71,7 +70,7 @@ class PostgresStore:
         self.url = show(url)
         self._secret_url = url
         self._clock = clock
-        self._listener = Listener(url, ids)
+        self._listener = Listener(url, clock or SystemClock(), ids)
         self._idle: list[Session] = []
         self._lock = threading.Lock()
         self._closed = threading.Event()
@@ -112,6 +111,9 @@ class PostgresStore:
             idle, self._idle = self._idle, []
         for session in idle:
             session.close()
+        if self._writer and (announcement := self._listener.take_held()):
+            with suppress(StoreError):
+                self._writer.ask(NOTIFY, {"announcement": announcement})
         self._forget()
 
     def commit(self, wakeup: Wakeup) -> None:
@@ -120,14 +122,16 @@ class PostgresStore:
         if writer is None or writer.is_closed:
             self._forget()
             raise StoreUnavailable(f"The connection to {self.url} was lost before the commit. Nothing was changed; try again.")
-        is_sent = False
+        announcement = self._listener.announce(wakeup) if wakeup else None
+        is_sent = is_announced = False
         try:
             writer.settle(only_checked=True)
-            if wakeup:
-                writer.later(NOTIFY, {"wakeup": str(int(wakeup))})
+            if announcement:
+                writer.later(NOTIFY, {"announcement": announcement})
             is_sent = True
             writer.later(COMMIT, {}, self._check_commit)
             writer.settle()
+            is_announced = announcement is not None
         except StoreError:
             if not writer.is_closed:
                 self.rollback()
@@ -135,6 +139,9 @@ class PostgresStore:
             self._forget()
             if not is_sent or not self._was_committed():
                 raise
+        finally:
+            if is_sent and wakeup:  # also if nobody knows whether it was committed: a wake-up too many does no harm
+                self._listener.committed(wakeup, is_announced=is_announced)
 
     def rollback(self) -> None:
         writer = self._writer
