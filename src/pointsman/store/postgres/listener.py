@@ -68,12 +68,15 @@ class Listener:
         return stop
 
     def announce(self, wakeup: Wakeup) -> str | None:
-        """What a commit has to announce; None if that may wait."""
+        """What a commit has to announce; None if that may wait, or there is nothing."""
         with self._lock:
-            return None if self._rests and wakeup == Wakeup.EVENTS else self._write(wakeup)
+            may_wait = self._rests and wakeup == Wakeup.EVENTS
+        return self._write(wakeup) if wakeup and not may_wait else None
 
     def committed(self, wakeup: Wakeup, *, is_announced: bool) -> None:
         """Tell the listeners of this process, and see to it that those of others hear the rest."""
+        if not wakeup:
+            return
         with self._lock:
             self._held = self._held & ~wakeup if is_announced else self._held | wakeup
             if self._wake and self._is_connected and not self._rests and (Wakeup.EVENTS in wakeup or self._held):

@@ -20,9 +20,9 @@ from psycopg.adapt import Transformer
 from psycopg.pq import ConnStatus, ExecStatus, Format, TransactionStatus
 from psycopg.pq.abc import PGresult
 
-from pointsman.errors import StoreError
+from pointsman.errors import Conflict, StoreError
 from pointsman.store.postgres.connections import PROBE_SESSION, explain, show
-from pointsman.store.postgres.statements import Statement
+from pointsman.store.postgres.statements import EXPECTED, Statement
 from pointsman.store.postgres.values import UsdLoader, reader_of
 
 CONNECT_TIMEOUT_SECONDS = 5
@@ -34,9 +34,8 @@ LOOK_SECONDS = 0.1
 MOST_PREPARED = 300
 MOST_WAITING_BYTES = 1 << 18
 """More writes are not kept back: they would need memory, and keep the server idle."""
+COMMIT = Statement("COMMIT")
 IS_WORKING = Statement("SELECT EXISTS (SELECT FROM pg_stat_activity WHERE pid = :pid AND coalesce(state, '') NOT LIKE 'idle%')")
-Check = Callable[[PGresult], None]
-"""Raises an error if a statement did not do what was expected."""
 
 
 class AnswerLost(psycopg.OperationalError):
@@ -47,7 +46,8 @@ class _Call(NamedTuple):
     statement: Statement
     values: list[bytes | None]
     row_type: type[Struct] | None = None
-    check: Check | None = None
+    ids: Sequence[str] | None = None
+    """The rows that it has to change."""
 
 
 class Session:
@@ -65,6 +65,8 @@ class Session:
         self._waiting_bytes = 0
         self._loaders: dict[Statement, abc.Transformer | None] = {}
         """Of each statement that is prepared: what reads its rows, once there were any."""
+        self._status: bytes | None = None
+        """What the server said of the last statement."""
         self.server_pid = 0
         """The process on the server; 0 while the session begins, when every answer comes at once."""
         try:
@@ -113,12 +115,14 @@ class Session:
         self.discard()
         self._connection.close()
 
-    def later(self, statement: Statement, values: Mapping[str, Any], check: Check | None = None) -> None:
+    def later(self, statement: Statement, values: Mapping[str, Any], ids: Sequence[str] | None = None) -> None:
         """Execute a statement whose rows nobody needs together with the next one that is waited for, or with `settle`.
 
-        So its error comes from there. `check` gets the result; it is called before anything that is executed after `settle`.
+        So its error comes from there. With `ids` it has to change so many rows; otherwise the error is a `Conflict`.
         """
-        call = _Call(statement, self._encode(statement, values), check=check)
+        if ids is not None:
+            statement, values = statement.counting(), {**values, EXPECTED: len(ids)}
+        call = _Call(statement, self._encode(statement, values), ids=ids)
         self._waiting.append(call)
         self._waiting_bytes += sum(len(value) for value in call.values if value)
         if self._waiting_bytes > MOST_WAITING_BYTES:
@@ -134,10 +138,16 @@ class Session:
         before = len(self._waiting)
         return self._execute(calls)[before:]
 
-    def settle(self, *, only_checked: bool = False) -> None:
-        """Execute what waits; perhaps only if something of it has a check."""
-        if self._waiting and not (only_checked and all(call.check is None for call in self._waiting)):
+    def settle(self) -> None:
+        """Execute what waits."""
+        if self._waiting:
             self._execute([])
+
+    def commit(self) -> None:
+        """Execute what waits, and commit. PostgreSQL reports no error for the commit of a transaction that has failed."""
+        self.ask(COMMIT, {})
+        if self._status != b"COMMIT":
+            raise StoreError(f"{self._shown} rolled the transaction back, because one of its statements had failed.")
 
     def discard(self) -> None:
         """Forget what waits."""
@@ -198,16 +208,16 @@ class Session:
             done = (step for step, result in zip(steps, results, strict=True) if result.status == ExecStatus.COMMAND_OK)
             self._loaders.update((step, None) for step in done if isinstance(step, Statement))
         answers = []
-        # In their order, because an error may be the consequence of what a check finds before it.
         for step, result in zip(steps, results, strict=True):
-            self._check(result)
-            if not isinstance(step, Statement):
+            if isinstance(step, Statement):
+                self._check(result)
+            else:
+                self._check(result, step.ids)
                 answers.append(self._read(step, result))
+        self._status = results[-1].command_status
         return answers
 
     def _read(self, call: _Call, result: PGresult) -> list[Any]:
-        if call.check:
-            call.check(result)
         if not call.statement.returns:
             return []
         loader = self._loaders[call.statement]
@@ -224,10 +234,12 @@ class Session:
         finally:
             loader.set_pgresult(None, set_loaders=False)
 
-    def _check(self, result: PGresult) -> None:
+    def _check(self, result: PGresult, ids: Sequence[str] | None = None) -> None:
         """Raise the error of a statement, after which the session can be used on."""
         if result.status == ExecStatus.FATAL_ERROR:
             error = psycopg.errors.error_from_result(result)
+            if ids is not None and isinstance(error, psycopg.errors.DivisionByZero):
+                raise Conflict(f"Another process has changed some of these rows: {', '.join(ids)}.")
             raise explain(error, self._shown) from error
 
     def _exchange(self, send: Callable[[], None], results: list[PGresult], until: ExecStatus | None) -> None:

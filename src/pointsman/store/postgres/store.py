@@ -7,15 +7,13 @@ import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
-from functools import partial
 from operator import attrgetter
 from typing import Any
 
 import psycopg
 from msgspec import Struct
-from psycopg.pq.abc import PGresult
 
-from pointsman.errors import Conflict, LawBroken, OutcomeUnknown, StoreError, StoreUnavailable, StoreUnusable
+from pointsman.errors import LawBroken, OutcomeUnknown, StoreError, StoreUnavailable, StoreUnusable
 from pointsman.kernel.machine import Kind, Machine
 from pointsman.store.clock import DatabaseTime
 from pointsman.store.columns import Row, to_json
@@ -51,7 +49,6 @@ START = Statement(
     "clock_timestamp(), clock.* FROM (VALUES (0)) AS now LEFT JOIN clock ON true"
 )
 READ = Statement("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
-COMMIT = Statement("COMMIT")
 ROLLBACK = Statement("ROLLBACK")
 OUTCOME = Statement("SELECT pg_xact_status(:transaction_id::xid8)")
 STREAM_END = Statement("SELECT stream_end()")
@@ -117,31 +114,29 @@ class PostgresStore:
         self._forget()
 
     def commit(self, wakeup: Wakeup) -> None:
-        """Everything that waits, the wake-up and the commit are one round trip; what has to be checked before comes first."""
+        """Everything that waits, the wake-up and the commit are one round trip."""
         writer = self._writer
         if writer is None or writer.is_closed:
             self._forget()
             raise StoreUnavailable(f"The connection to {self.url} was lost before the commit. Nothing was changed; try again.")
-        announcement = self._listener.announce(wakeup) if wakeup else None
-        is_sent = is_announced = False
+        announcement = self._listener.announce(wakeup)
         try:
-            writer.settle(only_checked=True)
             if announcement:
                 writer.later(NOTIFY, {"announcement": announcement})
-            is_sent = True
-            writer.later(COMMIT, {}, self._check_commit)
-            writer.settle()
-            is_announced = announcement is not None
+            writer.commit()
         except StoreError:
             if not writer.is_closed:
                 self.rollback()
                 raise
             self._forget()
-            if not is_sent or not self._was_committed():
+            try:
+                was_committed = self._was_committed()
+            finally:  # also if nobody knows: a wake-up too many does no harm
+                self._listener.committed(wakeup, is_announced=False)
+            if not was_committed:
                 raise
-        finally:
-            if is_sent and wakeup:  # also if nobody knows whether it was committed: a wake-up too many does no harm
-                self._listener.committed(wakeup, is_announced=is_announced)
+        else:
+            self._listener.committed(wakeup, is_announced=announcement is not None)
 
     def rollback(self) -> None:
         writer = self._writer
@@ -152,11 +147,6 @@ class PostgresStore:
         if not writer.is_idle:
             with suppress(StoreError):
                 writer.ask(ROLLBACK, {})
-
-    def _check_commit(self, result: PGresult) -> None:
-        """PostgreSQL reports no error for the commit of a transaction that has failed."""
-        if result.command_status != b"COMMIT":
-            raise StoreError(f"{self.url} rolled the transaction back, because one of its statements had failed.")
 
     def _was_committed(self) -> bool:
         """Whether a commit succeeded whose answer was lost: the server knows, once it is back."""
@@ -398,14 +388,7 @@ class PostgresTransaction(Transaction, PostgresReader):
             self._update_once(rows[:middle], columns, moved=moved)
             self._update_once(rows[middle:], columns, moved=moved)
             return
-        names = [row.id for row in rows]
-        self._session.later(statement, values, partial(_check_count, len(rows), names))
-
-
-def _check_count(expected: int, what: Sequence[str], result: PGresult) -> None:
-    changed = result.command_tuples or 0
-    if changed != expected:
-        raise Conflict(f"Another process has changed {expected - changed} of these rows: {', '.join(what)}.")
+        self._session.later(statement, values, [row.id for row in rows])
 
 
 def _read_time(row: Sequence[Any], clock: Clock | None) -> DatabaseTime:
