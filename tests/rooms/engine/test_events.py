@@ -23,7 +23,7 @@ from pointsman.engine.engine import Engine
 from pointsman.engine.operations.attempts import AttemptReport
 from pointsman.engine.submit import NewTask
 from pointsman.engine.wakeups import Wakeups
-from pointsman.store.contract import Transaction, Wakeup
+from pointsman.store.contract import Foresee, Transaction, Wakeup
 from pointsman.store.rows import Transition, Worker
 from pointsman.world import World
 
@@ -340,7 +340,7 @@ async def test_a_move_is_told_after_the_one_that_it_follows(postgres_url: str, m
         loop = asyncio.get_running_loop()
         begin = engine._core.store.begin
 
-        def begin_early() -> Transaction:
+        def begin_early(_: Foresee | None = None) -> Transaction:
             transaction = begin()
             transaction.ensure_tenant("early", transaction.now())  # from here on it has its place among the transactions
             asyncio.run_coroutine_threadsafe(other.signal_run(run.id, "pause"), loop).result(PATIENCE_SECONDS)

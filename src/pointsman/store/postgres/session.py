@@ -9,7 +9,8 @@ psycopg makes the connection, names the errors and reads the values. libpq execu
 from __future__ import annotations
 
 import select
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -20,7 +21,7 @@ from psycopg.adapt import Transformer
 from psycopg.pq import ConnStatus, ExecStatus, Format, TransactionStatus
 from psycopg.pq.abc import PGresult
 
-from pointsman.errors import Conflict, StoreError
+from pointsman.errors import Conflict, StoreError, Unforeseen
 from pointsman.store.postgres.connections import PROBE_SESSION, explain, show
 from pointsman.store.postgres.statements import EXPECTED, Statement
 from pointsman.store.postgres.values import UsdLoader, reader_of
@@ -36,6 +37,10 @@ MOST_WAITING_BYTES = 1 << 18
 """More writes are not kept back: they would need memory, and keep the server idle."""
 COMMIT = Statement("COMMIT")
 IS_WORKING = Statement("SELECT EXISTS (SELECT FROM pg_stat_activity WHERE pid = :pid AND coalesce(state, '') NOT LIKE 'idle%')")
+
+
+Question = tuple[Statement, Mapping[str, Any], type[Struct] | None]
+"""A statement, its parameters, and the type of its rows; None for tuples."""
 
 
 class AnswerLost(psycopg.OperationalError):
@@ -63,6 +68,9 @@ class Session:
         self._shown = show(url)
         self._waiting: list[_Call] = []
         self._waiting_bytes = 0
+        self._remembered: deque[tuple[Question, list[Any]]] = deque()
+        self._right = 0
+        """How many questions were foreseen rightly."""
         self._loaders: dict[Statement, abc.Transformer | None] = {}
         """Of each statement that is prepared: what reads its rows, once there were any."""
         self._status: bytes | None = None
@@ -120,6 +128,8 @@ class Session:
 
         So its error comes from there. With `ids` it has to change so many rows; otherwise the error is a `Conflict`.
         """
+        if self._remembered:
+            raise Unforeseen(self._right)
         if ids is not None:
             statement, values = statement.counting(), {**values, EXPECTED: len(ids)}
         call = _Call(statement, self._encode(statement, values), ids=ids)
@@ -130,13 +140,28 @@ class Session:
 
     def ask(self, statement: Statement, values: Mapping[str, Any], row_type: type[Struct] | None = None) -> list[Any]:
         """Execute a statement now; its rows, as tuples or as rows of that type."""
+        if self._remembered:
+            return self._recall((statement, values, row_type))
         return self.ask_together([(statement, values, row_type)])[0]
 
-    def ask_together(self, questions: Sequence[tuple[Statement, Mapping[str, Any], type[Struct] | None]]) -> list[list[Any]]:
+    def ask_together(self, questions: Sequence[Question]) -> list[list[Any]]:
         """Execute several statements in one round trip; the rows of each. The error of the first that fails is raised."""
+        if self._remembered:
+            raise Unforeseen(self._right)
         calls = [_Call(statement, self._encode(statement, values), row_type) for statement, values, row_type in questions]
         before = len(self._waiting)
         return self._execute(calls)[before:]
+
+    def remember(self, answers: Iterable[tuple[Question, list[Any]]]) -> None:
+        """These questions are answered already, and will be asked next, in this order. Anything else is `Unforeseen`."""
+        self._remembered.extend(answers)
+        self._right = 0
+
+    def _recall(self, asked: Question) -> list[Any]:
+        if self._remembered[0][0] != asked:
+            raise Unforeseen(self._right)
+        self._right += 1
+        return self._remembered.popleft()[1]
 
     def settle(self) -> None:
         """Execute what waits."""
@@ -150,7 +175,8 @@ class Session:
             raise StoreError(f"{self._shown} rolled the transaction back, because one of its statements had failed.")
 
     def discard(self) -> None:
-        """Forget what waits."""
+        """Forget what waits, and what was foreseen."""
+        self._remembered.clear()
         self._waiting.clear()
         self._waiting_bytes = 0
 

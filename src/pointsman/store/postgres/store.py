@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from datetime import datetime
+from datetime import UTC, datetime
 from operator import attrgetter
-from typing import Any
+from typing import Any, cast
 
 import psycopg
 from msgspec import Struct
 
-from pointsman.errors import LawBroken, OutcomeUnknown, StoreError, StoreUnavailable, StoreUnusable
+from pointsman.errors import LawBroken, OutcomeUnknown, StoreBusy, StoreError, StoreUnavailable, StoreUnusable, Unforeseen
 from pointsman.kernel.machine import Kind, Machine
 from pointsman.store.clock import DatabaseTime
 from pointsman.store.columns import Row, to_json
-from pointsman.store.contract import Query, Reader, Transaction, Wakeup
+from pointsman.store.contract import Foresee, Query, Reader, Transaction, Wakeup
 from pointsman.store.postgres.connections import (
     IDLE_TIMEOUT_SECONDS,
     OLDEST_SERVER,
@@ -26,7 +26,7 @@ from pointsman.store.postgres.connections import (
     show,
 )
 from pointsman.store.postgres.listener import NOTIFY, Listener
-from pointsman.store.postgres.session import Session
+from pointsman.store.postgres.session import Question, Session
 from pointsman.store.postgres.statements import Statement
 from pointsman.store.postgres.values import DIALECT, in_turns, to_array, update_of
 from pointsman.store.rows import BegunTask, Entity, Lane, MachineRow, Task
@@ -46,8 +46,10 @@ MIGRATION_LOCK = 0x706F696E7473
 BEGIN = Statement("BEGIN")
 START = Statement(
     "SELECT pg_current_xact_id()::text, (SELECT count(*) FROM lane), EXISTS (SELECT FROM quota), "
-    "clock_timestamp(), clock.* FROM (VALUES (0)) AS now LEFT JOIN clock ON true"
+    "now(), clock.* FROM (VALUES (0)) AS now LEFT JOIN clock ON true"
 )
+NOW = datetime.max.replace(tzinfo=UTC)
+"""Stands for the time of a transaction that has not begun."""
 READ = Statement("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
 ROLLBACK = Statement("ROLLBACK")
 OUTCOME = Statement("SELECT pg_xact_status(:transaction_id::xid8)")
@@ -80,15 +82,15 @@ class PostgresStore:
             self._forget()
             raise
 
-    def begin(self) -> PostgresTransaction:
+    def begin(self, foresee: Foresee | None = None) -> PostgresTransaction:
         for pause in PAUSES_SECONDS:
             try:
-                return self._begin()
+                return self._begin(foresee)
             except StoreUnavailable as error:
                 if isinstance(error.__cause__, psycopg.errors.ConnectionTimeout):
                     raise  # it took long enough: a caller has to hear of it
                 self._closed.wait(pause)
-        return self._begin()
+        return self._begin(foresee)
 
     @contextmanager
     def read(self) -> Iterator[PostgresReader]:
@@ -165,18 +167,36 @@ class PostgresStore:
             "Repeat the request with the same request_id, or check whether it took effect."
         )
 
-    def _begin(self) -> PostgresTransaction:
+    def _begin(self, foresee: Foresee | None) -> PostgresTransaction:
+        foreseen = self._list_foreseen(foresee) if foresee else []
+        instant = self._clock.now() if self._clock else "now"  # PostgreSQL reads this word as the beginning of the transaction
         try:
             writer = self._reach()
             writer.discard()
             if not writer.is_idle:
                 writer.ask(ROLLBACK, {})
-            _, (start,) = writer.ask_together([(BEGIN, {}, None), (START, {}, None)])
-        except StoreError:
+            questions = [(BEGIN, {}, None), (START, {}, None), *_put_instant(foreseen, instant)]
+            _, (start,), *answers = writer.ask_together(questions)
+        except StoreError as error:
+            if foreseen and self._writer and not self._writer.is_closed:
+                self.rollback()
+                if isinstance(error, StoreBusy):
+                    raise
+                raise Unforeseen(0) from error
             self._forget()
             raise
         self._transaction_id, lanes, has_quotas, *clock = start
-        return PostgresTransaction(self, writer, _read_time(clock, self._clock), lanes=lanes, has_quotas=has_quotas)
+        time = _read_time(clock, self._clock)
+        if time.now == time.wall:  # otherwise, no question with the time in it was foreseen rightly
+            foreseen = _put_instant(foreseen, time.wall)
+        writer.remember(zip(foreseen, answers, strict=True))
+        return PostgresTransaction(self, writer, time, lanes=lanes, has_quotas=has_quotas)
+
+    def _list_foreseen(self, foresee: Foresee) -> list[Question]:
+        recorder = Recorder()
+        session = cast("Session", recorder)
+        foresee.ask(PostgresTransaction(self, session, DatabaseTime(NOW), lanes=0, has_quotas=False), NOW)
+        return recorder.questions[: foresee.most]
 
     def _reach(self) -> Session:
         if self._closed.is_set():
@@ -402,6 +422,24 @@ def _may_begin(task: Task) -> bool:
     """Whether a task is still in the partial indexes of claims: it may have changed before its run was locked."""
     waits = task.open_dependencies or task.available_at or task.is_gate
     return task.phase == "queued" and task.run_open and not waits
+
+
+class Recorder:
+    """Stands for a session, and notes what it is asked."""
+
+    def __init__(self) -> None:
+        self.questions: list[Question] = []
+
+    def ask(self, statement: Statement, values: Mapping[str, Any], row_type: type[Struct] | None = None) -> list[Any]:
+        self.questions.append((statement, values, row_type))
+        return []
+
+
+def _put_instant(questions: Sequence[Question], instant: datetime | str) -> list[Question]:
+    return [
+        (statement, {name: instant if value is NOW else value for name, value in values.items()}, row_type)
+        for statement, values, row_type in questions
+    ]
 
 
 def _limit_idle(seconds: float) -> str:
