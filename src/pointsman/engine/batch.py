@@ -119,13 +119,7 @@ def _load(work: Work, operations: Sequence[Operation[Any]], needs: Sequence[Need
     for tenant in sorted({task.tenant for task in work.tasks.rows.values()}):
         tools = {work.tool_of(task) for task in work.tasks.rows.values() if task.tenant == tenant}
         work.load_breakers(tenant, sorted(tool for tool in tools if tool))
-    with_subtasks = {task_id for each in needs for task_id in each.subtasks_of if _has_subtasks(work, task_id)}
-    work.load_subtasks(sorted(with_subtasks))
-
-
-def _has_subtasks(work: Work, task_id: str) -> bool:
-    task = work.tasks.rows.get(task_id)
-    return task is not None and task.has_subtasks
+    work.load_subtasks(sorted(task.id for task in work.tasks.rows.values() if task.has_subtasks))
 
 
 def _decide_all(work: Work, operations: Sequence[Operation[Any]]) -> list[Any]:

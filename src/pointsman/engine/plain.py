@@ -11,19 +11,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any
 
-from pointsman.engine import runs
+from pointsman.engine import runs, tasks
 from pointsman.engine.machines import Machines, once_for_each_machine
 from pointsman.engine.operation import Caller, Needs, Operation, Stage
-from pointsman.engine.policy import Policy, read_policy
+from pointsman.engine.policy import read_policy
 from pointsman.engine.work import Cause, Work
 from pointsman.kernel.machine import Kind, Machine, Outcome, Phase, Refusal, State, Transition
 from pointsman.kernel.step import Snapshot, step
 from pointsman.store.contract import Transaction, Wakeup
-from pointsman.store.rows import BegunTask, EndedTask, PlainMove, PlainReport, Timer, Worker
+from pointsman.store.rows import BegunTask, EndedTask, PlainMove, PlainReport, Worker
 
 WHENEVER = datetime(2000, 1, 1, tzinfo=UTC)
 MOST_CHARACTERS = 65_536
@@ -58,7 +58,7 @@ def end(work: Work, caller: Caller, reports: Sequence[PlainReport]) -> None:
     work.succeeded += [task.id for task in found if task.has_dependents]
     work.parents |= {task.parent_task_id for task in found if task.parent_task_id}
     work.unsettled_runs |= {task.run_id for task in found}
-    work.dropped_timers |= {task.id for task in found if _has_limits(read_policy(task.policy))}
+    work.dropped_timers |= {task.id for task in found if read_policy(task.policy).limits}
     for worker_id, count in Counter(task.worker_id for task in found).items():
         work.change_held(worker_id, -count)
 
@@ -76,7 +76,7 @@ def begin(
     work.change_held(worker.id, len(begun))
     work.busy_runs |= {task.run_id for task in begun}
     for task in begun:
-        _set_limits(work, task)
+        tasks.set_limits(work, task, read_policy(task.policy), task.entered_at)
     _start_runs(work, begun)
     return begun
 
@@ -127,26 +127,6 @@ def _start_runs(work: Work, begun: Iterable[BegunTask]) -> None:
         run = work.runs.rows[run_id]
         if run.phase == Phase.QUEUED and not run.allocates:
             runs.try_send(work, run, "start", Cause(reason=f"first task claimed: {name}"), facts=runs.facts_of(run))
-
-
-def _set_limits(work: Work, task: BegunTask) -> None:
-    policy = read_policy(task.policy)
-    for purpose, seconds in (("timeout", policy.timeout_seconds), ("reclaim", policy.reclaim_after_seconds)):
-        if seconds is not None:
-            work.timers[task.id, purpose] = Timer(
-                entity_id=task.id,
-                purpose=purpose,
-                kind=Kind.TASK.value,
-                tenant=task.tenant,
-                run_id=task.run_id,
-                revision=task.revision,
-                due_at=task.entered_at + timedelta(seconds=seconds),
-            )
-            work.wakeups |= Wakeup.TIMERS
-
-
-def _has_limits(policy: Policy) -> bool:
-    return (policy.timeout_seconds or policy.reclaim_after_seconds) is not None
 
 
 def _moves(machines: Machines, signal: str) -> list[PlainMove]:

@@ -26,6 +26,7 @@ from pointsman.kernel.step import Snapshot, step
 from pointsman.store.contract import Transaction, Wakeup
 from pointsman.store.rows import (
     Account,
+    BegunTask,
     Breaker,
     Dependency,
     Entity,
@@ -428,7 +429,7 @@ class Work:
 
     # timers
 
-    def set_timer(self, row: Entity, kind: Kind, purpose: str, due_at: datetime, run_id: str | None = None) -> None:
+    def set_timer(self, row: Entity | BegunTask, kind: Kind, purpose: str, due_at: datetime, run_id: str | None = None) -> None:
         """Set a timer that fires only if the row has not moved by then."""
         self.timers[row.id, purpose] = Timer(
             entity_id=row.id,

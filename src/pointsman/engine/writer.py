@@ -83,10 +83,6 @@ class CommitMetrics:
         self.wrote_seconds += wrote_seconds
 
     @property
-    def mean_batch(self) -> float:
-        return self.operations / self.batches if self.batches else 0.0
-
-    @property
     def seconds_each(self) -> float:
         return self.wrote_seconds / self.operations if self.operations else 0.0
 
