@@ -85,7 +85,8 @@ class Foresight:
         transaction.lock_runs(sorted({run_id for each in needs for run_id in each.run_ids}), of_tasks=task_ids)
         reports = 0
         for caller, told in plain.find_reports(operations, needs):
-            plain.ask_to_end(transaction, self.machines, caller, told, now)
+            moves = plain.list_moves(self.machines, "complete")
+            transaction.end_plain_tasks(caller.tenant, told, moves, now, caller.key_id)
             reports += len(told)
         if not reports:
             transaction.select_tasks(task_ids)
@@ -100,4 +101,5 @@ class Foresight:
             return
         transaction.count_held([last.worker.id])
         room = min(claims[0].limit, last.worker.max_concurrent_tasks - max(last.held - reports, 0))
-        plain.ask_to_begin(transaction, self.machines, last.worker, last.tenant, last.lane_ids, room, now, last.run_id)
+        moves = plain.list_moves(self.machines, "claim")
+        transaction.begin_plain_tasks(last.worker, last.tenant, last.lane_ids, room, moves, now, last.run_id)

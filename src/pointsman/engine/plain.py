@@ -22,8 +22,8 @@ from pointsman.engine.policy import read_policy
 from pointsman.engine.work import Cause, Work
 from pointsman.kernel.machine import Kind, Machine, Outcome, Phase, Refusal, State, Transition
 from pointsman.kernel.step import Snapshot, step
-from pointsman.store.contract import Transaction, Wakeup
-from pointsman.store.rows import BegunTask, EndedTask, PlainMove, PlainReport, Worker
+from pointsman.store.contract import Wakeup
+from pointsman.store.rows import BegunTask, PlainMove, PlainReport, Worker
 
 WHENEVER = datetime(2000, 1, 1, tzinfo=UTC)
 MOST_CHARACTERS = 65_536
@@ -50,7 +50,8 @@ _FACTS = _Facts()
 
 def end(work: Work, caller: Caller, reports: Sequence[PlainReport]) -> None:
     """End the tasks of these reports that are plain. Their runs are locked."""
-    found = ask_to_end(work.transaction, work.machines, caller, reports, work.now)
+    moves = list_moves(work.machines, "complete")
+    found = work.transaction.end_plain_tasks(caller.tenant, reports, moves, work.now, caller.key_id)
     if not found:
         return
     work.wakeups |= Wakeup.EVENTS
@@ -68,7 +69,8 @@ def begin(
 ) -> list[BegunTask]:
     """Give a worker the plain ones among the tasks whose turn it is."""
     work.asked_to_begin[worker.id].append((tenant, lane_ids, run_id))
-    begun = ask_to_begin(work.transaction, work.machines, worker, tenant, lane_ids, limit, work.now, run_id)
+    moves = list_moves(work.machines, "claim")
+    begun = work.transaction.begin_plain_tasks(worker, tenant, lane_ids, limit, moves, work.now, run_id)
     if not begun:
         return begun
     work.wakeups |= Wakeup.EVENTS
@@ -97,25 +99,6 @@ def find_reports(
     return found.values()
 
 
-def ask_to_end(
-    transaction: Transaction, machines: Machines, caller: Caller, reports: Sequence[PlainReport], now: datetime
-) -> list[EndedTask]:
-    return transaction.end_plain_tasks(caller.tenant, reports, _moves(machines, "complete"), now, caller.key_id)
-
-
-def ask_to_begin(
-    transaction: Transaction,
-    machines: Machines,
-    worker: Worker,
-    tenant: str,
-    lane_ids: Sequence[int],
-    limit: int,
-    now: datetime,
-    run_id: str | None,
-) -> list[BegunTask]:
-    return transaction.begin_plain_tasks(worker, tenant, lane_ids, limit, _moves(machines, "claim"), now, run_id)
-
-
 def _start_runs(work: Work, begun: Iterable[BegunTask]) -> None:
     """Start those runs whose first task has begun. The others stay as they are."""
     waiting: dict[str, str] = {}
@@ -129,7 +112,7 @@ def _start_runs(work: Work, begun: Iterable[BegunTask]) -> None:
             runs.try_send(work, run, "start", Cause(reason=f"first task claimed: {name}"), facts=runs.facts_of(run))
 
 
-def _moves(machines: Machines, signal: str) -> list[PlainMove]:
+def list_moves(machines: Machines, signal: str) -> list[PlainMove]:
     """What the kernel decides for plain tasks, on every machine that this process knows."""
     return _list_moves(machines, signal, len(machines.numbered))
 

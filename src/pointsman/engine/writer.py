@@ -109,7 +109,9 @@ class Writer:
     """What is left to do after a batch, in a transaction of its own, before the batch is answered."""
     max_queue: int = MAX_QUEUE
     foresee: Callable[[Sequence[Operation[Any]]], Foresee | None] = lambda _: None
+    """What a batch will probably ask of its transaction."""
     miss: Callable[[int], None] = lambda _: None
+    """Learns how much of that was right, when something else was asked."""
     metrics: CommitMetrics = field(default_factory=CommitMetrics)
     _queue: deque[_Waiting] = field(default_factory=deque)
     _arrived: threading.Condition = field(default_factory=threading.Condition)

@@ -128,8 +128,7 @@ class Session:
 
         So its error comes from there. With `ids` it has to change so many rows; otherwise the error is a `Conflict`.
         """
-        if self._remembered:
-            raise Unforeseen(self._right)
+        self._ask_nothing_else()
         if ids is not None:
             statement, values = statement.counting(), {**values, EXPECTED: len(ids)}
         call = _Call(statement, self._encode(statement, values), ids=ids)
@@ -146,8 +145,7 @@ class Session:
 
     def ask_together(self, questions: Sequence[Question]) -> list[list[Any]]:
         """Execute several statements in one round trip; the rows of each. The error of the first that fails is raised."""
-        if self._remembered:
-            raise Unforeseen(self._right)
+        self._ask_nothing_else()
         calls = [_Call(statement, self._encode(statement, values), row_type) for statement, values, row_type in questions]
         before = len(self._waiting)
         return self._execute(calls)[before:]
@@ -162,6 +160,10 @@ class Session:
             raise Unforeseen(self._right)
         self._right += 1
         return self._remembered.popleft()[1]
+
+    def _ask_nothing_else(self) -> None:
+        if self._remembered:
+            raise Unforeseen(self._right)
 
     def settle(self) -> None:
         """Execute what waits."""
@@ -182,6 +184,7 @@ class Session:
 
     def script(self, text: str) -> list[PGresult]:
         """Execute statements without parameters, after all that waits; their results."""
+        self._ask_nothing_else()
         self.settle()
 
         def send() -> None:

@@ -187,7 +187,7 @@ class PostgresStore:
             raise
         self._transaction_id, lanes, has_quotas, *clock = start
         time = _read_time(clock, self._clock)
-        if time.now == time.wall:  # otherwise, no question with the time in it was foreseen rightly
+        if time.now == time.wall and instant in ("now", time.wall):  # otherwise, no question with the time in it is right
             foreseen = _put_instant(foreseen, time.wall)
         writer.remember(zip(foreseen, answers, strict=True))
         return PostgresTransaction(self, writer, time, lanes=lanes, has_quotas=has_quotas)
