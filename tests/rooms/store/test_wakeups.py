@@ -12,7 +12,7 @@ import psycopg
 import pytest
 from tests.rooms.store.store_fixture import AT, transaction
 
-from pointsman.errors import StoreError
+from pointsman.errors import StoreError, StoreUnavailable
 from pointsman.store.contract import Wakeup
 from pointsman.store.postgres import listener
 from pointsman.store.postgres.listener import EVERYTHING
@@ -171,6 +171,27 @@ def test_a_commit_that_fails_is_not_announced_and_loses_nothing(store: PostgresS
         assert Wakeup.TASKS not in announced(other)
         commit(store, Wakeup.TASKS)
         assert Wakeup.TASKS in announced(other)
+
+
+def test_a_commit_whose_answer_was_lost_wakes_everybody(
+    store: PostgresStore, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = hear(store)
+    with closing(open_store(postgres_url)) as other:
+        there = hear(other)
+        begun, session = store.begin(), store._reach()
+        commit_it = session.commit
+
+        def lose_answer() -> None:
+            commit_it()
+            session.close()
+            raise StoreUnavailable("The answer is lost.")
+
+        monkeypatch.setattr(session, "commit", lose_answer)
+        begun.ensure_tenant("acme", AT)
+        begun.commit(Wakeup.TASKS)
+        assert here.get_nowait() == Wakeup.TASKS
+        assert Wakeup.TASKS in there.get(timeout=PATIENCE_SECONDS)
 
 
 def test_a_closed_store_ends_its_listener(postgres_url: str) -> None:
