@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from datetime import UTC, datetime
+from datetime import datetime
 from operator import attrgetter
 from typing import Any, cast
 
@@ -25,6 +25,7 @@ from pointsman.store.postgres.connections import (
     WRITER_SESSION,
     show,
 )
+from pointsman.store.postgres.foreseen import NOW, Recorder, put_instant
 from pointsman.store.postgres.listener import NOTIFY, Listener
 from pointsman.store.postgres.session import Question, Session
 from pointsman.store.postgres.statements import Statement
@@ -48,8 +49,6 @@ START = Statement(
     "SELECT pg_current_xact_id()::text, (SELECT count(*) FROM lane), EXISTS (SELECT FROM quota), "
     "now(), clock.* FROM (VALUES (0)) AS now LEFT JOIN clock ON true"
 )
-NOW = datetime.max.replace(tzinfo=UTC)
-"""Stands for the time of a transaction that has not begun."""
 READ = Statement("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
 ROLLBACK = Statement("ROLLBACK")
 OUTCOME = Statement("SELECT pg_xact_status(:transaction_id::xid8)")
@@ -175,7 +174,7 @@ class PostgresStore:
             writer.discard()
             if not writer.is_idle:
                 writer.ask(ROLLBACK, {})
-            questions = [(BEGIN, {}, None), (START, {}, None), *_put_instant(foreseen, instant)]
+            questions = [(BEGIN, {}, None), (START, {}, None), *put_instant(foreseen, instant)]
             _, (start,), *answers = writer.ask_together(questions)
         except StoreError as error:
             if foreseen and self._writer and not self._writer.is_closed:
@@ -188,14 +187,13 @@ class PostgresStore:
         self._transaction_id, lanes, has_quotas, *clock = start
         time = _read_time(clock, self._clock)
         if time.now == time.wall and instant in ("now", time.wall):  # otherwise, no question with the time in it is right
-            foreseen = _put_instant(foreseen, time.wall)
+            foreseen = put_instant(foreseen, time.wall)
         writer.remember(zip(foreseen, answers, strict=True))
         return PostgresTransaction(self, writer, time, lanes=lanes, has_quotas=has_quotas)
 
     def _list_foreseen(self, foresee: Foresee) -> list[Question]:
         recorder = Recorder()
-        session = cast("Session", recorder)
-        foresee.ask(PostgresTransaction(self, session, DatabaseTime(NOW), lanes=0, has_quotas=False), NOW)
+        foresee.ask(PostgresTransaction(self, cast("Session", recorder), DatabaseTime(NOW), lanes=0, has_quotas=False), NOW)
         return recorder.questions[: foresee.most]
 
     def _reach(self) -> Session:
@@ -422,24 +420,6 @@ def _may_begin(task: Task) -> bool:
     """Whether a task is still in the partial indexes of claims: it may have changed before its run was locked."""
     waits = task.open_dependencies or task.available_at or task.is_gate
     return task.phase == "queued" and task.run_open and not waits
-
-
-class Recorder:
-    """Stands for a session, and notes what it is asked."""
-
-    def __init__(self) -> None:
-        self.questions: list[Question] = []
-
-    def ask(self, statement: Statement, values: Mapping[str, Any], row_type: type[Struct] | None = None) -> list[Any]:
-        self.questions.append((statement, values, row_type))
-        return []
-
-
-def _put_instant(questions: Sequence[Question], instant: datetime | str) -> list[Question]:
-    return [
-        (statement, {name: instant if value is NOW else value for name, value in values.items()}, row_type)
-        for statement, values, row_type in questions
-    ]
 
 
 def _limit_idle(seconds: float) -> str:
