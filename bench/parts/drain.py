@@ -16,7 +16,7 @@ OWN = "Pointsman, batches of {:,}"
 FLOOR = "floor, batches of {:,}"
 JUDGED = OWN.format(100)
 SAME_BATCH = "Pointsman at the same batch"
-NOT_ALIKE = "Pointsman, batches of 100, each task with an output of its own"
+OWN_OUTPUTS = "Pointsman, batches of 100, each task with an output of its own"
 TWO_PROCESSES = {"Pointsman, two processes on one run": 1, "Pointsman, two processes on two runs": 2}
 
 FLOOR_TARGETS = {"postgres": {100: Target(0.33)}, "sqlite": {1: Target(0.4), 100: Target(0.2)}}
@@ -67,7 +67,7 @@ def measure(setting: Setting) -> list[Table]:
         own, floor = setting.own(url), setting.floor(database.new("floor_drain"))
         entries = [batched(FLOOR, floor, batch) for batch in BATCHES]
         entries += [batched(OWN, own, batch) for batch in (*BATCHES, *LARGE_BATCHES)]
-        entries.append(batched(NOT_ALIKE, own, 100, with_output=True))
+        entries.append(batched(OWN_OUTPUTS, own, 100, with_output=True))
         if kind == "postgres":
             both = own, setting.own(url)
             entries += [Entry(name, partial(together, both, runs), 200, 400) for name, runs in TWO_PROCESSES.items()]
@@ -128,7 +128,7 @@ def own_rows(answers: dict[str, list[Answer]], measured: dict[str, list[float]])
         name = OWN.format(batch)
         each = [answer["commits"] * batch / answer["tasks"] for answer in answers[name]]
         yield rate_row(name, measured[name], note=f"{statistics.median(each):.2f} commits a batch")
-    yield rate_row(NOT_ALIKE, measured[NOT_ALIKE], note="so that they do not go together when they end")
+    yield rate_row(OWN_OUTPUTS, measured[OWN_OUTPUTS])
     for name in TWO_PROCESSES:
         if name in measured:
             alone = measured[JUDGED]

@@ -47,6 +47,7 @@
     │   ├── Overloaded            too many operations wait for the writer; says when to retry
     │   ├── LawBroken             the database refused a change that no rule allows
     │   └── Conflict              another process changed a row; retried internally
+    │       └── Unforeseen        a transaction was asked for something else than was foreseen; retried internally
     └── EngineClosed              the engine was closed before it answered
 
 A message tells the user what happened, what was expected and what to do.
@@ -108,6 +109,7 @@ __all__ = [
     "StoreUnavailable",
     "StoreUnusable",
     "TransitionRefused",
+    "Unforeseen",
     "UnknownName",
     "WorkerUnavailable",
     "WorktreeError",
@@ -463,6 +465,15 @@ class LawBroken(StoreError):
 
 class Conflict(StoreError):
     """Another process changed a row between reading and writing."""
+
+
+class Unforeseen(Conflict):
+    """A transaction was asked for something else than was foreseen. Roll it back, and begin one without foresight."""
+
+    def __init__(self, right: int) -> None:
+        super().__init__("A transaction was asked for something else than was foreseen.")
+        self.right = right
+        """How many questions were foreseen rightly."""
 
 
 class EngineClosed(PointsmanError):

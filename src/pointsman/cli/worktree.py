@@ -38,7 +38,7 @@ task_argument = click.argument("task", metavar="[TASK]", required=False)
 
 
 @dataclass(frozen=True, slots=True)
-class Glance:
+class CheckedWorktree:
     """What is true of a worktree now."""
 
     worktree: Worktree
@@ -157,7 +157,7 @@ def _in_project(asked: Asked, work: Any) -> None:
         echo("[]") if asked.as_json else echo(str(nothing), err=True)
 
 
-async def find_all(project: Project, run_id: str | None = None) -> list[Glance]:
+async def find_all(project: Project, run_id: str | None = None) -> list[CheckedWorktree]:
     """The worktrees of a project, or of one run, that still exist."""
     found = [each for each in list_records(project.settings.directory, run_id) if each.state != "removed"]
     runs: dict[str, Run | None] = {}
@@ -176,10 +176,10 @@ async def count_left(project: Project) -> int:
     runs = await project.engine.find_runs(sorted({each.run_id for each in records}))
     ended = {run.id: run for run in runs if run.phase == Phase.DONE}
     found = [look_at(each, ended[each.run_id]) for each in records if each.run_id in ended]
-    return sum(glance.reason_to_keep is not None for glance in found)
+    return sum(checked.reason_to_keep is not None for checked in found)
 
 
-async def find_some(project: Project, name: str, task: str | None) -> list[Glance]:
+async def find_some(project: Project, name: str, task: str | None) -> list[CheckedWorktree]:
     run = await find_run(project.engine, name)
     found = await find_all(project, run.id)
     chosen = [each for each in found if task is None or task in (each.worktree.task, each.worktree.owner)]
@@ -190,20 +190,20 @@ async def find_some(project: Project, name: str, task: str | None) -> list[Glanc
     return chosen
 
 
-def look_at(worktree: Worktree, run: Run | None) -> Glance:
+def look_at(worktree: Worktree, run: Run | None) -> CheckedWorktree:
     size = measure(worktree.folder)
     try:
         git = worktree.git
         tip = git.tip_of(worktree.branch)
         if tip is None and not worktree.exists:
-            return Glance(worktree, "gone", run, size)
+            return CheckedWorktree(worktree, "gone", run, size)
         changes = tuple(path for _, path in merging.list_changes(worktree.folder)) if worktree.exists else ()
         base_tip = git.tip_of(worktree.base) if worktree.base else None
         merged = tip is not None and base_tip is not None and merging.is_merged(worktree, tip, base_tip)
     except WorktreeError as error:
-        return Glance(worktree, "unusable", run, size, str(error))
+        return CheckedWorktree(worktree, "unusable", run, size, str(error))
     state: WorkState = "dirty" if changes else "merged" if merged else "unmerged"
-    return Glance(worktree, state, run, size, changes=changes)
+    return CheckedWorktree(worktree, state, run, size, changes=changes)
 
 
 def measure(folder: Path) -> int:
@@ -218,14 +218,14 @@ def measure(folder: Path) -> int:
     return used
 
 
-def describe(glance: Glance) -> dict[str, object]:
+def describe(checked: CheckedWorktree) -> dict[str, object]:
     return {
-        **{key: value for key, value in msgspec.to_builtins(glance.worktree).items() if key != "state"},
-        "state": glance.state,
-        "run_state": glance.run.state if glance.run else None,
-        "bytes": glance.bytes,
-        "changes": [readable(path) for path in glance.changes],
-        "problem": glance.problem or None,
+        **{key: value for key, value in msgspec.to_builtins(checked.worktree).items() if key != "state"},
+        "state": checked.state,
+        "run_state": checked.run.state if checked.run else None,
+        "bytes": checked.bytes,
+        "changes": [readable(path) for path in checked.changes],
+        "problem": checked.problem or None,
     }
 
 
@@ -243,7 +243,7 @@ async def show_all(project: Project, *, as_json: bool) -> None:
         )
 
 
-def show_rows(found: Sequence[Glance]) -> None:
+def show_rows(found: Sequence[CheckedWorktree]) -> None:
     rows = [
         (
             short(each.worktree.run_id),
@@ -264,16 +264,16 @@ async def show_some(project: Project, name: str, task: str | None, *, as_json: b
     if as_json:
         echo(show_json([describe(each) | list_work(each.worktree) for each in found]))
         return
-    for glance in found:
-        worktree, work = glance.worktree, list_work(glance.worktree)
-        echo(click.style(worktree.label, bold=True) + f"  {glance.state}: {glance.problem or MEANINGS[glance.state]}")
-        echo(f"  folder: {worktree.path} ({show_size(glance.bytes)})")
+    for checked in found:
+        worktree, work = checked.worktree, list_work(checked.worktree)
+        echo(click.style(worktree.label, bold=True) + f"  {checked.state}: {checked.problem or MEANINGS[checked.state]}")
+        echo(f"  folder: {worktree.path} ({show_size(checked.bytes)})")
         behind = f", which has moved on by {count(work['behind'], 'commit')}" if work["behind"] else ""
         echo(f"  branch: {worktree.branch}, from {worktree.base or worktree.start}{behind}")
-        for title, lines in (("commits", work["commits"]), ("files", work["files"]), ("not committed", glance.changes)):
+        for title, lines in (("commits", work["commits"]), ("files", work["files"]), ("not committed", checked.changes)):
             show_lines(title, [readable(line) for line in lines])
         words = (short(worktree.run_id), *([worktree.task] if worktree.task else []))
-        if glance.state in ("unmerged", "dirty") and glance.has_ended:
+        if checked.state in ("unmerged", "dirty") and checked.has_ended:
             echo(f"To merge it: {project.hint('worktree', 'merge', *words)}", err=True)
 
 
@@ -300,19 +300,19 @@ async def merge_some(
     chosen = await find_some(project, name, task)
     results: list[dict[str, object]] = []
     code = 0
-    for glance in chosen:
-        result = merge_one(project, glance, into, how)
-        results.append({"task": glance.worktree.task, **result})
+    for checked in chosen:
+        result = merge_one(project, checked, into, how)
+        results.append({"task": checked.worktree.task, **result})
         code = max(code, 1 if "stopped" in result else 0)
         if not as_json:
-            show_result(glance.worktree, result)
+            show_result(checked.worktree, result)
     if as_json:
         echo(show_json(results))
     return code
 
 
-def merge_one(project: Project, glance: Glance, into: str | None, how: Policy | None) -> dict[str, object]:
-    worktree, run = glance.worktree, glance.run
+def merge_one(project: Project, checked: CheckedWorktree, into: str | None, how: Policy | None) -> dict[str, object]:
+    worktree, run = checked.worktree, checked.run
     if run is not None and run.phase in (Phase.QUEUED, Phase.ACTIVE):
         wait = project.hint("watch", short(run.id))
         raise RequestInvalid([Problem("", f"'{run.name}' is {run.state} and may still change its worktree. Wait: {wait}")])
@@ -341,11 +341,11 @@ def show_result(worktree: Worktree, result: dict[str, Any]) -> None:
 
 async def prune_all(project: Project, *, removes: bool, as_json: bool) -> None:
     results: list[dict[str, object]] = []
-    for glance in await find_all(project):
-        why = glance.reason_to_keep
+    for checked in await find_all(project):
+        why = checked.reason_to_keep
         if why is None and removes:
-            why = merging.remove(glance.worktree)
-        results.append({**describe(glance), "removed": why is None and removes, "kept": why})
+            why = merging.remove(checked.worktree)
+        results.append({**describe(checked), "removed": why is None and removes, "kept": why})
     if as_json:
         echo(show_json(results))
         return

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -14,14 +13,15 @@ import msgspec
 
 from pointsman.engine import plain
 from pointsman.engine.follow import settle
+from pointsman.engine.foresight import Foresight
 from pointsman.engine.hooks import Hooks, KeysChecked, LeasesLost
 from pointsman.engine.machines import Machines
-from pointsman.engine.operation import Caller, Needs, Operation, RemoteCaller, Request, Stage, answer_type
+from pointsman.engine.operation import Needs, Operation, RemoteCaller, Request, Stage, answer_type
 from pointsman.engine.operations.upkeep import Allocate
 from pointsman.engine.work import Lanes, Work
 from pointsman.errors import Conflict, KeyReused, PointsmanError, StoreError
-from pointsman.store.contract import Transaction
-from pointsman.store.rows import Entity, PlainReport, StoredResponse
+from pointsman.store.contract import Foresee, Transaction
+from pointsman.store.rows import Entity, StoredResponse
 from pointsman.world import World
 
 Answer = Callable[[], Any]
@@ -42,23 +42,39 @@ class Decider:
     """By worker: the run that it was allocated to when it was last seen here. It only says what to lock first."""
     passed_over: set[str] = field(default_factory=set)
     """Runs that wait for workers, and for another transaction; what the last batches have left to do."""
+    foresight: Foresight = field(init=False)
+    _needs: tuple[Sequence[Operation[Any]], list[Needs]] = ((), [])
+    """Those of the batch that is about to be decided."""
+
+    def __post_init__(self) -> None:
+        self.foresight = Foresight(self.machines)
+
+    def foresee(self, operations: Sequence[Operation[Any]]) -> Foresee | None:
+        """What a batch will probably ask of its transaction."""
+        return None if self.allocations else self.foresight.foresee(operations, self._needs_of(operations))
 
     def decide(self, transaction: Transaction, operations: Sequence[Operation[Any]]) -> list[Any]:
         """The answer to each operation, or the error that it met; commits, and raises only for errors of the database."""
         work = Work(transaction, self.machines, self.world, self.lanes, self.tenants)
-        _load(work, operations, self.allocations)
+        _load(work, operations, self._needs_of(operations), self.allocations)
         outcomes = _decide_all(work, operations)
         work.accounts.write()
         transaction.commit(work.wakeups)
         self.lanes.add(work.new_lanes.values())
         self.tenants |= work.new_tenants
         self._remember_allocations(work)
+        self.foresight.learn(work)
         self.passed_over |= work.passed_over
         if work.key_hits or work.key_misses:
             self.hooks.emit(KeysChecked(work.key_hits, work.key_misses))
         if work.leases_lost:
             self._report_losses(work)
         return outcomes
+
+    def _needs_of(self, operations: Sequence[Operation[Any]]) -> list[Needs]:
+        if self._needs[0] is not operations:
+            self._needs = operations, [operation.needs for operation in operations]
+        return self._needs[1]
 
     def _remember_allocations(self, work: Work) -> None:
         for worker in work.workers.rows.values():
@@ -79,9 +95,8 @@ class Decider:
             log.info("an attempt lost its lease", extra=where)
 
 
-def _load(work: Work, operations: Sequence[Operation[Any]], allocations: Mapping[str, str]) -> None:
+def _load(work: Work, operations: Sequence[Operation[Any]], needs: Sequence[Needs], allocations: Mapping[str, str]) -> None:
     """Everything in the order in which it is locked: quotas, runs with their tasks, then workers."""
-    needs = [operation.needs for operation in operations]
     work.quotas.lock({operation.tenant for operation, each in zip(operations, needs, strict=True) if each.adds_work})
     worker_ids = {worker_id for each in needs for worker_id in each.worker_ids}
     task_ids = [task_id for each in needs for task_id in each.task_ids]
@@ -94,7 +109,7 @@ def _load(work: Work, operations: Sequence[Operation[Any]], allocations: Mapping
         task_ids += [task_id for _, task_id, _ in held]
         run_ids |= {run_id for _, _, run_id in held}
     work.lock_runs(run_ids, of_tasks=task_ids)
-    for caller, reports in _find_plain(operations, needs):
+    for caller, reports in plain.find_reports(operations, needs):
         plain.end(work, caller, reports)
     task_ids = [task_id for task_id in task_ids if task_id not in work.ended_plain]
     work.read_tasks(task_ids)
@@ -104,27 +119,7 @@ def _load(work: Work, operations: Sequence[Operation[Any]], allocations: Mapping
     for tenant in sorted({task.tenant for task in work.tasks.rows.values()}):
         tools = {work.tool_of(task) for task in work.tasks.rows.values() if task.tenant == tenant}
         work.load_breakers(tenant, sorted(tool for tool in tools if tool))
-    with_subtasks = {task_id for each in needs for task_id in each.subtasks_of if _has_subtasks(work, task_id)}
-    work.load_subtasks(sorted(with_subtasks))
-
-
-def _find_plain(operations: Sequence[Operation[Any]], needs: Sequence[Needs]) -> Iterable[tuple[Caller, Sequence[PlainReport]]]:
-    """Reports about tasks that no other operation of the batch has to do with, by who reports. These are decided first."""
-    together = list(zip(operations, needs, strict=True))
-    if any(each.held_by or (each.run_ids and operation.stage is Stage.SIGNALS) for operation, each in together):
-        return ()
-    found: dict[tuple[str, str | None], tuple[Caller, list[PlainReport]]] = {}
-    asked = Counter(task_id for each in needs for task_id in each.task_ids)
-    for operation, each in together:
-        if reports := [report for report in each.reports if asked[report.task_id] == 1]:
-            caller = operation.caller
-            found.setdefault((caller.tenant, caller.key_id), (caller, []))[1].extend(reports)
-    return found.values()
-
-
-def _has_subtasks(work: Work, task_id: str) -> bool:
-    task = work.tasks.rows.get(task_id)
-    return task is not None and task.has_subtasks
+    work.load_subtasks(sorted(task.id for task in work.tasks.rows.values() if task.has_subtasks))
 
 
 def _decide_all(work: Work, operations: Sequence[Operation[Any]]) -> list[Any]:

@@ -79,8 +79,6 @@ class Needs:
     task_ids: tuple[str, ...] = ()
     run_ids: tuple[str, ...] = ()
     worker_ids: tuple[str, ...] = ()
-    subtasks_of: tuple[str, ...] = ()
-    """Tasks whose subtasks matter."""
     adds_work: bool = False
     """It may add runs or tasks, which count towards the quotas of the tenant."""
     held_by: tuple[str, ...] = ()

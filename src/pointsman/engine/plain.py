@@ -11,17 +11,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
+from functools import lru_cache
+from typing import Any
 
-from pointsman.engine import runs
-from pointsman.engine.machines import once_for_each_machine
-from pointsman.engine.operation import Caller
-from pointsman.engine.policy import Policy, read_policy
+from pointsman.engine import runs, tasks
+from pointsman.engine.machines import Machines, once_for_each_machine
+from pointsman.engine.operation import Caller, Needs, Operation, Stage
+from pointsman.engine.policy import read_policy
 from pointsman.engine.work import Cause, Work
 from pointsman.kernel.machine import Kind, Machine, Outcome, Phase, Refusal, State, Transition
 from pointsman.kernel.step import Snapshot, step
 from pointsman.store.contract import Wakeup
-from pointsman.store.rows import BegunTask, PlainMove, PlainReport, Timer, Worker
+from pointsman.store.rows import BegunTask, PlainMove, PlainReport, Worker
 
 WHENEVER = datetime(2000, 1, 1, tzinfo=UTC)
 MOST_CHARACTERS = 65_536
@@ -48,7 +50,7 @@ _FACTS = _Facts()
 
 def end(work: Work, caller: Caller, reports: Sequence[PlainReport]) -> None:
     """End the tasks of these reports that are plain. Their runs are locked."""
-    moves = _moves(work, "complete")
+    moves = list_moves(work.machines, "complete")
     found = work.transaction.end_plain_tasks(caller.tenant, reports, moves, work.now, caller.key_id)
     if not found:
         return
@@ -57,7 +59,7 @@ def end(work: Work, caller: Caller, reports: Sequence[PlainReport]) -> None:
     work.succeeded += [task.id for task in found if task.has_dependents]
     work.parents |= {task.parent_task_id for task in found if task.parent_task_id}
     work.unsettled_runs |= {task.run_id for task in found}
-    work.dropped_timers |= {task.id for task in found if _has_limits(read_policy(task.policy))}
+    work.dropped_timers |= {task.id for task in found if read_policy(task.policy).limits}
     for worker_id, count in Counter(task.worker_id for task in found).items():
         work.change_held(worker_id, -count)
 
@@ -66,7 +68,9 @@ def begin(
     work: Work, worker: Worker, tenant: str, lane_ids: Sequence[int], limit: int, run_id: str | None = None
 ) -> list[BegunTask]:
     """Give a worker the plain ones among the tasks whose turn it is."""
-    begun = work.transaction.begin_plain_tasks(worker, tenant, lane_ids, limit, _moves(work, "claim"), work.now, run_id)
+    work.asked_to_begin[worker.id].append((tenant, lane_ids, run_id))
+    moves = list_moves(work.machines, "claim")
+    begun = work.transaction.begin_plain_tasks(worker, tenant, lane_ids, limit, moves, work.now, run_id)
     if not begun:
         return begun
     work.wakeups |= Wakeup.EVENTS
@@ -74,9 +78,25 @@ def begin(
     work.change_held(worker.id, len(begun))
     work.busy_runs |= {task.run_id for task in begun}
     for task in begun:
-        _set_limits(work, task)
+        tasks.set_limits(work, task, read_policy(task.policy), task.entered_at)
     _start_runs(work, begun)
     return begun
+
+
+def find_reports(
+    operations: Sequence[Operation[Any]], needs: Sequence[Needs]
+) -> Iterable[tuple[Caller, Sequence[PlainReport]]]:
+    """Reports about tasks that no other operation of the batch has to do with, by who reports. These are decided first."""
+    together = list(zip(operations, needs, strict=True))
+    if any(each.held_by or (each.run_ids and operation.stage is Stage.SIGNALS) for operation, each in together):
+        return ()
+    found: dict[tuple[str, str | None], tuple[Caller, list[PlainReport]]] = {}
+    asked = Counter(task_id for each in needs for task_id in each.task_ids)
+    for operation, each in together:
+        if reports := [report for report in each.reports if asked[report.task_id] == 1]:
+            caller = operation.caller
+            found.setdefault((caller.tenant, caller.key_id), (caller, []))[1].extend(reports)
+    return found.values()
 
 
 def _start_runs(work: Work, begun: Iterable[BegunTask]) -> None:
@@ -92,28 +112,14 @@ def _start_runs(work: Work, begun: Iterable[BegunTask]) -> None:
             runs.try_send(work, run, "start", Cause(reason=f"first task claimed: {name}"), facts=runs.facts_of(run))
 
 
-def _set_limits(work: Work, task: BegunTask) -> None:
-    policy = read_policy(task.policy)
-    for purpose, seconds in (("timeout", policy.timeout_seconds), ("reclaim", policy.reclaim_after_seconds)):
-        if seconds is not None:
-            work.timers[task.id, purpose] = Timer(
-                entity_id=task.id,
-                purpose=purpose,
-                kind=Kind.TASK.value,
-                tenant=task.tenant,
-                run_id=task.run_id,
-                revision=task.revision,
-                due_at=task.entered_at + timedelta(seconds=seconds),
-            )
-            work.wakeups |= Wakeup.TIMERS
-
-
-def _has_limits(policy: Policy) -> bool:
-    return (policy.timeout_seconds or policy.reclaim_after_seconds) is not None
-
-
-def _moves(work: Work, signal: str) -> list[PlainMove]:
+def list_moves(machines: Machines, signal: str) -> list[PlainMove]:
     """What the kernel decides for plain tasks, on every machine that this process knows."""
+    return _list_moves(machines, signal, len(machines.numbered))
+
+
+@lru_cache(maxsize=16)
+def _list_moves(machines: Machines, signal: str, _count: int) -> list[PlainMove]:
+    """No machine is ever forgotten or changed, so their number says whether there is a new one."""
     return [
         PlainMove(
             machine_id=number,
@@ -123,7 +129,7 @@ def _moves(work: Work, signal: str) -> list[PlainMove]:
             stores_output="store_output" in move.effects,
             needs_worker="worker" in machine.state(move.to_state).needs,
         )
-        for number, machine in work.machines.numbered.items()
+        for number, machine in machines.numbered.items()
         if machine.kind is Kind.TASK
         for move in _decide(machine)[signal]
     ]

@@ -62,6 +62,12 @@ class Policy(Struct, frozen=True, omit_defaults=True):
     traceparent: str | None = None
     """A run: the span that submitted it."""
 
+    @property
+    def limits(self) -> list[tuple[str, float]]:
+        """How long an attempt may take, by the purpose of the timer."""
+        both = (("timeout", self.timeout_seconds), ("reclaim", self.reclaim_after_seconds))
+        return [(purpose, seconds) for purpose, seconds in both if seconds is not None]
+
 
 def name_workspace(workspace_id: str) -> str:
     """The capability that the workers of a workspace have, and no others."""

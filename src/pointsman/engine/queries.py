@@ -115,6 +115,8 @@ class Core(Surroundings):
             self.hooks,
             decider.follow_up,
             max_queue,
+            decider.foresee,
+            decider.foresight.miss,
         )
 
     async def ask(self, query: Callable[[Reader], Answer]) -> Answer:

@@ -21,7 +21,7 @@ from pointsman.engine.work import Cause, Work
 from pointsman.errors import TransitionRefused
 from pointsman.kernel.machine import Kind, Machine, Outcome, Phase, Refusal, State, Transition
 from pointsman.store.contract import Wakeup
-from pointsman.store.rows import ZERO_USD, Run, Task, Worker
+from pointsman.store.rows import ZERO_USD, BegunTask, Run, Task, Worker
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,7 +317,8 @@ def _take(work: Work, task: Task, transition: Transition, cause: Cause, report: 
             _begin_attempt(work, task, policy, report)
         else:
             note_attempt(work, task, report)
-            _set_limits(work, task, policy)
+            assert task.attempt_started_at
+            set_limits(work, task, policy, task.attempt_started_at)
         if "worker" not in state.needs:
             task.worker_id = None
     for effect in transition.effects:
@@ -334,7 +335,7 @@ def _may_have_timers(task: Task, state: State, policy: Policy) -> bool:
     return (
         task.available_at is not None
         or state.longest_stay_seconds is not None
-        or (state.phase is Phase.ACTIVE and (policy.timeout_seconds or policy.reclaim_after_seconds) is not None)
+        or (state.phase is Phase.ACTIVE and bool(policy.limits))
         or (task.is_gate and policy.approval_seconds is not None)
     )
 
@@ -358,15 +359,13 @@ def _begin_attempt(work: Work, task: Task, policy: Policy, report: Report) -> No
     task.attempt_cost_is_estimated = False
     task.attempt_error = task.attempt_exit_code = task.attempt_log_path = None
     work.change_held(report.worker.id, 1)
-    _set_limits(work, task, policy)
+    set_limits(work, task, policy, task.attempt_started_at)
 
 
-def _set_limits(work: Work, task: Task, policy: Policy) -> None:
+def set_limits(work: Work, task: Task | BegunTask, policy: Policy, started_at: datetime) -> None:
     """Set the timers that limit how long the attempt may take, including its checks."""
-    assert task.attempt_started_at
-    for purpose, seconds in (("timeout", policy.timeout_seconds), ("reclaim", policy.reclaim_after_seconds)):
-        if seconds is not None:
-            work.set_timer(task, Kind.TASK, purpose, task.attempt_started_at + timedelta(seconds=seconds), task.run_id)
+    for purpose, seconds in policy.limits:
+        work.set_timer(task, Kind.TASK, purpose, started_at + timedelta(seconds=seconds), task.run_id)
 
 
 def _end_attempt(work: Work, task: Task, report: Report) -> None:

@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from pointsman.store.clock import NEVER, SLEW, DatabaseTime
-from pointsman.store.contract import Store, Transaction
+from pointsman.store.contract import Foresee, Store, Transaction
 from pointsman.world import Clock
 
 TOLERANCE_SECONDS = 0.5
@@ -54,9 +54,9 @@ class Timekeeper:
         self._clock = clock
         self._last: _Reading | None = None
 
-    def begin(self, store: Store) -> Transaction:
+    def begin(self, store: Store, foresee: Foresee | None = None) -> Transaction:
         asked = self._clock.boottime()
-        transaction = store.begin()
+        transaction = store.begin(foresee)
         try:
             if step := self.find_step(transaction.time(), asked):
                 self._correct(transaction, step)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, NamedTuple
@@ -31,6 +32,9 @@ class Wakeups:
         self._sleep = sleep
         self._waiting: list[tuple[Wakeup, asyncio.Future[None]]] = []
         self._listeners: list[tuple[Wakeup, Callable[[], None]]] = []
+        self._lock = threading.Lock()
+        self._heard = Wakeup.NOTHING
+        """What the event loop is about to spread."""
         self._stop = listen(self._hear)
 
     def close(self) -> None:
@@ -64,9 +68,17 @@ class Wakeups:
         self._waiting = [each for each in self._waiting if each[1] is not expected]
 
     def _hear(self, wakeup: Wakeup) -> None:
-        """Called in a thread of the store."""
-        with suppress(RuntimeError):  # the loop is closed
-            self._loop.call_soon_threadsafe(self._spread, wakeup)
+        """Called in a thread of the store. A busy event loop is not called again for what it has yet to spread."""
+        with self._lock:
+            is_called, self._heard = bool(self._heard), self._heard | wakeup
+        if not is_called:
+            with suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(self._spread_heard)
+
+    def _spread_heard(self) -> None:
+        with self._lock:
+            heard, self._heard = self._heard, Wakeup.NOTHING
+        self._spread(heard)
 
     def _spread(self, wakeup: Wakeup) -> None:
         told = [future for wanted, future in self._waiting if wanted & wakeup]

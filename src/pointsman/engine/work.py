@@ -26,6 +26,7 @@ from pointsman.kernel.step import Snapshot, step
 from pointsman.store.contract import Transaction, Wakeup
 from pointsman.store.rows import (
     Account,
+    BegunTask,
     Breaker,
     Dependency,
     Entity,
@@ -245,6 +246,8 @@ class Work:
         self.subtasks_of: dict[str, Subtasks] = {}
         self.ended_plain: set[str] = set()
         """Tasks that the short way has ended, and that are not loaded."""
+        self.asked_to_begin: defaultdict[str, list[tuple[str, Sequence[int], str | None]]] = defaultdict(list)
+        """By worker: the tenant, lanes and run of which it was to begin plain tasks."""
         self.busy_runs: set[str] = set()
         """Runs in which the short way has begun a task."""
         self.wakeups = Wakeup.NOTHING
@@ -445,7 +448,7 @@ class Work:
 
     # timers
 
-    def set_timer(self, row: Entity, kind: Kind, purpose: str, due_at: datetime, run_id: str | None = None) -> None:
+    def set_timer(self, row: Entity | BegunTask, kind: Kind, purpose: str, due_at: datetime, run_id: str | None = None) -> None:
         """Set a timer that fires only if the row has not moved by then."""
         self.timers[row.id, purpose] = Timer(
             entity_id=row.id,

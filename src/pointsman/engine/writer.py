@@ -29,8 +29,9 @@ from pointsman.errors import (
     StoreGone,
     StoreUnavailable,
     StoreUnusable,
+    Unforeseen,
 )
-from pointsman.store.contract import Store, Transaction
+from pointsman.store.contract import Foresee, Store, Transaction
 from pointsman.world import Chance, Clock
 
 MAX_BATCH = 500
@@ -82,10 +83,6 @@ class CommitMetrics:
         self.wrote_seconds += wrote_seconds
 
     @property
-    def mean_batch(self) -> float:
-        return self.operations / self.batches if self.batches else 0.0
-
-    @property
     def seconds_each(self) -> float:
         return self.wrote_seconds / self.operations if self.operations else 0.0
 
@@ -111,6 +108,10 @@ class Writer:
     follow_up: Callable[[], Operation[Any] | None] = lambda: None
     """What is left to do after a batch, in a transaction of its own, before the batch is answered."""
     max_queue: int = MAX_QUEUE
+    foresee: Callable[[Sequence[Operation[Any]]], Foresee | None] = lambda _: None
+    """What a batch will probably ask of its transaction."""
+    miss: Callable[[int], None] = lambda _: None
+    """Learns how much of that was right, when something else was asked."""
     metrics: CommitMetrics = field(default_factory=CommitMetrics)
     _queue: deque[_Waiting] = field(default_factory=deque)
     _arrived: threading.Condition = field(default_factory=threading.Condition)
@@ -228,7 +229,15 @@ class Writer:
         return self.clock.monotonic() - first_failed >= LONGEST_AWAY_SECONDS
 
     def _commit(self, operations: Sequence[Operation[Any]]) -> list[Any]:
-        transaction = self.timekeeper.begin(self.store)
+        if foresee := self.foresee(operations):
+            try:
+                return self._commit_once(operations, foresee)
+            except Unforeseen as error:
+                self.miss(error.right)
+        return self._commit_once(operations, None)
+
+    def _commit_once(self, operations: Sequence[Operation[Any]], foresee: Foresee | None) -> list[Any]:
+        transaction = self.timekeeper.begin(self.store, foresee)
         try:
             return self.decide(transaction, operations)
         except BaseException:

@@ -1023,12 +1023,24 @@ class Transaction(Reader):
         """Commit or roll back."""
 
 
+class Foresee(NamedTuple):
+    """What a transaction will probably be asked, so that it can be asked together with BEGIN."""
+
+    ask: Callable[[Transaction, datetime], None]
+    """Calls methods as they will be called, with the instant as the time of the transaction. What they return means nothing."""
+    most: int | None = None
+    """How many questions at most."""
+
+
 class Store(Protocol):
     """A database. `begin` is for the one writer; `read` may be called from any thread."""
 
     url: str
 
-    def begin(self) -> Transaction: ...
+    def begin(self, foresee: Foresee | None = None) -> Transaction:
+        """With `foresee`, any method of the transaction may raise `Unforeseen`, and so may this."""
+        ...
+
     def read(self) -> AbstractContextManager[Reader]: ...
     def listen(self, heard: Callable[[Wakeup], None]) -> Callable[[], None]:
         """Call `heard` for the wake-ups of every commit of any process, until the returned function is called.

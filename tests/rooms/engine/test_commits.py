@@ -43,7 +43,7 @@ from pointsman.errors import (
     TransitionRefused,
 )
 from pointsman.kernel.machine import Kind
-from pointsman.store.contract import Store, Transaction, Wakeup
+from pointsman.store.contract import Foresee, Store, Transaction, Wakeup
 from pointsman.store.rows import Run
 
 PATIENCE_SECONDS = 30
@@ -63,13 +63,13 @@ class Valve:
         self.failures: list[StoreError] = []
         """What the next transactions meet when they begin."""
 
-    def begin(self) -> Transaction:
+    def begin(self, foresee: Foresee | None = None) -> Transaction:
         self.reached.set()
         assert self.opened.wait(PATIENCE_SECONDS)
         if self.failures:
             raise self.failures.pop(0)
         self.begun += 1
-        transaction = self.store.begin()
+        transaction = self.store.begin(foresee)
         if self.lost_answers:
             self.lost_answers -= 1
             lose_answer(transaction, self.store.url)
@@ -91,8 +91,15 @@ def lose_answer(transaction: Transaction, url: str) -> None:
 
 
 def fit_valve(engine: Engine) -> Valve:
-    valve = Valve(engine._core.writer.store)
-    engine._core.writer.store = valve
+    """A transaction in which something else was foreseen does not count."""
+    writer = engine._core.writer
+    valve, miss = Valve(writer.store), writer.miss
+
+    def note(right: int) -> None:
+        valve.begun -= 1
+        miss(right)
+
+    writer.store, writer.miss = valve, note
     return valve
 
 
@@ -151,7 +158,7 @@ async def test_what_arrives_together_is_committed_together(database_url: str, cl
         metrics = engine.commit_metrics
         assert (metrics.batches - before[0], metrics.operations - before[1]) == (2, 31)
         assert metrics.largest_batch == 30
-        assert metrics.mean_batch > 1
+        assert metrics.operations > metrics.batches
         assert len(await names_of_runs(engine)) == 30
 
 
@@ -519,10 +526,10 @@ async def test_nor_when_it_is_the_caller_who_asks_again(
         valve.lost_answers = 1
         gone = iter([False])
 
-        def go_away() -> Transaction:
+        def go_away(foresee: Foresee | None = None) -> Transaction:
             if next(gone, True):
                 raise StoreUnavailable("The server is gone.")
-            return Valve.begin(valve)
+            return Valve.begin(valve, foresee)
 
         monkeypatch.setattr(valve, "begin", go_away)
         with pytest.raises(StoreUnavailable):

@@ -8,8 +8,9 @@ import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,10 @@ from pointsman import app
 from pointsman.engine.engine import Engine
 from pointsman.engine.operations.attempts import AttemptReport
 from pointsman.engine.submit import NewTask
-from pointsman.store.contract import Transaction, Wakeup
+from pointsman.engine.wakeups import Wakeups
+from pointsman.store.contract import Foresee, Transaction, Wakeup
 from pointsman.store.rows import Transition, Worker
+from pointsman.world import World
 
 PATIENCE_SECONDS = 30
 ROOT = Path(__file__).parents[3]
@@ -337,7 +340,7 @@ async def test_a_move_is_told_after_the_one_that_it_follows(postgres_url: str, m
         loop = asyncio.get_running_loop()
         begin = engine._core.store.begin
 
-        def begin_early() -> Transaction:
+        def begin_early(_: Foresee | None = None) -> Transaction:
             transaction = begin()
             transaction.ensure_tenant("early", transaction.now())  # from here on it has its place among the transactions
             asyncio.run_coroutine_threadsafe(other.signal_run(run.id, "pause"), loop).result(PATIENCE_SECONDS)
@@ -502,7 +505,30 @@ async def test_a_listener_that_lost_its_connection_hears_again(postgres_url: str
         with psycopg.connect(postgres_url, autocommit=True) as administrator:
             administrator.execute(
                 "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity"
-                " WHERE datname = current_database() AND query = 'LISTEN pointsman'"
+                " WHERE datname = current_database() AND query LIKE 'LISTEN pointsman%' AND pid <> pg_backend_pid()"
             )
         await submit(other, NewTask(name="a"))
         assert await asyncio.wait_for(waiting, 15)
+
+
+async def test_wakeups_that_come_together_are_spread_together() -> None:
+    said: list[Callable[[Wakeup], None]] = []
+    told: list[str] = []
+
+    def listen(heard: Callable[[Wakeup], None]) -> Callable[[], None]:
+        said.append(heard)
+        return lambda: None
+
+    wakeups = Wakeups(listen, World().sleep)
+    (say,) = said
+    for wakeup in (Wakeup.EVENTS, Wakeup.TASKS):
+        wakeups.listen(wakeup, partial(told.append, str(wakeup.name)))
+    for wakeup in (Wakeup.EVENTS, Wakeup.EVENTS, Wakeup.TASKS):
+        say(wakeup)
+    assert not told
+    await asyncio.sleep(0)
+    assert told == ["EVENTS", "TASKS"]
+    say(Wakeup.EVENTS)
+    await asyncio.sleep(0)
+    assert told == ["EVENTS", "TASKS", "EVENTS"]
+    wakeups.close()

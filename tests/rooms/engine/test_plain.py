@@ -217,7 +217,7 @@ class Stage:
         with self.database() as url, self._patch.context() as patch:
             patch.setattr(plain, "end", count)
             if not is_short:
-                patch.setattr(plain, "_moves", lambda *_: [])
+                patch.setattr(plain, "list_moves", lambda *_: [])
             clock = ManualClock()
             async with open_engine(url, clock) as engine:
                 yield engine, clock, short

@@ -28,6 +28,7 @@ INSIDE = {
     "RequestError": "a base",
     "StoreError": "mapped",
     "Conflict": "retried by the engine",
+    "Unforeseen": "retried by the engine",
     "LawBroken": "mapped",
     "ServerFailed": "of a client",
 }

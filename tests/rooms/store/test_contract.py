@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import inspect
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import replace as with_fields
 from datetime import timedelta
 from pathlib import Path
 from queue import Empty, Queue
+from random import Random
 
 import pytest
 from msgspec.structs import replace
@@ -465,3 +466,40 @@ def test_a_closed_store_does_not_disturb_others(db: StoreFixture) -> None:
     with db.transaction(Wakeup.EVENTS):
         pass
     assert heard.get(timeout=10) == Wakeup.EVENTS
+
+
+def test_whoever_looks_when_it_is_woken_misses_no_commit(db: StoreFixture) -> None:
+    """However the commits are spread in time: some come at once, some just when an announcement was made."""
+    chance = Random(1)
+    with closing(open_store(db.url)) as other, looking(other) as there, looking(db.store) as here:
+        for _ in range(40):
+            for _ in range(chance.randrange(1, 4)):
+                run = db.run()
+                with db.transaction(chance.choice((Wakeup.EVENTS, Wakeup.EVENTS, Wakeup.EVENTS | Wakeup.TASKS))) as begun:
+                    begun.insert_runs([run])
+                threading.Event().wait(chance.choice((0.0, 0.0, chance.uniform(0.0, 0.06))))
+            for seen in (there, here):
+                while seen.get(timeout=10) != run.id:
+                    pass
+
+
+@contextmanager
+def looking(store: Store) -> Iterator[Queue[str]]:
+    """The latest run, whenever a wake-up says that there are events."""
+    seen: Queue[str] = Queue()
+    heard, stop = listening(store)
+
+    def look() -> None:
+        while wakeup := heard.get():
+            if Wakeup.EVENTS in wakeup:
+                with store.read() as reader:
+                    seen.put(reader.list_runs(ACME, phase=None, after=None, limit=1)[0].id)
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    try:
+        yield seen
+    finally:
+        stop()
+        heard.put(Wakeup.NOTHING)
+        thread.join()

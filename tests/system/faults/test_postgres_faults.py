@@ -22,7 +22,7 @@ from pointsman.engine import writer
 from pointsman.engine.engine import Engine
 from pointsman.engine.submit import NewRun, NewTask
 from pointsman.errors import LeaseLost, StoreBusy, StoreUnavailable
-from pointsman.store.contract import Transaction
+from pointsman.store.contract import Foresee, Transaction
 from pointsman.store.postgres import connections, listener, session
 from pointsman.store.postgres import store as postgres
 from pointsman.store.postgres.connections import WRITER_SESSION
@@ -75,7 +75,7 @@ async def test_a_connection_that_dies_within_a_transaction_is_not_noticed(
         begin = engine._core.store.begin
         killed: list[str] = []
 
-        def begin_and_die() -> Transaction:
+        def begin_and_die(_: Foresee | None = None) -> Transaction:
             transaction = begin()
             if killed:
                 return transaction
@@ -285,10 +285,10 @@ async def hold_writer(engine: Engine) -> threading.Event:
     """Keep the writer from beginning until the event is set, so that what arrives meanwhile is one batch."""
     begin, reached, free = engine._core.store.begin, threading.Event(), threading.Event()
 
-    def wait() -> Transaction:
+    def wait(foresee: Foresee | None = None) -> Transaction:
         reached.set()
         assert free.wait(PATIENCE_SECONDS)
-        return begin()
+        return begin(foresee)
 
     engine._core.store.begin = wait  # type: ignore[method-assign]
     asyncio.ensure_future(engine.tend())  # noqa: RUF006 - it is waited for by closing

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from pointsman.errors import Conflict, OutcomeUnknown, StoreBusy, StoreFull, StoreUnavailable
-from pointsman.store.contract import Store, Transaction, Wakeup
+from pointsman.store.contract import Foresee, Store, Transaction, Wakeup
 
 
 class Crashed(BaseException):
@@ -41,10 +41,10 @@ class FaultyStore:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
 
-    def begin(self) -> Transaction:
+    def begin(self, foresee: Foresee | None = None) -> Transaction:
         fault = self.fault
         if fault is None:
-            return self._store.begin()
+            return self._store.begin(foresee)
         fault.times -= 1
         if fault.times <= 0:
             self.fault = None

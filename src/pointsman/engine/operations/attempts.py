@@ -68,8 +68,7 @@ class ReportAttempt(Operation[Task], frozen=True):
 
     @property
     def needs(self) -> Needs:
-        subtasks_of = (self.task_id,) if self.signal else ()
-        return Needs(task_ids=(self.task_id,), subtasks_of=subtasks_of, adds_work=bool(self.report.subtasks))
+        return Needs(task_ids=(self.task_id,), adds_work=bool(self.report.subtasks))
 
     def check(self, found: Sequence[Problem]) -> Iterable[Problem]:
         if not found and self.signal == "ask" and not self.report.question:
@@ -167,7 +166,7 @@ class ReportAttempts(Operation[list[Any]], frozen=True):
         task_ids = tuple(report.task_id for report in self.reports)
         adds_work = any(report.report.subtasks for report in self.reports)
         reports = tuple(filter(None, map(_as_plain, self.reports)))
-        return Needs(task_ids=task_ids, subtasks_of=task_ids, reports=reports, adds_work=adds_work)
+        return Needs(task_ids=task_ids, reports=reports, adds_work=adds_work)
 
     def decide(self, work: Work) -> Callable[[], list[PointsmanError | None]]:
         ended = work.ended_plain

@@ -76,7 +76,7 @@ class SignalTask(Recorded[Task], frozen=True):
 
     @property
     def needs(self) -> Needs:
-        return Needs(task_ids=(self.task_id,), subtasks_of=(self.task_id,))
+        return Needs(task_ids=(self.task_id,))
 
     def check(self, found: Sequence[Problem]) -> Iterable[Problem]:
         if not found and self.signal == "answer" and not self.answer:

@@ -58,7 +58,7 @@ class RequestTransition(Recorded[TransitionResult], frozen=True):
             case Kind.RUN:
                 return Needs(run_ids=(self.entity_id,))
             case Kind.TASK:
-                return Needs(task_ids=(self.entity_id,), subtasks_of=(self.entity_id,))
+                return Needs(task_ids=(self.entity_id,))
             case _:
                 return Needs(worker_ids=(self.entity_id,), held_by=(self.entity_id,))
 

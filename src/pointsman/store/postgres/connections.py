@@ -38,7 +38,8 @@ READER_SESSION = """
     SET plan_cache_mode = force_custom_plan
 """
 """The view `transition` joins nine tables in a good order. To try others would take longer than to read a page of it."""
-LISTENER_SESSION = "LISTEN pointsman"
+LISTENER_SESSION = "LISTEN pointsman; SET synchronous_commit = off"
+"""What it announces is committed already."""
 PROBE_SESSION = "SET default_transaction_read_only = on"
 
 # Errors that waiting does not fix.

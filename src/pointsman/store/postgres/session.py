@@ -9,7 +9,8 @@ psycopg makes the connection, names the errors and reads the values. libpq execu
 from __future__ import annotations
 
 import select
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -20,9 +21,9 @@ from psycopg.adapt import Transformer
 from psycopg.pq import ConnStatus, ExecStatus, Format, TransactionStatus
 from psycopg.pq.abc import PGresult
 
-from pointsman.errors import StoreError
+from pointsman.errors import Conflict, StoreError, Unforeseen
 from pointsman.store.postgres.connections import PROBE_SESSION, explain, show
-from pointsman.store.postgres.statements import Statement
+from pointsman.store.postgres.statements import EXPECTED, Statement
 from pointsman.store.postgres.values import UsdLoader, reader_of
 
 CONNECT_TIMEOUT_SECONDS = 5
@@ -34,9 +35,12 @@ LOOK_SECONDS = 0.1
 MOST_PREPARED = 300
 MOST_WAITING_BYTES = 1 << 18
 """More writes are not kept back: they would need memory, and keep the server idle."""
+COMMIT = Statement("COMMIT")
 IS_WORKING = Statement("SELECT EXISTS (SELECT FROM pg_stat_activity WHERE pid = :pid AND coalesce(state, '') NOT LIKE 'idle%')")
-Check = Callable[[PGresult], None]
-"""Raises an error if a statement did not do what was expected."""
+
+
+Question = tuple[Statement, Mapping[str, Any], type[Struct] | None]
+"""A statement, its parameters, and the type of its rows; None for tuples."""
 
 
 class AnswerLost(psycopg.OperationalError):
@@ -47,7 +51,8 @@ class _Call(NamedTuple):
     statement: Statement
     values: list[bytes | None]
     row_type: type[Struct] | None = None
-    check: Check | None = None
+    ids: Sequence[str] | None = None
+    """The rows that it has to change."""
 
 
 class Session:
@@ -63,8 +68,13 @@ class Session:
         self._shown = show(url)
         self._waiting: list[_Call] = []
         self._waiting_bytes = 0
+        self._remembered: deque[tuple[Question, list[Any]]] = deque()
+        self._right = 0
+        """How many questions were foreseen rightly."""
         self._loaders: dict[Statement, abc.Transformer | None] = {}
         """Of each statement that is prepared: what reads its rows, once there were any."""
+        self._status: bytes | None = None
+        """What the server said of the last statement."""
         self.server_pid = 0
         """The process on the server; 0 while the session begins, when every answer comes at once."""
         try:
@@ -113,12 +123,15 @@ class Session:
         self.discard()
         self._connection.close()
 
-    def later(self, statement: Statement, values: Mapping[str, Any], check: Check | None = None) -> None:
+    def later(self, statement: Statement, values: Mapping[str, Any], ids: Sequence[str] | None = None) -> None:
         """Execute a statement whose rows nobody needs together with the next one that is waited for, or with `settle`.
 
-        So its error comes from there. `check` gets the result; it is called before anything that is executed after `settle`.
+        So its error comes from there. With `ids` it has to change so many rows; otherwise the error is a `Conflict`.
         """
-        call = _Call(statement, self._encode(statement, values), check=check)
+        self._ask_nothing_else()
+        if ids is not None:
+            statement, values = statement.counting(), {**values, EXPECTED: len(ids)}
+        call = _Call(statement, self._encode(statement, values), ids=ids)
         self._waiting.append(call)
         self._waiting_bytes += sum(len(value) for value in call.values if value)
         if self._waiting_bytes > MOST_WAITING_BYTES:
@@ -126,26 +139,52 @@ class Session:
 
     def ask(self, statement: Statement, values: Mapping[str, Any], row_type: type[Struct] | None = None) -> list[Any]:
         """Execute a statement now; its rows, as tuples or as rows of that type."""
+        if self._remembered:
+            return self._recall((statement, values, row_type))
         return self.ask_together([(statement, values, row_type)])[0]
 
-    def ask_together(self, questions: Sequence[tuple[Statement, Mapping[str, Any], type[Struct] | None]]) -> list[list[Any]]:
+    def ask_together(self, questions: Sequence[Question]) -> list[list[Any]]:
         """Execute several statements in one round trip; the rows of each. The error of the first that fails is raised."""
+        self._ask_nothing_else()
         calls = [_Call(statement, self._encode(statement, values), row_type) for statement, values, row_type in questions]
         before = len(self._waiting)
         return self._execute(calls)[before:]
 
-    def settle(self, *, only_checked: bool = False) -> None:
-        """Execute what waits; perhaps only if something of it has a check."""
-        if self._waiting and not (only_checked and all(call.check is None for call in self._waiting)):
+    def remember(self, answers: Iterable[tuple[Question, list[Any]]]) -> None:
+        """These questions are answered already, and will be asked next, in this order. Anything else is `Unforeseen`."""
+        self._remembered.extend(answers)
+        self._right = 0
+
+    def _recall(self, asked: Question) -> list[Any]:
+        if self._remembered[0][0] != asked:
+            raise Unforeseen(self._right)
+        self._right += 1
+        return self._remembered.popleft()[1]
+
+    def _ask_nothing_else(self) -> None:
+        if self._remembered:
+            raise Unforeseen(self._right)
+
+    def settle(self) -> None:
+        """Execute what waits."""
+        if self._waiting:
             self._execute([])
 
+    def commit(self) -> None:
+        """Execute what waits, and commit. PostgreSQL reports no error for the commit of a transaction that has failed."""
+        self.ask(COMMIT, {})
+        if self._status != b"COMMIT":
+            raise StoreError(f"{self._shown} rolled the transaction back, because one of its statements had failed.")
+
     def discard(self) -> None:
-        """Forget what waits."""
+        """Forget what waits, and what was foreseen."""
+        self._remembered.clear()
         self._waiting.clear()
         self._waiting_bytes = 0
 
     def script(self, text: str) -> list[PGresult]:
         """Execute statements without parameters, after all that waits; their results."""
+        self._ask_nothing_else()
         self.settle()
 
         def send() -> None:
@@ -198,16 +237,16 @@ class Session:
             done = (step for step, result in zip(steps, results, strict=True) if result.status == ExecStatus.COMMAND_OK)
             self._loaders.update((step, None) for step in done if isinstance(step, Statement))
         answers = []
-        # In their order, because an error may be the consequence of what a check finds before it.
         for step, result in zip(steps, results, strict=True):
-            self._check(result)
-            if not isinstance(step, Statement):
+            if isinstance(step, Statement):
+                self._check(result)
+            else:
+                self._check(result, step.ids)
                 answers.append(self._read(step, result))
+        self._status = results[-1].command_status
         return answers
 
     def _read(self, call: _Call, result: PGresult) -> list[Any]:
-        if call.check:
-            call.check(result)
         if not call.statement.returns:
             return []
         loader = self._loaders[call.statement]
@@ -224,10 +263,12 @@ class Session:
         finally:
             loader.set_pgresult(None, set_loaders=False)
 
-    def _check(self, result: PGresult) -> None:
+    def _check(self, result: PGresult, ids: Sequence[str] | None = None) -> None:
         """Raise the error of a statement, after which the session can be used on."""
         if result.status == ExecStatus.FATAL_ERROR:
             error = psycopg.errors.error_from_result(result)
+            if ids is not None and isinstance(error, psycopg.errors.DivisionByZero):
+                raise Conflict(f"Another process has changed some of these rows: {', '.join(ids)}.")
             raise explain(error, self._shown) from error
 
     def _exchange(self, send: Callable[[], None], results: list[PGresult], until: ExecStatus | None) -> None:

@@ -14,12 +14,13 @@ import psycopg
 _PARAMETER = re.compile(r"(?<!:):(\w+)")
 _RETURNS = re.compile(r"\s*(SELECT|WITH|SHOW|EXPLAIN)\b|.*\bRETURNING\b", re.DOTALL)
 _numbers = count(1)
+EXPECTED = "expected count"
 
 
 class Statement:
     """One statement, which each connection prepares once. PostgreSQL finds out the types of its parameters."""
 
-    __slots__ = ("name", "names", "returns", "text")
+    __slots__ = ("_counting", "name", "names", "returns", "text")
 
     def __init__(self, text: str) -> None:
         """`text` has `:name` for a parameter."""
@@ -30,6 +31,20 @@ class Statement:
         self.name = b"pointsman_%d" % next(_numbers)
         self.returns = _RETURNS.match(text) is not None
         """Whether it returns rows."""
+        self._counting: Statement | None = None
+
+    def counting(self) -> Statement:
+        """The same write, which divides by zero unless it changes as many rows as its last parameter says.
+
+        So the server itself stops what comes after it, and the transaction can be committed in the same round trip.
+        """
+        if self._counting is None:
+            counting = Statement("")
+            counting.names = (*self.names, EXPECTED)
+            count = b"SELECT 1 / (count(*) = $%d::bigint)::integer FROM changed" % len(counting.names)
+            counting.text = b"WITH changed AS (" + self.text + b" RETURNING 1) " + count
+            self._counting = counting
+        return self._counting
 
     def encode(self, values: Mapping[str, Any]) -> list[bytes | None]:
         """The values of its parameters in their order."""

@@ -7,19 +7,17 @@ import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
-from functools import partial
 from operator import attrgetter
-from typing import Any
+from typing import Any, cast
 
 import psycopg
 from msgspec import Struct
-from psycopg.pq.abc import PGresult
 
-from pointsman.errors import Conflict, LawBroken, OutcomeUnknown, StoreError, StoreUnavailable, StoreUnusable
+from pointsman.errors import LawBroken, OutcomeUnknown, StoreBusy, StoreError, StoreUnavailable, StoreUnusable, Unforeseen
 from pointsman.kernel.machine import Kind, Machine
 from pointsman.store.clock import DatabaseTime
 from pointsman.store.columns import Row, to_json
-from pointsman.store.contract import Query, Reader, Transaction, Wakeup
+from pointsman.store.contract import Foresee, Query, Reader, Transaction, Wakeup
 from pointsman.store.postgres.connections import (
     IDLE_TIMEOUT_SECONDS,
     OLDEST_SERVER,
@@ -27,13 +25,14 @@ from pointsman.store.postgres.connections import (
     WRITER_SESSION,
     show,
 )
-from pointsman.store.postgres.listener import Listener
-from pointsman.store.postgres.session import Session
+from pointsman.store.postgres.foreseen import NOW, Recorder, put_instant
+from pointsman.store.postgres.listener import NOTIFY, Listener
+from pointsman.store.postgres.session import Question, Session
 from pointsman.store.postgres.statements import Statement
 from pointsman.store.postgres.values import DIALECT, in_turns, to_array, update_of
 from pointsman.store.rows import BegunTask, Entity, Lane, MachineRow, Task
 from pointsman.store.scripts import Migration, check_version, read_migrations, read_queries, refuse_conversion
-from pointsman.world import Clock, Ids
+from pointsman.world import Clock, Ids, SystemClock
 
 QUERIES = {name: Statement(DIALECT.write(text)) for name, text in read_queries(__package__).items()}
 PAUSES_SECONDS = (0.0, 0.2, 0.5)
@@ -48,12 +47,10 @@ MIGRATION_LOCK = 0x706F696E7473
 BEGIN = Statement("BEGIN")
 START = Statement(
     "SELECT pg_current_xact_id()::text, (SELECT count(*) FROM lane), EXISTS (SELECT FROM quota), "
-    "clock_timestamp(), clock_correction.* FROM (VALUES (0)) AS now LEFT JOIN clock_correction ON true"
+    "now(), clock_correction.* FROM (VALUES (0)) AS now LEFT JOIN clock_correction ON true"
 )
 READ = Statement("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
-COMMIT = Statement("COMMIT")
 ROLLBACK = Statement("ROLLBACK")
-NOTIFY = Statement("SELECT pg_notify('pointsman', :wakeup)")
 OUTCOME = Statement("SELECT pg_xact_status(:transaction_id::xid8)")
 STREAM_END = Statement("SELECT stream_end()")
 SCHEMA = Statement("SELECT current_schema()")
@@ -71,7 +68,7 @@ class PostgresStore:
         self.url = show(url)
         self._secret_url = url
         self._clock = clock
-        self._listener = Listener(url, ids)
+        self._listener = Listener(url, clock or SystemClock(), ids)
         self._idle: list[Session] = []
         self._lock = threading.Lock()
         self._closed = threading.Event()
@@ -84,15 +81,15 @@ class PostgresStore:
             self._forget()
             raise
 
-    def begin(self) -> PostgresTransaction:
+    def begin(self, foresee: Foresee | None = None) -> PostgresTransaction:
         for pause in PAUSES_SECONDS:
             try:
-                return self._begin()
+                return self._begin(foresee)
             except StoreUnavailable as error:
                 if isinstance(error.__cause__, psycopg.errors.ConnectionTimeout):
                     raise  # it took long enough: a caller has to hear of it
                 self._closed.wait(pause)
-        return self._begin()
+        return self._begin(foresee)
 
     @contextmanager
     def read(self) -> Iterator[PostgresReader]:
@@ -112,29 +109,35 @@ class PostgresStore:
             idle, self._idle = self._idle, []
         for session in idle:
             session.close()
+        if self._writer and (announcement := self._listener.take_held()):
+            with suppress(StoreError):
+                self._writer.ask(NOTIFY, {"announcement": announcement})
         self._forget()
 
     def commit(self, wakeup: Wakeup) -> None:
-        """Everything that waits, the wake-up and the commit are one round trip; what has to be checked before comes first."""
+        """Everything that waits, the wake-up and the commit are one round trip."""
         writer = self._writer
         if writer is None or writer.is_closed:
             self._forget()
             raise StoreUnavailable(f"The connection to {self.url} was lost before the commit. Nothing was changed; try again.")
-        is_sent = False
+        announcement = self._listener.announce(wakeup)
         try:
-            writer.settle(only_checked=True)
-            if wakeup:
-                writer.later(NOTIFY, {"wakeup": str(int(wakeup))})
-            is_sent = True
-            writer.later(COMMIT, {}, self._check_commit)
-            writer.settle()
+            if announcement:
+                writer.later(NOTIFY, {"announcement": announcement})
+            writer.commit()
         except StoreError:
             if not writer.is_closed:
                 self.rollback()
                 raise
             self._forget()
-            if not is_sent or not self._was_committed():
+            try:
+                was_committed = self._was_committed()
+            finally:  # also if nobody knows: a wake-up too many does no harm
+                self._listener.committed(wakeup, is_announced=False)
+            if not was_committed:
                 raise
+        else:
+            self._listener.committed(wakeup, is_announced=announcement is not None)
 
     def rollback(self) -> None:
         writer = self._writer
@@ -145,11 +148,6 @@ class PostgresStore:
         if not writer.is_idle:
             with suppress(StoreError):
                 writer.ask(ROLLBACK, {})
-
-    def _check_commit(self, result: PGresult) -> None:
-        """PostgreSQL reports no error for the commit of a transaction that has failed."""
-        if result.command_status != b"COMMIT":
-            raise StoreError(f"{self.url} rolled the transaction back, because one of its statements had failed.")
 
     def _was_committed(self) -> bool:
         """Whether a commit succeeded whose answer was lost: the server knows, once it is back."""
@@ -168,18 +166,35 @@ class PostgresStore:
             "Repeat the request with the same request_id, or check whether it took effect."
         )
 
-    def _begin(self) -> PostgresTransaction:
+    def _begin(self, foresee: Foresee | None) -> PostgresTransaction:
+        foreseen = self._list_foreseen(foresee) if foresee else []
+        instant = self._clock.now() if self._clock else "now"  # PostgreSQL reads this word as the beginning of the transaction
         try:
             writer = self._reach()
             writer.discard()
             if not writer.is_idle:
                 writer.ask(ROLLBACK, {})
-            _, (start,) = writer.ask_together([(BEGIN, {}, None), (START, {}, None)])
-        except StoreError:
+            questions = [(BEGIN, {}, None), (START, {}, None), *put_instant(foreseen, instant)]
+            _, (start,), *answers = writer.ask_together(questions)
+        except StoreError as error:
+            if foreseen and self._writer and not self._writer.is_closed:
+                self.rollback()
+                if isinstance(error, StoreBusy):
+                    raise
+                raise Unforeseen(0) from error
             self._forget()
             raise
         self._transaction_id, lanes, has_quotas, *clock = start
-        return PostgresTransaction(self, writer, _read_time(clock, self._clock), lanes=lanes, has_quotas=has_quotas)
+        time = _read_time(clock, self._clock)
+        if time.now == time.wall and instant in ("now", time.wall):  # otherwise, no question with the time in it is right
+            foreseen = put_instant(foreseen, time.wall)
+        writer.remember(zip(foreseen, answers, strict=True))
+        return PostgresTransaction(self, writer, time, lanes=lanes, has_quotas=has_quotas)
+
+    def _list_foreseen(self, foresee: Foresee) -> list[Question]:
+        recorder = Recorder()
+        foresee.ask(PostgresTransaction(self, cast("Session", recorder), DatabaseTime(NOW), lanes=0, has_quotas=False), NOW)
+        return recorder.questions[: foresee.most]
 
     def _reach(self) -> Session:
         if self._closed.is_set():
@@ -391,14 +406,7 @@ class PostgresTransaction(Transaction, PostgresReader):
             self._update_once(rows[:middle], columns, moved=moved)
             self._update_once(rows[middle:], columns, moved=moved)
             return
-        names = [row.id for row in rows]
-        self._session.later(statement, values, partial(_check_count, len(rows), names))
-
-
-def _check_count(expected: int, what: Sequence[str], result: PGresult) -> None:
-    changed = result.command_tuples or 0
-    if changed != expected:
-        raise Conflict(f"Another process has changed {expected - changed} of these rows: {', '.join(what)}.")
+        self._session.later(statement, values, [row.id for row in rows])
 
 
 def _read_time(row: Sequence[Any], clock: Clock | None) -> DatabaseTime:

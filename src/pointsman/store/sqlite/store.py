@@ -17,7 +17,7 @@ from msgspec import Struct
 from pointsman.errors import Conflict, LawBroken, StoreBusy, StoreError, StoreFull, StoreGone, StoreUnusable
 from pointsman.store.clock import DatabaseTime
 from pointsman.store.columns import Row, to_json
-from pointsman.store.contract import Reader, Transaction, Wakeup
+from pointsman.store.contract import Foresee, Reader, Transaction, Wakeup
 from pointsman.store.rows import BegunTask, Entity, Task
 from pointsman.store.scripts import check_version, read_migrations, read_queries, refuse_conversion
 from pointsman.store.sqlite.bell import Bell
@@ -58,7 +58,7 @@ class SqliteStore:
         self._identity = self._identify()
         self._bell = Bell(None if self._in_memory else Path(path), ids.new("bell", clock.now()))
 
-    def begin(self) -> SqliteTransaction:
+    def begin(self, foresee: Foresee | None = None) -> SqliteTransaction:  # noqa: ARG002 - without a network, nothing is gained
         # Readers of a database in memory share the writer's connection, so they wait for it.
         if self._in_memory:
             self._lock.acquire()

@@ -1,0 +1,105 @@
+"""What a batch will probably ask of its transaction: a store with a network sends that together with BEGIN, in one round trip.
+
+    foresee ─▶ BEGIN, locks, ends, claims ─▶ decide asks the same ─▶ COMMIT          two round trips
+                                             └ it asks something else ─▶ ROLLBACK, and again without foresight
+
+The locks follow from the operations, and a worker is expected to claim as it did the last time. What is foreseen decides
+nothing: the engine decides as it always does, and gets an answer only to the very question that it asks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import partial
+from typing import Any
+
+from pointsman.engine import plain
+from pointsman.engine.machines import Machines
+from pointsman.engine.operation import Needs, Operation
+from pointsman.engine.operations.attempts import ReportAttempts
+from pointsman.engine.operations.workers import ClaimTasks
+from pointsman.engine.work import Work
+from pointsman.store.contract import Foresee, Transaction
+from pointsman.store.rows import Worker
+
+CAREFUL_BATCHES = 32
+"""For so many batches of a kind after a mistake, only so much is foreseen as was right."""
+MOST_WORKERS = 1000
+Kind = tuple[frozenset[type[Operation[Any]]], bool]
+"""The operations of a batch, and whether they report ends of plain tasks."""
+
+
+@dataclass(slots=True)
+class LastClaim:
+    """Of what a worker claimed tasks the last time, and how many it holds as far as this process knows."""
+
+    worker: Worker
+    tenant: str
+    lane_ids: Sequence[int]
+    run_id: str | None
+    held: int
+
+
+@dataclass(slots=True)
+class Foresight:
+    machines: Machines
+    _claims: dict[str, LastClaim] = field(default_factory=dict)
+    _kind: Kind = (frozenset(), False)
+    """Of the batch that was foreseen last."""
+    _careful: dict[Kind, tuple[int | None, int]] = field(default_factory=dict)
+    """How many questions were right when there was a mistake, and for how many batches no more are foreseen."""
+
+    def foresee(self, operations: Sequence[Operation[Any]], needs: Sequence[Needs]) -> Foresee | None:
+        """What these operations will ask; None if nobody knows."""
+        if any(each.adds_work or each.held_by for each in needs):
+            return None
+        self._kind = frozenset(map(type, operations)), any(each.reports for each in needs)
+        most, left = self._careful.pop(self._kind, (None, 0))
+        if left:
+            self._careful[self._kind] = most, left - 1
+        return None if most == 0 else Foresee(partial(self._ask, operations, needs), most)
+
+    def learn(self, work: Work) -> None:
+        """Remember what workers have claimed, once that is committed."""
+        if len(self._claims) > MOST_WORKERS:
+            self._claims.clear()
+        for worker_id, change in work.held_change.items():
+            if worker_id in self._claims:
+                self._claims[worker_id].held += change
+        for worker_id, asked in work.asked_to_begin.items():
+            self._claims.pop(worker_id, None)
+            if len(asked) == 1:
+                held = work.count_held([worker_id])[worker_id]
+                self._claims[worker_id] = LastClaim(work.workers.rows[worker_id], *asked[0], held)
+
+    def miss(self, right: int) -> None:
+        """The last batch has asked for something else; so many questions before that were right."""
+        self._careful[self._kind] = right, CAREFUL_BATCHES
+
+    def _ask(
+        self, operations: Sequence[Operation[Any]], needs: Sequence[Needs], transaction: Transaction, now: datetime
+    ) -> None:
+        task_ids = [task_id for each in needs for task_id in each.task_ids]
+        transaction.lock_runs(sorted({run_id for each in needs for run_id in each.run_ids}), of_tasks=task_ids)
+        reports = 0
+        for caller, told in plain.find_reports(operations, needs):
+            moves = plain.list_moves(self.machines, "complete")
+            transaction.end_plain_tasks(caller.tenant, told, moves, now, caller.key_id)
+            reports += len(told)
+        if not reports:
+            transaction.select_tasks(task_ids)
+        elif reports < len(task_ids):
+            return  # which of the others are to be read shows only then
+        transaction.lock_workers(sorted({worker_id for each in needs for worker_id in each.worker_ids}))
+        claims = [operation for operation in operations if isinstance(operation, ClaimTasks)]
+        if len(claims) != 1 or reports < len(task_ids) or not self._kind[0] <= {ReportAttempts, ClaimTasks}:
+            return
+        last = self._claims.get(claims[0].worker_id)
+        if last is None or last.run_id != claims[0].run_id:
+            return
+        transaction.count_held([last.worker.id])
+        room = min(claims[0].limit, last.worker.max_concurrent_tasks - max(last.held - reports, 0))
+        moves = plain.list_moves(self.machines, "claim")
+        transaction.begin_plain_tasks(last.worker, last.tenant, last.lane_ids, room, moves, now, last.run_id)
