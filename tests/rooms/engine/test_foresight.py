@@ -110,7 +110,7 @@ async def test_a_submission_takes_two_round_trips(
         for _ in range(3):
             with listening(monkeypatch) as sent:
                 await submit(engine, *some(20))
-    assert sent.count == Count(statements=7, round_trips=2)
+    assert sent.count == Count(statements=6, round_trips=2)
 
 
 async def test_an_idle_worker_is_assigned_in_the_commit_of_its_claim(
