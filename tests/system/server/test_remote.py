@@ -308,7 +308,7 @@ def test_mistakes_with_a_key_are_refused_before_anything_is_done(tmp_path: Path,
             ("run", "flow.yaml"): "the API key 'ada' needs the scope worker. To leave them to other workers: --detach",
             ("run", "flow.yaml", "--detach", "--as", "ben"): "acts in its own name, here 'ada', and not as 'ben'",
             ("inbox", "--list", "--as", "ben"): "Leave --as out",
-            ("key",): "This command is about all tenants, and an API key is about one.",
+            ("key",): "This needs the scope admin. The key 'ada' has: approve, read, submit.",
             ("serve",): "POINTSMAN_SERVER: This command needs a database, not a server.",
         }
         for words, advice in mistakes.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,11 @@ from tests.system.server.test_engine_calls import ask, succeed
 from tests.system.server.test_keys import EVERY, create_keys, with_key
 from tests.system.server.test_remote import call
 
+from pointsman import app
 from pointsman.engine.calls import TENANT_HEADER, list_queries
 from pointsman.engine.operations import OPERATIONS
 from pointsman.engine.operations.keys import Scope
+from pointsman.store.rows import ApiKey
 
 BODY = {"name": "r", "tasks": [{"name": "a", "capabilities": ["elsewhere"]}]}
 
@@ -138,6 +141,37 @@ def test_the_operator_looks_after_tenants_from_the_command_line(tmp_path: Path, 
             assert (said.returncode, why in said.stderr) == (2, True), (words, said)
         elsewhere = call(folder, client.url, "key", "create", "--tenant", "globex", "--name", "x", "--scope", "read", key=root)
         assert (elsewhere.returncode, "use an API key of 'globex', or the database" in elsewhere.stderr) == (2, True), elsewhere
+
+
+def test_a_tenant_looks_after_its_own_keys_from_the_command_line(tmp_path: Path, database_url: str) -> None:
+    root, _ = create_keys(database_url, [("acme", "root", ("admin",)), ("globex", "bob", EVERY)])
+    folder = tmp_path / "client"
+    folder.mkdir()
+    with start("serve", tmp_path, database_url) as (client, _):
+
+        def type_(*words: str) -> str:
+            said = call(folder, client.url, "key", *words, key=root)
+            assert said.returncode == 0, (words, said)
+            return said.stdout
+
+        first = type_("create", "--name", "ci", "--scope", "read").strip()
+        assert with_key(client, first).get("/runs").status == 200
+        assert {each["name"]: each["tenant"] for each in json.loads(type_("list", "--json"))} == {"root": "acme", "ci": "acme"}
+        second = type_("rotate", first.split("_")[1]).strip()
+        assert with_key(client, second).get("/runs").status == 200
+        assert type_("revoke", first.split("_")[1]).endswith("valid → revoked\n")
+        assert with_key(client, second).get("/runs").status == 401
+        (theirs,) = (each for each in list_all_keys(database_url) if each.tenant == "globex")
+        unknown = call(folder, client.url, "key", "revoke", theirs.id, key=root)
+        assert (unknown.returncode, f"There is no key '{theirs.id}'" in unknown.stderr) == (2, True), unknown
+
+
+def list_all_keys(url: str) -> list[ApiKey]:
+    async def read() -> list[ApiKey]:
+        async with app.open(url, keeps=False) as engine:
+            return await engine.list_all_keys()
+
+    return asyncio.run(read())
 
 
 def test_without_keys_the_machine_of_the_server_is_the_operator(tmp_path: Path, database_url: str) -> None:
