@@ -350,7 +350,7 @@ def test_those_who_follow_wait_for_a_server_that_starts_anew(tmp_path: Path, fol
     )
     with start("serve", home(tmp_path), database_url) as (client, server):
         port = client.url.rpartition(":")[2]
-        with work(box, client.url):
+        with work(box, client.url, lease="60s"):  # longer than the slowest start of a server
             run = call(box, client.url, "run", "long.yaml", "--detach").stdout.strip()
             wait_for(client, run, "RUNNING")
             said = [follow(folder, client.url, words, run) for words in (("logs", "-f"), ("watch", "--all"))]
