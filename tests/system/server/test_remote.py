@@ -380,6 +380,22 @@ def test_status_names_the_command_for_a_log_that_is_elsewhere(tmp_path: Path, fo
         assert call(folder, client.url, "logs", run, "burst").stdout == "why\n"
 
 
+def test_of_a_log_that_the_server_does_not_have_the_end_is_shown_from_the_database(
+    tmp_path: Path, folder: Path, database_url: str
+) -> None:
+    flow = "name: lost\ntasks: {say: {run: 'echo one; echo two'}, quiet: {run: 'true', needs: say}}"
+    with start("up", home(tmp_path), database_url) as (client, _):
+        run = submit(client, flow)
+        wait_for(client, run, "SUCCEEDED")
+        shutil.rmtree(tmp_path / "server" / ".pointsman" / "logs")  # as if another server had it
+        said = call(folder, client.url, "logs", run, "say")
+        assert (said.returncode, said.stdout) == (1, "one\ntwo\n"), said
+        assert "The log of attempt 1 of 'say' is not at the server." in said.stderr
+        assert call(folder, client.url, "logs", run).stdout == "say   | one\nsay   | two\n"
+        quiet = call(folder, client.url, "logs", run, "quiet")
+        assert (quiet.returncode, quiet.stderr) == (0, "Attempt 1 of 'quiet' wrote nothing.\n")
+
+
 def follow(folder: Path, url: str, words: tuple[str, ...], run: str) -> tuple[subprocess.Popen[bytes], Path, Path]:
     """A command in the background, and the files of its output and its errors."""
     out, errors = folder / f"{words[0]}.out", folder / f"{words[0]}.err"
