@@ -28,6 +28,7 @@ from pointsman.client.answers import (
     IssuedKeyAnswer,
     KeyPage,
     KeyView,
+    LifecycleAnswer,
     LogPartAnswer,
     MachinePage,
     MachineSummary,
@@ -1207,6 +1208,15 @@ class AsyncRoutes(AsyncCalls):
         return await self._run(
             self._client.set_tenant_budget, tenant, budget_usd=budget_usd, reason=reason, request_id=request_id
         )
+
+    async def add_lifecycle(self, *, text: str, request_id: str | None = None) -> LifecycleAnswer:
+        """Add a lifecycle, which flows may name from now on; a changed one needs a new version. Only for keys of the
+        tenant `default`; all tenants see its machines. Needs the scope `admin`.
+
+        text: The lifecycle, as the text of its file (YAML).
+        request_id: An idempotency key of your own, instead of a new one.
+        """
+        return await self._run(self._client.add_lifecycle, text=text, request_id=request_id)
 
     async def claim_tasks(
         self,

@@ -28,6 +28,7 @@ from pointsman.client.answers import (
     IssuedKeyAnswer,
     KeyPage,
     KeyView,
+    LifecycleAnswer,
     LogPartAnswer,
     MachinePage,
     MachineSummary,
@@ -1298,6 +1299,15 @@ class Routes(Calls):
             body={"budget_usd": budget_usd, **given(reason=reason)},
             request_id=request_id,
         )
+
+    def add_lifecycle(self, *, text: str, request_id: str | None = None) -> LifecycleAnswer:
+        """Add a lifecycle, which flows may name from now on; a changed one needs a new version. Only for keys of the
+        tenant `default`; all tenants see its machines. Needs the scope `admin`.
+
+        text: The lifecycle, as the text of its file (YAML).
+        request_id: An idempotency key of your own, instead of a new one.
+        """
+        return self._send("POST", "/api/v1/lifecycles", LifecycleAnswer, body={"text": text}, request_id=request_id)
 
     def claim_tasks(
         self,

@@ -22,7 +22,7 @@ MARK = "confidential"
 OWN_LISTS = ("list_breakers", "list_templates", "get_account", "list_runs", "list_notices")
 OF_ONE_TENANT = ("diagnose", "list_all_keys", "list_duty_failures", "list_tenants", "measure_tenants")
 """Queries about all tenants, which tell a key what is about its own."""
-OF_OPERATORS = ("set_quotas", "set_tenant_budget", "add_tenant")
+OF_OPERATORS = ("set_quotas", "set_tenant_budget", "add_tenant", "add_lifecycle")
 OF_EVERYBODY = ("now", "list_definitions", "last_position", "is_held_back")
 """Queries with the same answer for all tenants: none of what it tells is of one of them."""
 OF_OWN = ("measure_tenant", "measure_tenants", "list_tenants")
@@ -169,6 +169,7 @@ def test_no_call_shows_or_changes_what_belongs_to_another_tenant(tmp_path: Path,
             succeed(other, name, body)
         assert ask(other, "set_quotas", {"max_runs": 0}).problem == "operator-only"
         assert ask(other, "add_tenant", {}).problem == "operator-only"
+        assert ask(other, "add_lifecycle", {"text": "lifecycle: other"}).problem == "operator-only"
         assert ask(other, "set_tenant_budget", {"budget_usd": "0.01"}).problem == "operator-only"
         done = {name for name, _ in named} | set(OF_ITS_OWN) | {"report_attempts", *OF_OPERATORS}
         assert done == set(OPERATIONS)

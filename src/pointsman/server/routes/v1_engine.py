@@ -19,6 +19,7 @@ from pointsman.engine.operation import Operation, name_of
 from pointsman.engine.operations import OPERATIONS
 from pointsman.engine.operations.attempts import ReportAttempts
 from pointsman.engine.operations.keys import Scope
+from pointsman.engine.operations.lifecycles import AddLifecycle
 from pointsman.engine.operations.runs import AddTasks
 from pointsman.engine.operations.tenants import AddTenant, SetQuotas, SetTenantBudget
 from pointsman.engine.operations.tools import DeclareTool
@@ -28,7 +29,7 @@ from pointsman.errors import CallRefused, NotFound, PointsmanError
 from pointsman.server import problems
 from pointsman.server.auth import check_scope
 from pointsman.server.route import Act, Call, Route
-from pointsman.server.routes import tasks_004, v1_notifications, v1_operators, v1_runs, v1_tenants, v1_workers
+from pointsman.server.routes import tasks_004, v1_lifecycles, v1_notifications, v1_operators, v1_runs, v1_tenants, v1_workers
 from pointsman.server.wakeups import WakeupAnswer, WakeupQuery
 
 BY_WORKERS = tuple(name_of(each) for each in (AddTasks, DeclareTool, SignalWorker))
@@ -38,7 +39,7 @@ LEAVING = ("fail", "drain", "terminate")
 SCOPES_OF: Mapping[str, tuple[Scope, ...]] = {
     **{
         name_of(each.operation): (each.scope, each.or_scope) if each.or_scope else (each.scope,)
-        for routes in (tasks_004, v1_runs, v1_operators, v1_notifications, v1_tenants, v1_workers)
+        for routes in (tasks_004, v1_runs, v1_operators, v1_notifications, v1_tenants, v1_lifecycles, v1_workers)
         for each in routes.ROUTES
         if each.operation
     },
@@ -54,9 +55,11 @@ QUERIES_OF_WORKERS = (
     *("get_run", "get_task", "list_tasks_in_brief", "list_results", "list_attempts", "list_history"),
 )
 """What workers ask on behalf of the attempts that they hold. They need not see anything else."""
-BY_OPERATORS = (AddTenant, SetQuotas, SetTenantBudget)
-"""What only operators do. They do it for other tenants as well, which nobody does with anything else."""
-OF_ANY_TENANT = (*map(name_of, BY_OPERATORS), "measure_tenant")
+OF_TENANTS = (AddTenant, SetQuotas, SetTenantBudget)
+BY_OPERATORS = (*OF_TENANTS, AddLifecycle)
+"""What only operators do."""
+OF_ANY_TENANT = (*map(name_of, OF_TENANTS), "measure_tenant")
+"""What operators do for other tenants as well, as nobody does with anything else."""
 
 
 async def _list_diagnoses(call: Call) -> object:
