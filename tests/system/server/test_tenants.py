@@ -10,7 +10,7 @@ from typing import Any
 from tests.system.server.harness import start
 from tests.system.server.test_engine_calls import ask, succeed
 from tests.system.server.test_keys import EVERY, create_keys, with_key
-from tests.system.server.test_remote import call
+from tests.system.server.test_remote import call, work
 
 from pointsman import app
 from pointsman.engine.calls import TENANT_HEADER, list_queries
@@ -164,6 +164,25 @@ def test_a_tenant_looks_after_its_own_keys_from_the_command_line(tmp_path: Path,
         (theirs,) = (each for each in list_all_keys(database_url) if each.tenant == "globex")
         unknown = call(folder, client.url, "key", "revoke", theirs.id, key=root)
         assert (unknown.returncode, f"There is no key '{theirs.id}'" in unknown.stderr) == (2, True), unknown
+
+
+def test_a_worker_and_a_command_of_a_tenant_that_asks_too_often_wait(tmp_path: Path, sqlite_url: str) -> None:
+    (key,) = create_keys(sqlite_url, [("acme", "ada", EVERY)])
+    flow = {"flow": "name: many\ntasks: {each: {foreach: range(3), run: 'true'}}"}
+    folder = tmp_path / "client"
+    folder.mkdir()
+    with start("serve", tmp_path, sqlite_url, "--rate-limit", "20", "--rate-burst", "10") as (client, _):
+        ada = with_key(client, key)
+        run = ada.post("/runs", flow).json["id"]
+        while ada.get(f"/runs/{run}").status == 200:
+            pass  # until nothing is left for the worker
+        with work(folder, client.url, key, lease="60s"):
+            said = call(folder, client.url, "watch", run, key=key)
+            assert (said.returncode, "many is SUCCEEDED" in said.stdout + said.stderr) == (0, True), said
+            status = call(folder, client.url, "status", run, "--json", key=key)
+            assert status.returncode == 0, status
+            assert {each["attempts"] for each in json.loads(status.stdout)["tasks"]} == {1}
+        assert "more than 20 requests" not in (folder / "worker.txt").read_text()
 
 
 def list_all_keys(url: str) -> list[ApiKey]:
