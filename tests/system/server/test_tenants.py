@@ -113,6 +113,8 @@ def test_the_operator_looks_after_tenants_from_the_command_line(tmp_path: Path, 
     with start("serve", tmp_path, database_url) as (client, _):
         added = call(folder, client.url, "tenant", "add", "globex", "--request-id", "k", "--json", key=root)
         assert (added.returncode, json.loads(added.stdout)["id"]) == (0, "globex"), added
+        advice = call(folder, client.url, "tenant", "add", "initech", key=root).stderr
+        assert "where the database of the server is: pointsman key create --tenant initech" in advice
         assert call(folder, client.url, "tenant", "add", "globex", "--request-id", "k", key=root).returncode == 0
         assert "since" in call(folder, client.url, "tenant", "add", "globex", key=root).stderr
         limited = call(folder, client.url, "tenant", "set", "globex", "--max-runs", "1", "--reason", "agreed", key=root)
@@ -124,11 +126,12 @@ def test_the_operator_looks_after_tenants_from_the_command_line(tmp_path: Path, 
             "acme": None,
             "default": None,
             "globex": 1,
+            "initech": None,
         }
         own = call(folder, client.url, "tenant", "list", "--json", key=ada)
         assert [each["id"] for each in json.loads(own.stdout)] == ["acme"]
         refused = {
-            ("tenant", "add", "initech"): "not for 'initech'",
+            ("tenant", "add", "hooli"): "not for 'hooli'",
             ("tenant", "set", "acme", "--max-runs", "none"): "The operator does this",
             (
                 "doctor",
