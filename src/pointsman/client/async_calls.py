@@ -444,6 +444,7 @@ class AsyncRoutes(AsyncCalls):
         phase: Literal["held", "queued", "active", "done"] | None = None,
         outcome: Literal["success", "failure", "canceled"] | None = None,
         lifecycle: str | None = None,
+        flow: str | None = None,
         name: str | None = None,
         tag: str | None = None,
         text: str | None = None,
@@ -458,6 +459,7 @@ class AsyncRoutes(AsyncCalls):
         phase: Only tasks in this phase.
         outcome: Only tasks that ended like this.
         lifecycle: Only tasks that follow this lifecycle.
+        flow: Only tasks of runs of this name, which is that of their flow.
         name: Only tasks of this name.
         tag: Only tasks of runs with this tag.
         text: Only tasks with this text in their id, name, reason or error. Case matters.
@@ -472,6 +474,7 @@ class AsyncRoutes(AsyncCalls):
             phase=phase,
             outcome=outcome,
             lifecycle=lifecycle,
+            flow=flow,
             name=name,
             tag=tag,
             text=text,
@@ -488,6 +491,7 @@ class AsyncRoutes(AsyncCalls):
         phase: Literal["held", "queued", "active", "done"] | None = None,
         outcome: Literal["success", "failure", "canceled"] | None = None,
         lifecycle: str | None = None,
+        flow: str | None = None,
         name: str | None = None,
         tag: str | None = None,
         text: str | None = None,
@@ -501,6 +505,7 @@ class AsyncRoutes(AsyncCalls):
         phase: Only tasks in this phase.
         outcome: Only tasks that ended like this.
         lifecycle: Only tasks that follow this lifecycle.
+        flow: Only tasks of runs of this name, which is that of their flow.
         name: Only tasks of this name.
         tag: Only tasks of runs with this tag.
         text: Only tasks with this text in their id, name, reason or error. Case matters.
@@ -515,6 +520,7 @@ class AsyncRoutes(AsyncCalls):
                 phase=phase,
                 outcome=outcome,
                 lifecycle=lifecycle,
+                flow=flow,
                 name=name,
                 tag=tag,
                 text=text,

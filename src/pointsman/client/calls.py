@@ -482,6 +482,7 @@ class Routes(Calls):
         phase: Literal["held", "queued", "active", "done"] | None = None,
         outcome: Literal["success", "failure", "canceled"] | None = None,
         lifecycle: str | None = None,
+        flow: str | None = None,
         name: str | None = None,
         tag: str | None = None,
         text: str | None = None,
@@ -496,6 +497,7 @@ class Routes(Calls):
         phase: Only tasks in this phase.
         outcome: Only tasks that ended like this.
         lifecycle: Only tasks that follow this lifecycle.
+        flow: Only tasks of runs of this name, which is that of their flow.
         name: Only tasks of this name.
         tag: Only tasks of runs with this tag.
         text: Only tasks with this text in their id, name, reason or error. Case matters.
@@ -514,6 +516,7 @@ class Routes(Calls):
                     phase=phase,
                     outcome=outcome,
                     lifecycle=lifecycle,
+                    flow=flow,
                     name=name,
                     tag=tag,
                     text=text,
@@ -532,6 +535,7 @@ class Routes(Calls):
         phase: Literal["held", "queued", "active", "done"] | None = None,
         outcome: Literal["success", "failure", "canceled"] | None = None,
         lifecycle: str | None = None,
+        flow: str | None = None,
         name: str | None = None,
         tag: str | None = None,
         text: str | None = None,
@@ -545,6 +549,7 @@ class Routes(Calls):
         phase: Only tasks in this phase.
         outcome: Only tasks that ended like this.
         lifecycle: Only tasks that follow this lifecycle.
+        flow: Only tasks of runs of this name, which is that of their flow.
         name: Only tasks of this name.
         tag: Only tasks of runs with this tag.
         text: Only tasks with this text in their id, name, reason or error. Case matters.
@@ -559,6 +564,7 @@ class Routes(Calls):
                 phase=phase,
                 outcome=outcome,
                 lifecycle=lifecycle,
+                flow=flow,
                 name=name,
                 tag=tag,
                 text=text,
