@@ -114,10 +114,13 @@ the list, written from the code by `make docs`.
 - **Idempotency.** Each call that changes something takes the header `Idempotency-Key`, or `request_id` in its body. The
   same key on the same route with the same body has one effect and one answer; a repeated answer has the header
   `Idempotent-Replayed: true`. Another body is refused (422). A key counts for one API key and one route, for an hour; one
-  that has submitted a run counts for good. Two equal requests at the same time get the same answer.
+  that has submitted a run counts for good. Two equal requests at the same time get the same answer. A refused request has no
+  effect, and may be sent again with its key. Claims, heartbeats, log parts and artifact parts need no key: the epoch of the
+  attempt, or the offset, makes them safe to repeat.
 - **Lists** have `limit` (100 unless given, at most 1,000), and `next` to give as `after` for the next page; null on the last
   one. What is added or leaves meanwhile does not shift the pages: nothing is missing and nothing is repeated. `next` is an
   opaque text, valid for its own list only; another text is refused (422). Filters of a list are in the OpenAPI document.
+- A slash in a name is sent as `%2F`: the tool `vendor/a` is `/api/v1/breakers/vendor%2Fa`.
 - `HEAD` is `GET` without the body, except for streams.
 - **Keys.** `Authorization: Bearer KEY`, see [command line](command-line.md). Each route needs the scope in the table; `-`
   is open to anybody. Without any API key, the server listens on a loopback address only, and the header `Pointsman-Actor`

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from pointsman.cli.breakers import read_duration
 from pointsman.cli.describe import show_json
 from pointsman.cli.group import Collection
-from pointsman.cli.output import LONGEST_NAME, cut, echo, show_seconds, show_table
+from pointsman.cli.output import LONGEST_NAME, complete, cut, echo, show_seconds, show_table
 from pointsman.cli.project import Asked, Project, in_project, project_options
 from pointsman.cli.steer import Decision, decision_options
 from pointsman.engine.operation import DEFAULT_TENANT
@@ -59,7 +59,7 @@ def list_(tenant: str | None, *, shows_all: bool, asked: Asked) -> None:
     try:
         in_project(asked, lambda project: show_keys(project, tenant, shows_all=shows_all, as_json=asked.as_json))
     except NothingYet:
-        _show_none(as_json=asked.as_json)
+        _show_none(asked.options, as_json=asked.as_json)
 
 
 @command.command()
@@ -133,7 +133,7 @@ async def show_keys(project: Project, tenant: str | None, *, shows_all: bool, as
     if as_json:
         echo(show_json(views))
     elif not views:
-        _show_none(as_json=as_json)
+        _show_none(project.options, as_json=as_json)
     else:
         show_table_of(views, now)
 
@@ -216,6 +216,6 @@ async def revoke_key(project: Project, identity: str, decision: Decision, *, as_
         echo(f"{view.name} ({view.id}): {make_key_view(before, after.revoked_at or before.created_at).state} → {view.state}")
 
 
-def _show_none(*, as_json: bool) -> None:
-    hint = "pointsman key create --name NAME --scope read --scope submit"
-    echo("[]") if as_json else echo(f"There are no API keys. Create one: {hint}", err=True)
+def _show_none(options: str, *, as_json: bool) -> None:
+    hint = "There are no API keys. Create one: pointsman key create --name NAME --scope read --scope submit"
+    echo("[]") if as_json else echo(complete(hint, options), err=True)

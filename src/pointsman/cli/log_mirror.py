@@ -25,6 +25,8 @@ class Mirror:
     task: Task
     epoch: int
     folder: Path
+    is_elsewhere: bool = False
+    """The attempt has written a log that the server does not have."""
 
     @property
     def path(self) -> Path:
@@ -33,6 +35,7 @@ class Mirror:
     async def update(self) -> bool:
         """Copy what is new; whether the server has such a log."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
+        self.is_elsewhere = False
         with self.path.open("ab") as file:
             while read := await self.read(self.task.id, self.epoch, file.tell()):
                 if read.agent:
@@ -40,4 +43,5 @@ class Mirror:
                 if not read.data:
                     return file.tell() > 0
                 file.write(read.data)
+        self.is_elsewhere = True
         return False

@@ -104,6 +104,11 @@ class Log:
         """Oldest first."""
         return tuple(log_parts(self.path)) if self.path else ()
 
+    @property
+    def is_written(self) -> bool:
+        """The attempt has written something, wherever that is."""
+        return self.path is not None or (self.mirror is not None and self.mirror.is_elsewhere)
+
     def written_at(self) -> int:
         """When it was written to last; 0 before the first byte."""
         return max((part.stat().st_mtime_ns for part in self.parts()), default=0)
@@ -208,7 +213,7 @@ async def show_logs(
     for log in logs:
         if not log.parts() and not (follow and log.task.phase != Phase.DONE):
             await show_remains(log, printer, several=only is None)
-            is_missing |= log.path is not None
+            is_missing |= log.is_written
             continue
         await printer.show(log, to_the_end=not follow, tail=tail)
     if follow:
@@ -299,7 +304,7 @@ async def show_remains(log: Log, printer: Printer, *, several: bool) -> None:
     """There is no file: say so, and show the tail from the database. Among several tasks, those without output are left out."""
     task = log.task
     kept = read_output(task).get("tail") or read_tail(task.error) or read_error(task.error)
-    if several and log.path is None:
+    if several and not log.is_written:
         return
     printer.is_silent = False
     if task.epoch == 0:
@@ -308,11 +313,12 @@ async def show_remains(log: Log, printer: Printer, *, several: bool) -> None:
         what = f"Attempt {log.epoch} of '{task.name}' has not started, so there is no output."
     elif is_needless(task) and log.epoch == task.epoch:
         what = f"'{task.name}' was skipped, so there is no output: {task.reason}."
-    elif log.path is None:
+    elif not log.is_written:
         echo(f"Attempt {log.epoch} of '{task.name}' wrote nothing.", err=True)
         return
     else:
-        what = f"The log of attempt {log.epoch} of '{task.name}' is not on this machine: {log.path} does not exist."
+        where = f"on this machine: {log.path} does not exist" if log.path else "at the server. Ask where its worker runs"
+        what = f"The log of attempt {log.epoch} of '{task.name}' is not {where}."
     is_last = log.epoch == task.epoch
     echo(what + (" The database has the end of it:" if kept and is_last else ""), err=True)
     if isinstance(kept, str) and is_last:

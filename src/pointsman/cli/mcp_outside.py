@@ -168,7 +168,7 @@ def _show_log(log: Log, lines: int, most_bytes: int) -> dict[str, Any]:
     return {
         "task": log.task.name,
         "attempt": log.epoch,
-        "path": str(log.path) if log.path else None,
+        "path": str(log.path) if log.path and not log.mirror else None,
         "is_cut": is_cut,
         "text": text[-most_bytes:].decode("utf-8", "replace"),
     }

@@ -260,7 +260,8 @@ async def open_project(
     if settings.server:
         from pointsman.cli import through_server
 
-        through_server.check_settings(settings, lifecycles, needs_database=needs_database)
+        if needs_database:
+            through_server.refuse(settings)
         key = through_server.read_key(os.environ)
     file = database_file(settings)
     if file is not None and not file.exists():
@@ -286,6 +287,8 @@ async def open_project(
         if project.holder and project.holder.has_key:
             through_server.check_name(project.holder)
             project = replace(project, actor=project.holder.actor)
+        if project.is_remote:
+            await through_server.add_lifecycles(engine, lifecycles)
         if keeps and not settings.server:  # a server delivers them itself
             notifier = make_notifier(project)
             await notifier.open()

@@ -208,7 +208,7 @@ async def open_listener(project: Project, front: Front) -> Listener:
         door,
         Live(project.engine, project.world),
         make_logs(project),
-        SentFlows(project.settings),
+        SentFlows(project.settings, project.engine.get_lifecycle),
         declare,
         Metrics(project.engine, project.world.process),
         turns,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 
 import click
@@ -9,7 +10,7 @@ from msgspec.structs import replace
 
 from pointsman.cli.describe import show_json
 from pointsman.cli.group import Collection
-from pointsman.cli.output import LONGEST_NAME, cut, echo, show_table
+from pointsman.cli.output import LONGEST_NAME, complete, cut, echo, show_table
 from pointsman.cli.project import Asked, Project, in_project, project_options
 from pointsman.cli.steer import Decision, decision_options
 from pointsman.errors import NotFound, NothingYet, Problem, RequestInvalid, suggest
@@ -46,7 +47,7 @@ def list_(*, asked: Asked) -> None:
     try:
         in_project(asked, lambda project: show_tenants(project, as_json=asked.as_json))
     except NothingYet:
-        _show_none(as_json=asked.as_json)
+        _show_none(asked.options, as_json=asked.as_json)
 
 
 @command.command()
@@ -102,7 +103,7 @@ async def show_tenants(project: Project, *, as_json: bool) -> None:
     if as_json:
         echo(show_json(tenants))
     elif not tenants:
-        _show_none(as_json=as_json)
+        _show_none(project.options, as_json=as_json)
     else:
         show_table(("tenant", "since", "runs", "tasks", "payloads", "spent"), [_make_row(each) for each in tenants])
 
@@ -157,9 +158,13 @@ async def add_tenant(project: Project, name: str, decision: Decision, *, as_json
         echo(show_json(tenant))
         return
     echo(f"added {tenant.id}")
-    create = project.hint("key", "create", "--tenant", name, "--name", "first", "--scope", "read", "--scope", "submit")
-    echo(f"To give it access: {create}", err=True)
+    words = ("key", "create", "--tenant", name, "--name", "first", "--scope", "read", "--scope", "submit")
+    if project.is_remote:
+        echo(f"To give it access, where the database of the server is: {shlex.join(('pointsman', *words))}", err=True)
+    else:
+        echo(f"To give it access: {project.hint(*words)}", err=True)
 
 
-def _show_none(*, as_json: bool) -> None:
-    echo("[]") if as_json else echo("There are no tenants. Add one: pointsman tenant add NAME", err=True)
+def _show_none(options: str, *, as_json: bool) -> None:
+    hint = "There are no tenants. Add one: pointsman tenant add NAME"
+    echo("[]") if as_json else echo(complete(hint, options), err=True)

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import click
 
 from pointsman.cli.output import tell
-from pointsman.errors import AuthenticationFailed, Problem, RequestInvalid
+from pointsman.engine.machines import take_fingerprint
+from pointsman.errors import AuthenticationFailed, CallRefused, Problem, RequestInvalid
 from pointsman.kernel.machine import Lifecycle
 from pointsman.lifecycles import SHIPPED
 from pointsman.settings.sources import API_KEY, PREFIX
@@ -16,24 +17,43 @@ from pointsman.settings.sources import API_KEY, PREFIX
 if TYPE_CHECKING:
     from pointsman.cli.project import Project
     from pointsman.engine.calls import Holder
+    from pointsman.engine.engine import TenantEngine
     from pointsman.settings import Settings
 
 WORK = "worker"
 """The scope that executing tasks needs."""
 
 
-def check_settings(settings: Settings, lifecycles: Iterable[Lifecycle], *, needs_database: bool) -> None:
-    """Refuse what only the database itself can do."""
-    if needs_database:
-        message = "This command needs a database, not a server. Without this setting, it uses the one of the project."
-        raise RequestInvalid([Problem(settings.origins["server"], message)])
-    for lifecycle in lifecycles:
-        if lifecycle.name not in SHIPPED:
-            raise RequestInvalid([Problem("lifecycle", _refuse_lifecycle(lifecycle.name))])
+def refuse(settings: Settings) -> None:
+    """For what only the database itself can do."""
+    message = "This command needs a database, not a server. Without this setting, it uses the one of the project."
+    raise RequestInvalid([Problem(settings.origins["server"], message)])
 
 
-def _refuse_lifecycle(name: str) -> str:
-    return f"'{name}' is a lifecycle of your own, and a server has only the shipped ones. Use the database itself: --store"
+async def add_lifecycles(engine: TenantEngine, lifecycles: Iterable[Lifecycle]) -> None:
+    """Add those lifecycles of the user that the server does not have. Its runs follow the last version."""
+    if not (own := [each for each in lifecycles if each.name not in SHIPPED]):
+        return
+    rows = await engine.list_definitions()
+    known = {(row.name, row.version, row.fingerprint) for row in rows}
+    for lifecycle in own:
+        last = max((row.version for row in rows if row.lifecycle == lifecycle.name), default=0)
+        if last > lifecycle.version:
+            message = f"The server has version {last} of '{lifecycle.name}', and this file is version {lifecycle.version}."
+            raise RequestInvalid([Problem("lifecycle", f"{message} Use the file of version {last}.")])
+        if not {(each.name, each.version, take_fingerprint(each)) for each in lifecycle.machines} <= known:
+            await _add_lifecycle(engine, lifecycle)
+
+
+async def _add_lifecycle(engine: TenantEngine, lifecycle: Lifecycle) -> None:
+    try:
+        await engine.add_lifecycle(lifecycle.text)
+    except CallRefused as refused:
+        if refused.problem not in ("forbidden", "operator-only"):
+            raise
+        message = f"The server does not have version {lifecycle.version} of '{lifecycle.name}'. "
+        advice = "Ask its operator to add it: POST /api/v1/lifecycles"
+        raise RequestInvalid([Problem("lifecycle", message + advice)]) from None
 
 
 def read_key(environment: Mapping[str, str]) -> str | None:

@@ -823,6 +823,15 @@ class Quota(Struct, frozen=True, kw_only=True):
     """Of the payloads of its runs and tasks."""
 
 
+class LifecycleAnswer(Struct, frozen=True, kw_only=True):
+    """A lifecycle that runs and workers may follow."""
+
+    name: str
+    version: int
+    machines: tuple[str, ...]
+    """Those that its file declares."""
+
+
 class Claim(Struct, frozen=True, kw_only=True):
     """A task that a worker holds. Every report about it carries `epoch`, which is also the fencing token of the work."""
 

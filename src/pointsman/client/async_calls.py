@@ -28,6 +28,7 @@ from pointsman.client.answers import (
     IssuedKeyAnswer,
     KeyPage,
     KeyView,
+    LifecycleAnswer,
     LogPartAnswer,
     MachinePage,
     MachineSummary,
@@ -443,6 +444,7 @@ class AsyncRoutes(AsyncCalls):
         phase: Literal["held", "queued", "active", "done"] | None = None,
         outcome: Literal["success", "failure", "canceled"] | None = None,
         lifecycle: str | None = None,
+        flow: str | None = None,
         name: str | None = None,
         tag: str | None = None,
         text: str | None = None,
@@ -457,6 +459,7 @@ class AsyncRoutes(AsyncCalls):
         phase: Only tasks in this phase.
         outcome: Only tasks that ended like this.
         lifecycle: Only tasks that follow this lifecycle.
+        flow: Only tasks of runs of this name, which is that of their flow.
         name: Only tasks of this name.
         tag: Only tasks of runs with this tag.
         text: Only tasks with this text in their id, name, reason or error. Case matters.
@@ -471,6 +474,7 @@ class AsyncRoutes(AsyncCalls):
             phase=phase,
             outcome=outcome,
             lifecycle=lifecycle,
+            flow=flow,
             name=name,
             tag=tag,
             text=text,
@@ -487,6 +491,7 @@ class AsyncRoutes(AsyncCalls):
         phase: Literal["held", "queued", "active", "done"] | None = None,
         outcome: Literal["success", "failure", "canceled"] | None = None,
         lifecycle: str | None = None,
+        flow: str | None = None,
         name: str | None = None,
         tag: str | None = None,
         text: str | None = None,
@@ -500,6 +505,7 @@ class AsyncRoutes(AsyncCalls):
         phase: Only tasks in this phase.
         outcome: Only tasks that ended like this.
         lifecycle: Only tasks that follow this lifecycle.
+        flow: Only tasks of runs of this name, which is that of their flow.
         name: Only tasks of this name.
         tag: Only tasks of runs with this tag.
         text: Only tasks with this text in their id, name, reason or error. Case matters.
@@ -514,6 +520,7 @@ class AsyncRoutes(AsyncCalls):
                 phase=phase,
                 outcome=outcome,
                 lifecycle=lifecycle,
+                flow=flow,
                 name=name,
                 tag=tag,
                 text=text,
@@ -1207,6 +1214,15 @@ class AsyncRoutes(AsyncCalls):
         return await self._run(
             self._client.set_tenant_budget, tenant, budget_usd=budget_usd, reason=reason, request_id=request_id
         )
+
+    async def add_lifecycle(self, *, text: str, request_id: str | None = None) -> LifecycleAnswer:
+        """Add a lifecycle, which flows may name from now on; a changed one needs a new version. Only for keys of the
+        tenant `default`; all tenants see its machines. Needs the scope `admin`.
+
+        text: The lifecycle, as the text of its file (YAML).
+        request_id: An idempotency key of your own, instead of a new one.
+        """
+        return await self._run(self._client.add_lifecycle, text=text, request_id=request_id)
 
     async def claim_tasks(
         self,

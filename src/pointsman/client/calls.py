@@ -28,6 +28,7 @@ from pointsman.client.answers import (
     IssuedKeyAnswer,
     KeyPage,
     KeyView,
+    LifecycleAnswer,
     LogPartAnswer,
     MachinePage,
     MachineSummary,
@@ -481,6 +482,7 @@ class Routes(Calls):
         phase: Literal["held", "queued", "active", "done"] | None = None,
         outcome: Literal["success", "failure", "canceled"] | None = None,
         lifecycle: str | None = None,
+        flow: str | None = None,
         name: str | None = None,
         tag: str | None = None,
         text: str | None = None,
@@ -495,6 +497,7 @@ class Routes(Calls):
         phase: Only tasks in this phase.
         outcome: Only tasks that ended like this.
         lifecycle: Only tasks that follow this lifecycle.
+        flow: Only tasks of runs of this name, which is that of their flow.
         name: Only tasks of this name.
         tag: Only tasks of runs with this tag.
         text: Only tasks with this text in their id, name, reason or error. Case matters.
@@ -513,6 +516,7 @@ class Routes(Calls):
                     phase=phase,
                     outcome=outcome,
                     lifecycle=lifecycle,
+                    flow=flow,
                     name=name,
                     tag=tag,
                     text=text,
@@ -531,6 +535,7 @@ class Routes(Calls):
         phase: Literal["held", "queued", "active", "done"] | None = None,
         outcome: Literal["success", "failure", "canceled"] | None = None,
         lifecycle: str | None = None,
+        flow: str | None = None,
         name: str | None = None,
         tag: str | None = None,
         text: str | None = None,
@@ -544,6 +549,7 @@ class Routes(Calls):
         phase: Only tasks in this phase.
         outcome: Only tasks that ended like this.
         lifecycle: Only tasks that follow this lifecycle.
+        flow: Only tasks of runs of this name, which is that of their flow.
         name: Only tasks of this name.
         tag: Only tasks of runs with this tag.
         text: Only tasks with this text in their id, name, reason or error. Case matters.
@@ -558,6 +564,7 @@ class Routes(Calls):
                 phase=phase,
                 outcome=outcome,
                 lifecycle=lifecycle,
+                flow=flow,
                 name=name,
                 tag=tag,
                 text=text,
@@ -1298,6 +1305,15 @@ class Routes(Calls):
             body={"budget_usd": budget_usd, **given(reason=reason)},
             request_id=request_id,
         )
+
+    def add_lifecycle(self, *, text: str, request_id: str | None = None) -> LifecycleAnswer:
+        """Add a lifecycle, which flows may name from now on; a changed one needs a new version. Only for keys of the
+        tenant `default`; all tenants see its machines. Needs the scope `admin`.
+
+        text: The lifecycle, as the text of its file (YAML).
+        request_id: An idempotency key of your own, instead of a new one.
+        """
+        return self._send("POST", "/api/v1/lifecycles", LifecycleAnswer, body={"text": text}, request_id=request_id)
 
     def claim_tasks(
         self,

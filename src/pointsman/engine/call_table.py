@@ -1,4 +1,4 @@
 """Written by `make docs`: what identifies the calls of the engine over HTTP."""
 
-DIGEST = "3a7207a3d4bbb361"
+DIGEST = "d1c6f8944419ecd9"
 """Of `calls.describe_calls()`: two sides with the same digest have the same calls."""

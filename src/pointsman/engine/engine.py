@@ -39,6 +39,7 @@ from pointsman.engine.machines import Machines
 from pointsman.engine.operation import ANYBODY, DEFAULT_TENANT, Caller, Operation, Receipt, RemoteCaller, validate
 from pointsman.engine.operations.attempts import NOTHING, AttemptReport, ReportAttempt, ReportAttempts
 from pointsman.engine.operations.keys import CreateKey, RevokeKey, RotateKey
+from pointsman.engine.operations.lifecycles import AddLifecycle
 from pointsman.engine.operations.outbox import RetryNotifications
 from pointsman.engine.operations.runs import AddTasks, ApproveRun, SetBudget, SignalRun, SignalRuns, StartRun, SubmitRun
 from pointsman.engine.operations.tasks import DeleteTask, SignalTask
@@ -72,6 +73,7 @@ from pointsman.engine.timers import BATCH
 from pointsman.engine.wakeups import WaitingLine
 from pointsman.engine.writer import MAX_QUEUE, CommitMetrics
 from pointsman.errors import EngineClosed, PointsmanError, RequestError, StoreBusy, StoreFull, StoreGone, StoreUnavailable
+from pointsman.kernel.machine import Lifecycle
 from pointsman.store.contract import Reader, Store, Wakeup
 from pointsman.store.rows import ApiKey, DutyFailure, Task, Tenant, Transition, TransitionTally
 from pointsman.tracing import read_traceparent
@@ -111,6 +113,7 @@ class TenantEngine(Queries):
     signal_task = _performs(SignalTask)
     delete_task = _performs(DeleteTask)
     store_template = _performs(StoreTemplate)
+    add_lifecycle = _performs(AddLifecycle)
     request_transition = _performs(RequestTransition)
     register_worker = _performs(RegisterWorker)
     signal_worker = _performs(SignalWorker)
@@ -345,6 +348,10 @@ class Engine(TenantEngine):
 
     async def list_tenants(self) -> list[Tenant]:
         return await self._ask(lambda reader: reader.list_tenants())
+
+    async def get_lifecycle(self, name: str) -> Lifecycle:
+        """The one that a new run follows by this name: that of this engine, or else the last version in the database."""
+        return await self._ask(lambda reader: self._core.machines.lifecycle(name, reader))
 
     async def measure_tenants(self) -> list[TenantFigures]:
         """The tenants, with what each may have and has: the count reads all that is unfinished."""

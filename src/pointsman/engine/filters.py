@@ -30,6 +30,7 @@ class TaskFilter(Struct, frozen=True, kw_only=True):
     phase: Annotated[Literal["held", "queued", "active", "done"] | None, "Only tasks in this phase."] = None
     outcome: Annotated[Literal["success", "failure", "canceled"] | None, "Only tasks that ended like this."] = None
     lifecycle: Annotated[Name | None, "Only tasks that follow this lifecycle."] = None
+    flow: Annotated[Name | None, "Only tasks of runs of this name, which is that of their flow."] = None
     name: Annotated[Name | None, "Only tasks of this name."] = None
     tag: Annotated[Name | None, "Only tasks of runs with this tag."] = None
     text: Annotated[Name | None, "Only tasks with this text in their id, name, reason or error. Case matters."] = None

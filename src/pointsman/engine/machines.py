@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import wraps
 from typing import TypeVar
 
@@ -37,22 +37,16 @@ class Machines:
         self.lifecycles: Mapping[str, Lifecycle] = {lifecycle.name: lifecycle for lifecycle in lifecycles}
         for machine, _ in self._in_use():
             check_fitness(machine)
+        self._stored: dict[tuple[str, int], Lifecycle] = {}
+        """By name and version: those that another process has stored, and this one has needed."""
         self._machines: dict[int, Machine] = {}
         self._numbers: dict[tuple[str, int], int] = {}
 
     def register(self, transaction: Transaction) -> None:
         """Store every machine of every lifecycle, and learn the numbers of those that are stored already."""
         self._renew_rules(transaction)
-        stored = {(row.name, row.version): row for row in transaction.list_machines()}
-        for machine, text in self._in_use():
-            row = stored.get((machine.name, machine.version))
-            if row is None:
-                row = transaction.insert_machine(machine, fingerprint=take_fingerprint(machine), definition=text)
-            elif row.definition != text and row.fingerprint != take_fingerprint(machine):
-                raise LifecycleError(
-                    f"Version {machine.version} of {machine.name} is already in use with other transitions. "
-                    f"Give the changed lifecycle '{machine.lifecycle}' a new version number."
-                )
+        in_use = self._in_use()
+        for row, (machine, _) in zip(_store(transaction, in_use), in_use, strict=True):
             self._learn(row.id, machine)
 
     def _renew_rules(self, transaction: Transaction) -> None:
@@ -66,15 +60,26 @@ class Machines:
             if machine is not None and row.fingerprint == take_fingerprint(machine):
                 transaction.guard_rules(row.id, machine)
 
-    def lifecycle(self, name: str) -> Lifecycle:
-        try:
-            return self.lifecycles[name]
-        except KeyError:
-            raise UnknownName("lifecycle", name, self.lifecycles) from None
+    def lifecycle(self, name: str, reader: Reader) -> Lifecycle:
+        """The one with which this process was opened, or else the last version in the database."""
+        if known := self.lifecycles.get(name):
+            return known
+        stored = reader.list_machines()
+        rows = [row for row in stored if row.lifecycle == name]
+        if not rows:
+            raise UnknownName("lifecycle", name, dict.fromkeys([*self.lifecycles, *(row.lifecycle for row in stored)]))
+        last = max(rows, key=lambda row: row.version)
+        lifecycle = self._stored.get((name, last.version))
+        if lifecycle is None:
+            lifecycle = self._stored[name, last.version] = restore_lifecycle(name, last.definition)
+        for row in rows:
+            if row.version == last.version and row.id not in self._machines:
+                self._learn(row.id, lifecycle.machine(row.name))
+        return lifecycle
 
     @property
     def default_lifecycle(self) -> Lifecycle:
-        return self.lifecycle(DEFAULT)
+        return self.lifecycles[DEFAULT]
 
     def number(self, machine: Machine) -> int:
         return self._numbers[machine.name, machine.version]
@@ -134,6 +139,29 @@ class Machines:
     def _learn(self, number: int, machine: Machine) -> None:
         self._machines[number] = machine
         self._numbers[machine.name, machine.version] = number
+
+
+def add_lifecycle(transaction: Transaction, lifecycle: Lifecycle) -> list[MachineRow]:
+    """Store the machines of another lifecycle. A process learns them when it needs them: then they are committed."""
+    for machine in lifecycle.machines:
+        check_fitness(machine)
+    return _store(transaction, [(machine, lifecycle.text) for machine in lifecycle.machines])
+
+
+def _store(transaction: Transaction, machines: Sequence[tuple[Machine, str]]) -> list[MachineRow]:
+    """The rows of machines, each with the text of its lifecycle; those that are stored already stay as they are."""
+    stored = {(row.name, row.version): row for row in transaction.list_machines()}
+    found = [(machine, text, stored.get((machine.name, machine.version))) for machine, text in machines]
+    for machine, text, row in found:
+        if row and row.definition != text and row.fingerprint != take_fingerprint(machine):
+            raise LifecycleError(
+                f"Version {machine.version} of {machine.name} is already in use with other transitions. "
+                f"Give the changed lifecycle '{machine.lifecycle}' a new version number."
+            )
+    return [
+        row or transaction.insert_machine(machine, fingerprint=take_fingerprint(machine), definition=text)
+        for machine, text, row in found
+    ]
 
 
 def check_fitness(machine: Machine) -> None:

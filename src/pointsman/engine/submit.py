@@ -454,7 +454,7 @@ def _find_machine(work: Work, run: Run, known: Iterable[str]) -> Machine:
     """The one that the other tasks of the run follow, which may be unknown here but for what the database has of it."""
     for task_id in known:
         return work.machine(work.tasks.rows[task_id])
-    return work.machines.lifecycle(run.lifecycle).of_kind(Kind.TASK)
+    return work.machines.lifecycle(run.lifecycle, work.transaction).of_kind(Kind.TASK)
 
 
 def add_tasks(
@@ -470,6 +470,7 @@ def add_tasks(
 ) -> list[Task]:
     """The rows of new tasks in a run, with what they depend on; the tasks that it has already may be named, and are in hand."""
     depths = measure_depths(new, {name: work.tasks.rows[task_id].depth for name, task_id in known.items()})
+    defaults = work.machines.lifecycle(run.lifecycle, work.transaction).defaults
     names = {**known} | {task.name: work.world.ids.new("task", work.now) for task in new}
     rows = []
     before: str | None = None
@@ -477,7 +478,7 @@ def add_tasks(
         waits_for = {names[name] for name in task.depends_on}
         if ordered and before:
             waits_for.add(before)
-        row = _build_task(work, run, task, machine, names, depths, position, is_open=is_open)
+        row = _build_task(work, run, task, machine, defaults, names, depths, position, is_open=is_open)
         row.actor, row.reason = cause.actor, cause.reason
         row.open_dependencies = sum(_is_open_dependency(work, task_id) for task_id in waits_for)
         details = {
@@ -511,14 +512,13 @@ def _build_task(
     run: Run,
     new: NewTask,
     machine: Machine,
+    defaults: TaskDefaults,
     names: Mapping[str, str],
     depths: Mapping[str, int],
     position: int,
     *,
     is_open: bool,
 ) -> Task:
-    lifecycle = work.machines.lifecycles.get(run.lifecycle)
-    defaults = lifecycle.defaults if lifecycle else TaskDefaults()
     reclaim_after_seconds = new.reclaim_after_seconds
     if reclaim_after_seconds is None and new.timeout_seconds is None:
         reclaim_after_seconds = defaults.reclaim_after_seconds

@@ -47,9 +47,14 @@ class FlowCheck:
     """The checks of one flow. Findings that only follow from `damaged` values, which were left out, are not reported."""
 
     def __init__(
-        self, flow: Flow, report: Reporter, damaged: Set[Path] = frozenset(), tools: Collection[str] | None = None
+        self,
+        flow: Flow,
+        report: Reporter,
+        damaged: Set[Path] = frozenset(),
+        tools: Collection[str] | None = None,
+        stored: Lifecycle | None = None,
     ) -> None:
-        self.flow, self.report, self.damaged, self.tools = flow, report, damaged, tools
+        self.flow, self.report, self.damaged, self.tools, self.stored = flow, report, damaged, tools, stored
         self._above_damage = {path[:depth] for path in damaged for depth in range(1, len(path) + 1)}
         self._lost_keys: dict[Path, set[str]] = {}
         """By task, its keys that were left out."""
@@ -104,7 +109,7 @@ class FlowCheck:
     def _check_lifecycle(self) -> Lifecycle | None:
         flow, report, path = self.flow, self.report, ("lifecycle",)
         try:
-            lifecycle = find_lifecycle(flow)
+            lifecycle = find_lifecycle(flow, self.stored)
         except LifecycleInvalid as error:
             first = str(error.findings[0]).splitlines()[0]
             advice = f"Run `pointsman machine check {flow.lifecycle}` for details."

@@ -23,8 +23,13 @@ GATE_KEYS = {"quorum": ("quorum",), "on_expiry": ("on_expire",)}
 """Fields of a gate, by the keys of a flow."""
 
 
-def find_lifecycle(flow: Flow) -> Lifecycle:
-    """A shipped lifecycle by its name, or the one in a file, relative to the flow file; LifecycleError if there is none."""
+def find_lifecycle(flow: Flow, stored: Lifecycle | None = None) -> Lifecycle:
+    """A shipped lifecycle or the `stored` one by its name, or the one in a file, relative to the flow file.
+
+    LifecycleError if there is none.
+    """
+    if stored and flow.lifecycle == stored.name:
+        return stored
     return load_lifecycle(_find_file(flow) or flow.lifecycle)
 
 

@@ -26,15 +26,15 @@ def load_flow(source: str | Path, *, file: str | None = None, tools: Collection[
 
 
 def load_with_lifecycle(
-    source: str | Path, *, file: str | None = None, tools: Collection[str] | None = None
+    source: str | Path, *, file: str | None = None, tools: Collection[str] | None = None, stored: Lifecycle | None = None
 ) -> tuple[Flow, Lifecycle]:
-    """Load a flow together with the lifecycle that it was checked with."""
+    """Load a flow together with the lifecycle that it was checked with: a shipped one, one in a file, or the `stored` one."""
     if isinstance(source, str) and (file is not None or "\n" in source):
-        return _read_flow(source, file, tools)
-    return _read_flow(_read_text(Path(source)), str(source), tools)
+        return _read_flow(source, file, tools, stored)
+    return _read_flow(_read_text(Path(source)), str(source), tools, stored)
 
 
-def _read_flow(text: str, file: str | None, tools: Collection[str] | None) -> tuple[Flow, Lifecycle]:
+def _read_flow(text: str, file: str | None, tools: Collection[str] | None, stored: Lifecycle | None) -> tuple[Flow, Lifecycle]:
     document = read_document(text, file or TEXT)
     findings = document.findings
     if not isinstance(document.value, dict):
@@ -44,7 +44,7 @@ def _read_flow(text: str, file: str | None, tools: Collection[str] | None) -> tu
         )
     reporter = Reporter(document.spot)
     flow, damaged = shape_flow(document.value, document.spot, reporter)
-    lifecycle = FlowCheck(flow.from_file(file), reporter, damaged, tools).run() if flow is not None else None
+    lifecycle = FlowCheck(flow.from_file(file), reporter, damaged, tools, stored).run() if flow is not None else None
     if (findings := [*findings, *reporter.findings]) or flow is None or lifecycle is None:
         unique = dict.fromkeys(findings)
         raise FlowInvalid(sorted(unique, key=lambda finding: (finding.place.line, finding.place.column)))

@@ -42,6 +42,11 @@ def load_machine(source: str | Path, vocabulary: Vocabulary = VOCABULARY) -> Mac
     return lifecycle.machines[0]
 
 
+def read_lifecycle(text: str) -> Lifecycle:
+    """Load a lifecycle from the text of its file."""
+    return _build(text, "<text>", VOCABULARY)
+
+
 def restore_lifecycle(name: str, text: str) -> Lifecycle:
     """Load a lifecycle from the text in the database, which may be older than the current file."""
     return _build(text, f"{name}.yaml as it was stored", VOCABULARY, name if name in SHIPPED else None)

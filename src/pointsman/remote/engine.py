@@ -48,6 +48,7 @@ ONLY_WITH_DATABASE = (
     "count_claimable",
     "take_figures",
     "tally_transitions",
+    "get_lifecycle",
     "watch_all",
     "tend",
 )

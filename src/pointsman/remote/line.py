@@ -13,13 +13,13 @@ from urllib.parse import quote, urlencode
 
 import msgspec
 
-from pointsman.client.problems import MEDIA_TYPE, make_error
+from pointsman.client.problems import MEDIA_TYPE, make_error, read_retry_after
 from pointsman.client.problems import Refusal as ToldRefusal
 from pointsman.client.transport import Reply, Transport
 from pointsman.engine.calls import SPOKEN, VERSION_HEADER
 from pointsman.engine.queries import Surroundings
 from pointsman.engine.wakeups import Wakeups
-from pointsman.errors import EngineClosed, PointsmanError, StoreError, StoreUnavailable, TransitionRefused
+from pointsman.errors import CallRefused, EngineClosed, PointsmanError, StoreError, StoreUnavailable, TransitionRefused
 from pointsman.kernel.machine import Case, Refusal, Transition
 from pointsman.store.contract import Wakeup
 from pointsman.world import Sleep, World
@@ -32,6 +32,8 @@ PATIENCE_SECONDS = 10.0
 """How much later than promised an answer may come."""
 PAUSE_SECONDS = 1.0
 """Between two tries, while the server does not answer."""
+LONGEST_PAUSE_SECONDS = 10.0
+"""How long to wait, at most, when the server says that the tenant asks too often."""
 GROUPS: tuple[Mapping[str, Wakeup], ...] = ({"tasks": Wakeup.TASKS, "workers": Wakeup.WORKERS}, {"events": Wakeup.EVENTS})
 """What one request waits for: workers wait for the first ones all the time, and the last ones are frequent."""
 
@@ -64,6 +66,10 @@ class Line(Surroundings):
                     raise
                 self._note_outage(is_away=True)
                 await self.world.sleep(PAUSE_SECONDS)
+            except CallRefused as refused:
+                if (pause := find_pause(refused)) is None:
+                    raise
+                await self.world.sleep(pause)
             else:
                 self._note_outage(is_away=False)
                 return reply
@@ -79,6 +85,14 @@ class Line(Surroundings):
         """Call a method of the engine of the server. Every call may be sent twice: with a key, it has only one effect."""
         reply = await self.send("POST", f"{CALLS}{quote(method)}", arguments, {VERSION_HEADER: SPOKEN, **headers})
         return decoder_of(answers).decode(reply.body)
+
+
+def find_pause(refused: PointsmanError) -> float | None:
+    """How long to wait before a request is sent again that came too soon after others of the tenant; None to give up."""
+    if not isinstance(refused, CallRefused) or refused.problem != "rate-limited":
+        return None
+    pause = read_retry_after(refused.headers) or PAUSE_SECONDS
+    return pause if pause <= LONGEST_PAUSE_SECONDS else None
 
 
 def explain(reply: Reply) -> PointsmanError:
@@ -143,10 +157,11 @@ class _WakeupPoller:
             except EngineClosed:
                 return
             except PointsmanError as error:
-                if not isinstance(error, StoreError):  # that the server is away, every call says
+                pause = find_pause(error)
+                if pause is None and not isinstance(error, StoreError):  # that the server is away, every call says
                     log.warning("cannot wait for news of the server: %s", error)
                 heard = {}
-                self._over.wait(PAUSE_SECONDS)
+                self._over.wait(pause or PAUSE_SECONDS)
                 continue
             is_known = now["process"] == heard.get("process")
             told = (kind for name, kind in group.items() if not is_known or now[name] != heard[name])

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from urllib.parse import unquote
 
 from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -17,6 +18,7 @@ from pointsman.server.route import Route
 from pointsman.server.site import Site
 
 MOST_PARTS = 16
+SLASH = b"%2f"
 
 
 @dataclass(slots=True)
@@ -39,7 +41,7 @@ class Dispatcher:
             self._add(route)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        found = self.find(scope["method"], scope["path"]) if scope["type"] == "http" else None
+        found = self.find(scope["method"], split(scope["path"], scope["raw_path"])) if scope["type"] == "http" else None
         if found is None:
             await self._otherwise(scope, receive, send)
             return
@@ -48,10 +50,9 @@ class Dispatcher:
         response = await route.answer(self._site, Request(scope, receive, send))
         await response(scope, receive, send)
 
-    def find(self, method: str, path: str) -> tuple[Route, list[str]] | None:
+    def find(self, method: str, parts: Sequence[str]) -> tuple[Route, list[str]] | None:
         """The route of a request, and the values of its parameters. HEAD is GET, whose body the listener leaves out."""
         root = self._roots.get("GET" if method == "HEAD" else method)
-        parts = path.split("/", MOST_PARTS)[1:]
         found = None if root is None else _walk(root, parts, 0, [])
         return None if found and method == "HEAD" and found[0].streams else found
 
@@ -64,6 +65,13 @@ class Dispatcher:
             else:
                 node = node.named.setdefault(part, _Node())
         node.route = route
+
+
+def split(path: str, raw_path: bytes = b"") -> list[str]:
+    """The parts of a path. An encoded slash separates no parts: it belongs to a name."""
+    if SLASH not in raw_path.lower():
+        return path.split("/", MOST_PARTS)[1:]
+    return [unquote(part) for part in raw_path.decode("ascii", "replace").split("/", MOST_PARTS)[1:]]
 
 
 def _walk(node: _Node, parts: Sequence[str], index: int, values: list[str]) -> tuple[Route, list[str]] | None:

@@ -11,13 +11,13 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from pointsman.engine.operation import validate
 from pointsman.engine.operations.runs import SubmitRun
 from pointsman.engine.submit import NewRun
 from pointsman.engine.together import Together
-from pointsman.errors import Problem, RequestInvalid
+from pointsman.errors import Problem, RequestInvalid, UnknownName
 from pointsman.flows.build import build_run
 from pointsman.flows.document import read_document
 from pointsman.flows.load import TEXT, load_with_lifecycle
@@ -53,29 +53,48 @@ class SentFlow:
         return [tool for name in self.flow.tasks if (tool := self.flow.task(name).tool_name)]
 
 
+class GetLifecycle(Protocol):
+    """Finds a lifecycle in the database, or raises UnknownName."""
+
+    async def __call__(self, name: str) -> Lifecycle: ...
+
+
 @dataclass(slots=True)
 class SentFlows:
     """Reads flows for one project."""
 
     settings: Settings
+    get_lifecycle: GetLifecycle
     _known: dict[str, SentFlow] = field(default_factory=dict)
     _runs: dict[str, NewRun] = field(default_factory=dict)
     """By text: the run without inputs, which is always the same."""
     _plans: Together[Plan] = field(default_factory=lambda: Together(_write_plans))
 
     async def load(self, text: str) -> SentFlow:
-        """Read and check a flow, or raise with every finding. Only valid ones are remembered."""
+        """Read and check a flow, or raise with every finding. Valid ones are remembered, if their lifecycle cannot change."""
         if known := _recall(self._known, text):
             return known
-        loaded = await asyncio.to_thread(self._load, text)
-        _remember(self._known, text, loaded)
+        stored = await self._find_stored(await asyncio.to_thread(_read_lifecycle, text))
+        loaded = await asyncio.to_thread(self._load, text, stored)
+        if stored is None:
+            _remember(self._known, text, loaded)
         return loaded
+
+    async def _find_stored(self, name: str) -> Lifecycle | None:
+        """Unless it is shipped. A flow that is sent names no file of this machine."""
+        if name in SHIPPED:
+            return None
+        try:
+            return await self.get_lifecycle(name)
+        except UnknownName as unknown:
+            message = f"{unknown} A flow that is sent follows a shipped lifecycle, or one that the operator has added."
+            raise RequestInvalid([Problem("flow.lifecycle", message)]) from None
 
     async def build(self, sent: SentFlow, inputs: Mapping[str, Any]) -> NewRun:
         if not inputs and (known := _recall(self._runs, sent.text)):
             return known
         new = await asyncio.to_thread(self._build, sent, inputs)
-        if not inputs:
+        if not inputs and sent.lifecycle.name in SHIPPED:
             _remember(self._runs, sent.text, new)
         return new
 
@@ -88,14 +107,8 @@ class SentFlows:
         except OSError as error:
             log.warning("the plan of run %s cannot be written: %s", run_id, error)
 
-    def _load(self, text: str) -> SentFlow:
-        """It may follow a shipped lifecycle, but not name a file of this machine."""
-        document = read_document(f"{text}\n", TEXT)
-        named = document.value.get("lifecycle", DEFAULT) if isinstance(document.value, dict) else DEFAULT
-        if named not in SHIPPED:
-            message = f"A flow that is sent follows a shipped lifecycle: {', '.join(SHIPPED)}."
-            raise RequestInvalid([Problem("flow.lifecycle", message)])
-        flow, lifecycle = load_with_lifecycle(f"{text}\n", tools=self.settings.all_tools)
+    def _load(self, text: str, stored: Lifecycle | None) -> SentFlow:
+        flow, lifecycle = load_with_lifecycle(f"{text}\n", tools=self.settings.all_tools, stored=stored)
         return SentFlow(text, flow, lifecycle, describe_files(flow) if _wants_plan(lifecycle) else {})
 
     def _build(self, sent: SentFlow, inputs: Mapping[str, Any]) -> NewRun:
@@ -105,6 +118,13 @@ class SentFlows:
         new = build_run(sent.flow, inputs, directory=directory, tools=settings.all_tools, lifecycle=sent.lifecycle)
         validate(SubmitRun(new))
         return new
+
+
+def _read_lifecycle(text: str) -> str:
+    """The name of the lifecycle of a flow. What is no name is a finding of the flow."""
+    document = read_document(f"{text}\n", TEXT)
+    named = document.value.get("lifecycle", DEFAULT) if isinstance(document.value, dict) else DEFAULT
+    return named if isinstance(named, str) else DEFAULT
 
 
 def _wants_plan(lifecycle: Lifecycle) -> bool:

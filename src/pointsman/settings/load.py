@@ -89,7 +89,7 @@ def load_settings(directory: Path, flags: Mapping[str, Any], environ: Mapping[st
 def _choose_database(source: Source, values: dict[str, Any], origins: dict[str, str]) -> Iterator[Finding]:
     """A database hides the server of a source behind it, and no source may name both."""
     if "store" in source.values and "server" in source.values:
-        message = "It names a server and a store."
+        message = f"It names a server, and {source.origin('store')} a database."
         yield Finding("store", source.place(("server",)), message, "Name the server, or the database itself; not both.")
     elif "store" in source.values and values.pop("server", None):
         origins["server"] = "default"

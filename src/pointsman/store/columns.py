@@ -94,7 +94,10 @@ ROW_TYPES = {
     )
 }
 RUN_CONDITIONS = {name: f"run.{name}" for name in ("state", "phase", "outcome", "lifecycle", "name")}
-TASK_CONDITIONS = {name: f"task.{name}" for name in ("state", "phase", "outcome", "name")} | {"lifecycle": "run.lifecycle"}
+TASK_CONDITIONS = {name: f"task.{name}" for name in ("state", "phase", "outcome", "name")} | {
+    "lifecycle": "run.lifecycle",
+    "flow": "run.name",
+}
 WORKER_CONDITIONS = {name: f"worker.{name}" for name in ("state", "phase", "name")}
 NOTICE_CONDITIONS = {"subject": "notice.subject"}
 """By parameter of a list: the column that must have its value, if one is given."""

@@ -33,7 +33,7 @@ from pointsman.engine.machines import take_fingerprint
 from pointsman.engine.operations.attempts import AttemptReport
 from pointsman.engine.submit import NewTask
 from pointsman.errors import LeaseLost, LifecycleError, LifecycleInvalid, RequestInvalid, TransitionRefused, UnknownName
-from pointsman.kernel.machine import Kind, Lifecycle, Machine
+from pointsman.kernel.machine import Kind, Lifecycle, Machine, Phase
 from pointsman.store.law import RuleRow, rule_rows
 from pointsman.store.rows import Run, Worker
 from pointsman.store.scripts import Migration, read_migrations
@@ -377,8 +377,7 @@ async def test_an_engine_without_the_file_finishes_what_was_begun_with_it(
             task_id = await build(engine, worker)
             await engine.for_tenant(actor="ada").signal_task(task_id, "accept")
         assert await state_of(engine, run) == "SUCCEEDED"
-        with pytest.raises(UnknownName, match="release"):
-            await submit_release(engine)
+        await submit_release(engine)
         await assert_promises_kept(engine)
 
 
@@ -414,15 +413,14 @@ async def test_tasks_that_are_added_follow_what_those_of_their_run_follow(
         await assert_promises_kept(engine)
 
 
-async def test_an_engine_without_the_file_says_so_when_a_run_gets_its_first_task(
+async def test_an_engine_without_the_file_adds_the_first_task_of_a_run(
     database_url: str, clock: ManualClock, tmp_path: Path
 ) -> None:
     async with open_engine(database_url, clock, seed=1, lifecycles=[write_release(tmp_path)]) as engine:
         run = await submit(engine, lifecycle="release", task_count=1)
     async with open_engine(database_url, clock, seed=2) as engine:
-        with pytest.raises(UnknownName, match="There is no lifecycle called 'release'"):
-            await engine.add_tasks(run.id, [NewTask(name="ship")])
-        assert await engine.list_tasks(run.id) == []
+        await engine.add_tasks(run.id, [NewTask(name="ship")])
+        assert [(task.name, task.state) for task in await engine.list_tasks(run.id)] == [("ship", "WAITING")]
 
 
 UNFIT = {
@@ -491,3 +489,42 @@ async def test_runs_of_a_lifecycle_that_the_version_before_has_stored_wait_for_t
     assert await asyncio.to_thread(main, ["doctor", "--audit", "--store", url]) == 0, capsys.readouterr()
     with prompt(url) as session, pytest.raises((apsw.ConstraintError, psycopg.DatabaseError), match="rule cannot be changed"):
         session.ask("UPDATE rule SET needs_dependencies = NOT needs_dependencies")
+
+
+async def test_an_added_lifecycle_is_followed_by_engines_without_its_file(database_url: str, clock: ManualClock) -> None:
+    text = read_example() + "defaults: {max_attempts: 7}\n"
+    async with open_engine(database_url, clock, seed=1) as one, open_engine(database_url, clock, seed=2) as other:
+        with pytest.raises(UnknownName):
+            await submit_release(one)
+        added = await one.add_lifecycle(text)
+        assert [(row.lifecycle, row.version) for row in added] == [("release", 1)] * len(added)
+        assert await one.add_lifecycle(text) == added, "adding it again changes nothing"
+        for engine in (one, other):
+            run = await submit_release(engine)
+            assert await state_of(engine, run, "build") == "WAITING"
+            await engine.add_tasks(run.id, [NewTask(name="ship")])
+            assert {task.max_retries for task in await engine.list_tasks(run.id)} == {6}, "as its defaults say"
+        with pytest.raises(LifecycleError, match="already in use with other transitions"):
+            await other.add_lifecycle(add_qa(text))
+        await other.add_lifecycle(with_version(add_qa(text), 2))
+        runs = [await submit_release(engine) for engine in (one, other)]
+        for run in runs:
+            (task,) = await one.list_tasks(run.id)
+            machine = await one.get_machine(task)
+            assert (machine.version, machine.state("QA").phase) == (2, Phase.HELD), "new runs follow the last version"
+
+
+async def test_a_lifecycle_that_is_refused_leaves_nothing(database_url: str, clock: ManualClock, tmp_path: Path) -> None:
+    refused = {
+        "a shipped name": (read_example().replace("lifecycle: release", "lifecycle: approval"), "approval"),
+        "a broken rule": (read_example().replace("-> REVIEW    : complete", "-> NOWHERE   : complete"), "NOWHERE"),
+        "work without a worker": (read_example().replace("BROKEN   -> WAITING ", "BROKEN   -> BUILDING"), "without a worker"),
+        "no mapping": ("- 1", "mapping"),
+    }
+    async with open_engine(database_url, clock, lifecycles=[write_release(tmp_path)]) as engine:
+        before = await engine.list_definitions()
+        refused["other transitions"] = (add_qa(read_example()), "already in use")
+        for what, (text, why) in refused.items():
+            with pytest.raises(LifecycleError, match=why):
+                await engine.add_lifecycle(text)
+            assert await engine.list_definitions() == before, what

@@ -38,7 +38,19 @@ def make_site(engine: Engine, folder: Path) -> Site:
     turns = Turns(engine, world.sleep)
     wakeups = WakeupCounter(engine, world.process, turns)
     settings = load_settings(folder, {}, {})
-    return Site(engine, settings, world, door, live, NO_LOGS, SentFlows(settings), declare, metrics, turns, wakeups)
+    return Site(
+        engine,
+        settings,
+        world,
+        door,
+        live,
+        NO_LOGS,
+        SentFlows(settings, engine.get_lifecycle),
+        declare,
+        metrics,
+        turns,
+        wakeups,
+    )
 
 
 def make_request(path: str) -> Request:

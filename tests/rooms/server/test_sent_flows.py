@@ -7,16 +7,22 @@ from pathlib import Path
 
 import pytest
 
-from pointsman.errors import FlowInvalid, RequestInvalid
+from pointsman.errors import FlowInvalid, RequestInvalid, UnknownName
+from pointsman.kernel.machine import Lifecycle
+from pointsman.lifecycles import SHIPPED
 from pointsman.server.sent_flows import LONGEST_REMEMBERED, MOST_REMEMBERED, SentFlows
 from pointsman.settings import load_settings
 
 TEXT = "name: a\ninputs: {who: {default: you}}\ntasks: {a: {run: 'echo ${{ inputs.who }}'}}"
 
 
+async def find_none(name: str) -> Lifecycle:
+    raise UnknownName("lifecycle", name, SHIPPED)
+
+
 @pytest.fixture
 def flows(tmp_path: Path) -> SentFlows:
-    return SentFlows(load_settings(tmp_path, {}, {}))
+    return SentFlows(load_settings(tmp_path, {}, {}), find_none)
 
 
 async def test_a_text_is_read_once_and_its_run_depends_on_the_inputs(flows: SentFlows) -> None:

@@ -110,10 +110,11 @@ def test_the_readme_goes_as_it_says(tmp_path: Path, postgres_url: str) -> None:
     reader.type(kill)
     attempts = {task["name"]: task["attempts"] for task in reader.ask("pointsman status latest")["tasks"]}
     assert attempts == {"count": 1, "count[0]": 2, "count[1]": 2, "report": 1}
-    watched = reader.type(fleet)
+    watched, _, served = reader.type(f"{fleet}$ echo next section\n{http}").partition("next section\n")  # in one shell
     assert "words is SUCCEEDED" in watched
     assert len(re.findall(STOPS, watched)) == 2
-    assert '"status":"ready"' in reader.type(http)
+    assert '"status":"ready"' in served
+    assert "words is SUCCEEDED" in served
     assert (tmp_path / "hello.txt").read_text() == "hello\n"
     reader.type(machines)
 

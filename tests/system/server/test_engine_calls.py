@@ -20,9 +20,9 @@ from pointsman.engine.operations.keys import Scope
 MARK = "confidential"
 """In every name that the victim gives."""
 OWN_LISTS = ("list_breakers", "list_templates", "get_account", "list_runs", "list_notices")
-OF_ONE_TENANT = ("diagnose", "list_duty_failures", "list_tenants", "measure_tenants")
+OF_ONE_TENANT = ("diagnose", "list_all_keys", "list_duty_failures", "list_tenants", "measure_tenants")
 """Queries about all tenants, which tell a key what is about its own."""
-OF_OPERATORS = ("set_quotas", "set_tenant_budget", "add_tenant")
+OF_OPERATORS = ("set_quotas", "set_tenant_budget", "add_tenant", "add_lifecycle")
 OF_EVERYBODY = ("now", "list_definitions", "last_position", "is_held_back")
 """Queries with the same answer for all tenants: none of what it tells is of one of them."""
 OF_OWN = ("measure_tenant", "measure_tenants", "list_tenants")
@@ -169,6 +169,7 @@ def test_no_call_shows_or_changes_what_belongs_to_another_tenant(tmp_path: Path,
             succeed(other, name, body)
         assert ask(other, "set_quotas", {"max_runs": 0}).problem == "operator-only"
         assert ask(other, "add_tenant", {}).problem == "operator-only"
+        assert ask(other, "add_lifecycle", {"text": "lifecycle: other"}).problem == "operator-only"
         assert ask(other, "set_tenant_budget", {"budget_usd": "0.01"}).problem == "operator-only"
         done = {name for name, _ in named} | set(OF_ITS_OWN) | {"report_attempts", *OF_OPERATORS}
         assert done == set(OPERATIONS)
@@ -198,7 +199,7 @@ def check_question(other: Client, name: str, body: Mapping[str, Any], theirs: Th
     assert MARK.encode() not in reply.text, (name, reply)
     assert not [each for each in theirs.ids() if each.encode() in reply.text], (name, reply)
     is_empty = reply.json in ([], None, False)
-    assert is_empty or name in (*OF_EVERYBODY, *OF_OWN, "get_account", "list_keys"), (name, reply)
+    assert is_empty or name in (*OF_EVERYBODY, *OF_OWN, "get_account", "list_keys", "list_all_keys"), (name, reply)
 
 
 @pytest.mark.parametrize("hidden", [{"caller": {"tenant": "acme"}}, {"tenant": "acme"}, {"serves": "all"}])
@@ -222,12 +223,13 @@ SCOPES_OF: Mapping[str, tuple[Scope, ...]] = {
     **dict.fromkeys(("report_attempt", "report_attempts"), ("worker",)),
     **dict.fromkeys(("create_key", "rotate_key", "revoke_key"), ("admin",)),
     **dict.fromkeys(OF_OPERATORS, ()),
-    **dict.fromkeys(("list_keys", "diagnose"), ("admin",)),
+    **dict.fromkeys(("list_keys", "list_all_keys", "diagnose"), ("admin",)),
     "retry_notifications": ("operate",),
     **{name: () for name, query in list_queries().items() if query.is_of_all and name not in OF_ONE_TENANT},
+    "now": EVERY,
     **dict.fromkeys(
         (
-            *("now", "list_definitions", "list_breakers", "get_account", "explain_overspending", "get_worker", "get_run"),
+            *("list_definitions", "list_breakers", "get_account", "explain_overspending", "get_worker", "get_run"),
             *("get_task", "list_tasks_in_brief", "list_results", "list_attempts", "list_history"),
         ),
         ("read", "worker"),

@@ -106,21 +106,40 @@ def drive_document_003(client: Persistent) -> None:
     client.reach(f"/runs/{sent}", "SUCCEEDED")
 
 
+class WorkerKilled(Exception):
+    """A task of document 004 has failed with its worker."""
+
+
+def reach(client: Persistent, path: str, state: str) -> None:
+    found = client.reach(path, state, "FAILED")
+    if found["state"] == "FAILED":
+        assert "worker" in found["reason"], found
+        raise WorkerKilled
+
+
 def drive_document_004(client: Persistent) -> None:
+    """It begins anew if a task of it had the worker that is killed."""
+    try:
+        drive_tasks(client)
+    except WorkerKilled:
+        drive_tasks(client)
+
+
+def drive_tasks(client: Persistent) -> None:
     path = f"/api/tasks/{client.do('/api/tasks', name='asks', task={'run': ASKS})['id']}"
     client.do(f"{path}/run")
-    client.reach(path, "BLOCKED")
+    reach(client, path, "BLOCKED")
     client.do(f"{path}/answer", answer="sqlite")
-    client.reach(path, "READY")
+    reach(client, path, "READY")
     assert client.do(f"{path}/reject", comment="once more")["state"] == "PENDING"
     client.do(f"{path}/run")
-    client.reach(path, "READY")
+    reach(client, path, "READY")
     assert client.do(f"{path}/accept")["state"] == "COMPLETED"
     slow = f"/api/tasks/{client.do('/api/tasks', name='slow', task={'command': ['sleep', '60'], 'timeout': '0.2s'})['id']}"
     client.do(f"{slow}/run")
-    client.reach(slow, "TIMED_OUT")
+    reach(client, slow, "TIMED_OUT")
     client.do(f"{slow}/resume")
-    client.reach(slow, "TIMED_OUT")
+    reach(client, slow, "TIMED_OUT")
     canceled = f"/api/tasks/{client.do('/api/tasks', name='canceled', task={'command': ['sleep', '60']})['id']}"
     client.do(f"{canceled}/run")
     client.do(f"{canceled}/cancel")

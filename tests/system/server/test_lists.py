@@ -64,6 +64,8 @@ def test_tasks_of_all_runs_are_filtered(client: Client) -> None:
     client.post(f"/api/v1/tasks/{task['id']}/signals", {"signal": "cancel"})
     assert find_ids(client, "/api/v1/tasks", name="tasks step", outcome="canceled") == [task["id"]]
     assert find_ids(client, "/api/v1/tasks", name="tasks step", phase="queued", limit=1) == [each["id"] for each in pages[0]]
+    assert find_ids(client, "/api/v1/tasks", flow="tasks") == [each["id"] for page in pages for each in page]
+    assert find_ids(client, "/api/v1/tasks", flow="tasks step") == []
 
 
 def test_every_wrong_condition_is_named(client: Client) -> None:

@@ -308,7 +308,7 @@ def test_mistakes_with_a_key_are_refused_before_anything_is_done(tmp_path: Path,
             ("run", "flow.yaml"): "the API key 'ada' needs the scope worker. To leave them to other workers: --detach",
             ("run", "flow.yaml", "--detach", "--as", "ben"): "acts in its own name, here 'ada', and not as 'ben'",
             ("inbox", "--list", "--as", "ben"): "Leave --as out",
-            ("key",): "This command is about all tenants, and an API key is about one.",
+            ("key",): "This needs the scope admin. The key 'ada' has: approve, read, submit.",
             ("serve",): "POINTSMAN_SERVER: This command needs a database, not a server.",
         }
         for words, advice in mistakes.items():
@@ -327,14 +327,68 @@ def test_mistakes_with_a_key_are_refused_before_anything_is_done(tmp_path: Path,
         assert as_herself.returncode == 0, as_herself
 
 
-def test_a_lifecycle_of_your_own_is_refused_and_hints_name_the_server(tmp_path: Path, folder: Path, database_url: str) -> None:
+def write_own(folder: Path, version: int = 1) -> str:
+    """A lifecycle of one's own with a flow that follows it; the text of the lifecycle."""
     shipped = Path(inspect.getfile(lifecycles)).with_name("approval.yaml").read_text()
-    (folder / "mine.yaml").write_text(shipped.replace("lifecycle: approval", "lifecycle: mine"))
+    text = shipped.replace("lifecycle: approval\n", "lifecycle: mine\n").replace("version: 2\n", f"version: {version}\n")
+    (folder / "mine.yaml").write_text(text)
     (folder / "flow.yaml").write_text("name: own\nlifecycle: ./mine.yaml\ntasks: {DRAFT: {run: echo drafted}}\n")
+    return text
+
+
+def test_a_lifecycle_of_your_own_is_followed_over_a_server(tmp_path: Path, folder: Path, database_url: str) -> None:
+    write_own(folder)
+    with (
+        start("serve", home(tmp_path), database_url) as (client, _),
+        start("up", home(tmp_path, "other"), database_url) as (other, _),
+    ):
+        assert call(folder, client.url, "run", "flow.yaml").returncode == 0
+        for server in (client, other):  # the other one has it from the database
+            run = call(folder, server.url, "run", "flow.yaml", "--detach").stdout.strip()
+            wait_for(server, run, "SUCCEEDED")
+            sent = server.post("/runs", {"flow": "name: sent\nlifecycle: mine\ntasks: {DRAFT: {run: echo drafted}}"})
+            assert (sent.status, sent.json["lifecycle"]) == (201, "mine")
+            wait_for(server, sent.json["id"], "SUCCEEDED")
+        versions = {each["name"]: each["version"] for each in other.get("/api/v1/machines").json["items"]}
+        assert versions["mine.run"] == 1
+        write_own(folder, 2)
+        assert call(folder, client.url, "run", "flow.yaml", "--detach").returncode == 0
+        write_own(folder)
+        for words in (("run", "flow.yaml", "--detach"), ("worker", "--lifecycle", "./mine.yaml")):
+            older = call(folder, other.url, *words)
+            assert "The server has version 2 of 'mine', and this file is version 1." in older.stderr, older
+            assert older.returncode == 2
+
+
+def test_only_the_operator_adds_lifecycles(tmp_path: Path, folder: Path, database_url: str) -> None:
+    text = write_own(folder)
+    keys = [("default", "root", EVERY), ("default", "ada", ("read", "submit")), ("acme", "bob", EVERY)]
+    root, *others = create_keys(database_url, keys)
+    with start("serve", home(tmp_path), database_url) as (anybody, _):
+        for key in others:
+            refused = call(folder, anybody.url, "run", "flow.yaml", "--detach", key=key)
+            assert (refused.returncode, "does not have version 1 of 'mine'" in refused.stderr) == (2, True), refused
+        for key, problem in zip(others, ("forbidden", "operator-only"), strict=True):
+            assert with_key(anybody, key).post("/api/v1/lifecycles", {"text": text}).problem == problem
+        named = {"flow": "name: sent\nlifecycle: mine\ntasks: {a: {run: 'true'}}"}
+        client = with_key(anybody, root)
+        unknown = client.post("/runs", named)
+        assert (unknown.problem, "There is no lifecycle called 'mine'." in unknown.json["detail"]) == ("invalid-request", True)
+        first, again = (client.post("/api/v1/lifecycles", {"text": text}, idempotency_key="k") for _ in range(2))
+        assert (first.status, first.json["name"], first.json["version"]) == (201, "mine", 1)
+        assert (again.text, again.headers["idempotent-replayed"]) == (first.text, "true")
+        invalid = client.post("/api/v1/lifecycles", {"text": "lifecycle: approval\nmachines: {}"})
+        assert (invalid.status, invalid.problem) == (422, "flow-invalid")
+        changed = client.post("/api/v1/lifecycles", {"text": text.replace("-> CANCELED", "-> FAILED")})
+        assert changed.status == 422
+        for key in others:
+            run = call(folder, anybody.url, "run", "flow.yaml", "--detach", key=key)
+            assert run.returncode == 0, run
+            assert with_key(anybody, key).post("/runs", named).status == 201
+
+
+def test_hints_name_the_server(tmp_path: Path, folder: Path, database_url: str) -> None:
     with start("serve", home(tmp_path), database_url) as (client, _):
-        refused = call(folder, client.url, "run", "flow.yaml")
-        assert refused.returncode == 2
-        assert "'mine' is a lifecycle of your own, and a server has only the shipped ones." in refused.stderr
         env = {name: value for name, value in environment(client.url).items() if name != "POINTSMAN_SERVER"}
         command = [sys.executable, "-m", "pointsman", "status", "latest", "--server", client.url]
         empty = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False, timeout=60)
@@ -350,7 +404,7 @@ def test_those_who_follow_wait_for_a_server_that_starts_anew(tmp_path: Path, fol
     )
     with start("serve", home(tmp_path), database_url) as (client, server):
         port = client.url.rpartition(":")[2]
-        with work(box, client.url):
+        with work(box, client.url, lease="60s"):  # longer than the slowest start of a server
             run = call(box, client.url, "run", "long.yaml", "--detach").stdout.strip()
             wait_for(client, run, "RUNNING")
             said = [follow(folder, client.url, words, run) for words in (("logs", "-f"), ("watch", "--all"))]
@@ -378,6 +432,22 @@ def test_status_names_the_command_for_a_log_that_is_elsewhere(tmp_path: Path, fo
         assert f"\nLogs: pointsman logs {short}\n" in said
         assert str(box) not in said
         assert call(folder, client.url, "logs", run, "burst").stdout == "why\n"
+
+
+def test_of_a_log_that_the_server_does_not_have_the_end_is_shown_from_the_database(
+    tmp_path: Path, folder: Path, database_url: str
+) -> None:
+    flow = "name: lost\ntasks: {say: {run: 'echo one; echo two'}, quiet: {run: 'true', needs: say}}"
+    with start("up", home(tmp_path), database_url) as (client, _):
+        run = submit(client, flow)
+        wait_for(client, run, "SUCCEEDED")
+        shutil.rmtree(tmp_path / "server" / ".pointsman" / "logs")  # as if another server had it
+        said = call(folder, client.url, "logs", run, "say")
+        assert (said.returncode, said.stdout) == (1, "one\ntwo\n"), said
+        assert "The log of attempt 1 of 'say' is not at the server." in said.stderr
+        assert call(folder, client.url, "logs", run).stdout == "say   | one\nsay   | two\n"
+        quiet = call(folder, client.url, "logs", run, "quiet")
+        assert (quiet.returncode, quiet.stderr) == (0, "Attempt 1 of 'quiet' wrote nothing.\n")
 
 
 def follow(folder: Path, url: str, words: tuple[str, ...], run: str) -> tuple[subprocess.Popen[bytes], Path, Path]:

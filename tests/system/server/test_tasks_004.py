@@ -119,3 +119,18 @@ def test_tasks_are_listed_newest_first_in_pages(client: Client) -> None:
     first = client.get("/api/tasks?limit=2").json
     second = client.get(f"/api/tasks?limit=2&after={first['next']}").json
     assert [task["id"] for task in (*first["tasks"], *second["tasks"])][:3] == created[::-1]
+
+
+def test_tasks_are_filtered(client: Client) -> None:
+    first, second = (
+        client.post("/api/tasks", {"name": name, "task": {"run": "true"}}).json for name in ("filter a", "filter b")
+    )
+    client.post(f"/api/tasks/{second['id']}/cancel")
+    for query, expected in {
+        "text=filter%20": [second, first],
+        "name=filter%20a": [first],
+        "text=filter%20&state=CANCELLED": [second],
+        f"name=filter%20b&created_before={first['created_at']}": [],
+    }.items():
+        assert [each["id"] for each in client.get(f"/api/tasks?{query}").json["tasks"]] == [each["id"] for each in expected]
+    assert client.get("/api/tasks?lifecycle=standard").problem == "invalid-request"

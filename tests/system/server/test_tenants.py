@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -9,11 +10,13 @@ from typing import Any
 from tests.system.server.harness import start
 from tests.system.server.test_engine_calls import ask, succeed
 from tests.system.server.test_keys import EVERY, create_keys, with_key
-from tests.system.server.test_remote import call
+from tests.system.server.test_remote import call, work
 
+from pointsman import app
 from pointsman.engine.calls import TENANT_HEADER, list_queries
 from pointsman.engine.operations import OPERATIONS
 from pointsman.engine.operations.keys import Scope
+from pointsman.store.rows import ApiKey
 
 BODY = {"name": "r", "tasks": [{"name": "a", "capabilities": ["elsewhere"]}]}
 
@@ -110,6 +113,8 @@ def test_the_operator_looks_after_tenants_from_the_command_line(tmp_path: Path, 
     with start("serve", tmp_path, database_url) as (client, _):
         added = call(folder, client.url, "tenant", "add", "globex", "--request-id", "k", "--json", key=root)
         assert (added.returncode, json.loads(added.stdout)["id"]) == (0, "globex"), added
+        advice = call(folder, client.url, "tenant", "add", "initech", key=root).stderr
+        assert "where the database of the server is: pointsman key create --tenant initech" in advice
         assert call(folder, client.url, "tenant", "add", "globex", "--request-id", "k", key=root).returncode == 0
         assert "since" in call(folder, client.url, "tenant", "add", "globex", key=root).stderr
         limited = call(folder, client.url, "tenant", "set", "globex", "--max-runs", "1", "--reason", "agreed", key=root)
@@ -121,11 +126,12 @@ def test_the_operator_looks_after_tenants_from_the_command_line(tmp_path: Path, 
             "acme": None,
             "default": None,
             "globex": 1,
+            "initech": None,
         }
         own = call(folder, client.url, "tenant", "list", "--json", key=ada)
         assert [each["id"] for each in json.loads(own.stdout)] == ["acme"]
         refused = {
-            ("tenant", "add", "initech"): "not for 'initech'",
+            ("tenant", "add", "hooli"): "not for 'hooli'",
             ("tenant", "set", "acme", "--max-runs", "none"): "The operator does this",
             (
                 "doctor",
@@ -138,6 +144,56 @@ def test_the_operator_looks_after_tenants_from_the_command_line(tmp_path: Path, 
             assert (said.returncode, why in said.stderr) == (2, True), (words, said)
         elsewhere = call(folder, client.url, "key", "create", "--tenant", "globex", "--name", "x", "--scope", "read", key=root)
         assert (elsewhere.returncode, "use an API key of 'globex', or the database" in elsewhere.stderr) == (2, True), elsewhere
+
+
+def test_a_tenant_looks_after_its_own_keys_from_the_command_line(tmp_path: Path, database_url: str) -> None:
+    root, _ = create_keys(database_url, [("acme", "root", ("admin",)), ("globex", "bob", EVERY)])
+    folder = tmp_path / "client"
+    folder.mkdir()
+    with start("serve", tmp_path, database_url) as (client, _):
+
+        def type_(*words: str) -> str:
+            said = call(folder, client.url, "key", *words, key=root)
+            assert said.returncode == 0, (words, said)
+            return said.stdout
+
+        first = type_("create", "--name", "ci", "--scope", "read").strip()
+        assert with_key(client, first).get("/runs").status == 200
+        assert {each["name"]: each["tenant"] for each in json.loads(type_("list", "--json"))} == {"root": "acme", "ci": "acme"}
+        second = type_("rotate", first.split("_")[1]).strip()
+        assert with_key(client, second).get("/runs").status == 200
+        assert type_("revoke", first.split("_")[1]).endswith("valid → revoked\n")
+        assert with_key(client, second).get("/runs").status == 401
+        (theirs,) = (each for each in list_all_keys(database_url) if each.tenant == "globex")
+        unknown = call(folder, client.url, "key", "revoke", theirs.id, key=root)
+        assert (unknown.returncode, f"There is no key '{theirs.id}'" in unknown.stderr) == (2, True), unknown
+
+
+def test_a_worker_and_a_command_of_a_tenant_that_asks_too_often_wait(tmp_path: Path, sqlite_url: str) -> None:
+    (key,) = create_keys(sqlite_url, [("acme", "ada", EVERY)])
+    flow = {"flow": "name: many\ntasks: {each: {foreach: range(3), run: 'true'}}"}
+    folder = tmp_path / "client"
+    folder.mkdir()
+    with start("serve", tmp_path, sqlite_url, "--rate-limit", "20", "--rate-burst", "10") as (client, _):
+        ada = with_key(client, key)
+        run = ada.post("/runs", flow).json["id"]
+        while ada.get(f"/runs/{run}").status == 200:
+            pass  # until nothing is left for the worker
+        with work(folder, client.url, key, lease="60s"):
+            said = call(folder, client.url, "watch", run, key=key)
+            assert (said.returncode, "many is SUCCEEDED" in said.stdout + said.stderr) == (0, True), said
+            status = call(folder, client.url, "status", run, "--json", key=key)
+            assert status.returncode == 0, status
+            assert {each["attempts"] for each in json.loads(status.stdout)["tasks"]} == {1}
+        assert "more than 20 requests" not in (folder / "worker.txt").read_text()
+
+
+def list_all_keys(url: str) -> list[ApiKey]:
+    async def read() -> list[ApiKey]:
+        async with app.open(url, keeps=False) as engine:
+            return await engine.list_all_keys()
+
+    return asyncio.run(read())
 
 
 def test_without_keys_the_machine_of_the_server_is_the_operator(tmp_path: Path, database_url: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from urllib.parse import quote
 
 from tests.system.server.harness import Client
 
@@ -112,3 +113,15 @@ def test_the_account_and_the_doctor_answer(client: Client) -> None:
     assert client.call("PUT", budget, {"budget_usd": "1000"}).json["budget_usd"] == "1000"
     assert client.call("PUT", budget, {"budget_usd": None}).json["budget_usd"] is None
     assert client.get("/api/v1/doctor").json["failing_duties"] == []
+
+
+def test_names_with_slashes_are_addressed(client: Client) -> None:
+    tool, template, tenant = (quote(name, safe="") for name in ("vendor/a tool", "../mail", "acme/eu"))
+    assert client.call("PUT", f"/api/v1/breakers/{tool}", {}).json["name"] == "vendor/a tool"
+    assert client.post(f"/api/v1/breakers/{tool}/trip").json["phase"] == "held"
+    assert client.post(f"/api/v1/breakers/{tool}/reset").json["name"] == "vendor/a tool"
+    assert client.call("PUT", f"/api/v1/templates/{template}", {"text": FLOW}).json["name"] == "../mail"
+    assert client.get(f"/api/v1/templates/{template}").json["text"] == FLOW
+    assert client.post("/api/v1/tenants", {"name": "acme/eu"}).status == 201
+    assert client.call("PUT", f"/api/v1/tenants/{tenant}/quotas", {"max_runs": 7}).json["max_runs"] == 7
+    assert client.get("/api/v1/breakers/vendor/a%20tool").problem == "no-such-route"

@@ -8,6 +8,7 @@ from typing import Any
 from pointsman.engine.operation import Operation, name_of
 from pointsman.engine.operations.attempts import ReportAttempt, ReportAttempts
 from pointsman.engine.operations.keys import CreateKey, RevokeKey, RotateKey
+from pointsman.engine.operations.lifecycles import AddLifecycle
 from pointsman.engine.operations.outbox import RetryNotifications
 from pointsman.engine.operations.runs import AddTasks, ApproveRun, SetBudget, SignalRun, SignalRuns, StartRun, SubmitRun
 from pointsman.engine.operations.tasks import DeleteTask, SignalTask
@@ -28,6 +29,7 @@ _ALL: tuple[type[Operation[Any]], ...] = (
     SignalTask,
     DeleteTask,
     StoreTemplate,
+    AddLifecycle,
     RequestTransition,
     RegisterWorker,
     SignalWorker,

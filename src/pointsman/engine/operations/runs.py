@@ -44,7 +44,7 @@ class SubmitRun(Recorded[Run], frozen=True):
         return submit.check_run(self.run, [problem.path for problem in found])
 
     def decide(self, work: Work) -> Callable[[], Run]:
-        lifecycle = work.machines.lifecycle(self.run.lifecycle)
+        lifecycle = work.machines.lifecycle(self.run.lifecycle, work.transaction)
         machine = lifecycle.of_kind(Kind.TASK)
         submit.check_gates(self.run.tasks, machine, self.caller.actor)
         submit.check_workers(self.run, lifecycle.of_kind(Kind.RUN))

@@ -41,7 +41,7 @@ class RegisterWorker(Operation[Worker], frozen=True):
         return Needs(run_ids=(self.only_run_id,) if self.only_run_id else ())
 
     def decide(self, work: Work) -> Callable[[], Worker]:
-        machine = work.machines.lifecycle(self.lifecycle).of_kind(Kind.WORKER)
+        machine = work.machines.lifecycle(self.lifecycle, work.transaction).of_kind(Kind.WORKER)
         work.ensure_tenant(self.tenant)
         others = self.serves if self.serves == "all" else sorted({*self.serves} - {self.tenant})
         able = {*self.capabilities, *([] if self.workspace_id is None else [name_workspace(self.workspace_id)])}

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from msgspec import Struct
 
-from pointsman.engine.fields import JsonObject, Name, Text
+from pointsman.engine.fields import Instant, JsonObject, Name, Text
 from pointsman.engine.filters import TaskFilter
 from pointsman.engine.operations.runs import SubmitRun
 from pointsman.engine.operations.tasks import DeleteTask, SignalTask
@@ -66,8 +66,20 @@ class TaskPage004(Struct, frozen=True, kw_only=True):
     """Give it as `after` to get the next page; null on the last one."""
 
 
+class TaskFilter004(Struct, frozen=True, kw_only=True):
+    """Which tasks to list: those that fulfill every condition."""
+
+    state: Annotated[Name | None, "Only tasks in this state."] = None
+    name: Annotated[Name | None, "Only tasks of this name."] = None
+    text: Annotated[Name | None, "Only tasks with this text in their id, name, reason or error. Case matters."] = None
+    created_after: Annotated[Instant | None, "Only tasks that were created at this time or later."] = None
+    created_before: Annotated[Instant | None, "Only tasks that were created before this time."] = None
+
+
 async def list_tasks(call: Call) -> TaskPage004:
-    tasks, behind = await read_page(call.query, call.engine.search_tasks, TaskFilter(lifecycle=LIFECYCLE))
+    conditions = {name: getattr(call.query, name) for name in TaskFilter004.__struct_fields__}
+    wanted = TaskFilter(lifecycle=LIFECYCLE, **conditions)
+    tasks, behind = await read_page(call.query, call.engine.search_tasks, wanted)
     return TaskPage004(tasks=tuple([await make_task(call.engine, task) for task in tasks]), next=behind)
 
 
@@ -135,7 +147,7 @@ ROUTES = (
     ),
     Route("GET", "/api/tasks/{task_id}", "Show a task.", show_task, TaskAnswer, problems=("not-found",), tag=TAG),
     *(_decide(signal, summary) for signal, summary in DECISIONS.items()),
-    Route("GET", "/api/tasks", "List tasks, newest first.", list_tasks, TaskPage004, query=paged(), tag=TAG),
+    Route("GET", "/api/tasks", "List tasks, newest first.", list_tasks, TaskPage004, query=paged(TaskFilter004), tag=TAG),
     performs(
         "DELETE",
         "/api/tasks/{task_id}",

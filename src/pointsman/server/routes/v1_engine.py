@@ -19,6 +19,7 @@ from pointsman.engine.operation import Operation, name_of
 from pointsman.engine.operations import OPERATIONS
 from pointsman.engine.operations.attempts import ReportAttempts
 from pointsman.engine.operations.keys import Scope
+from pointsman.engine.operations.lifecycles import AddLifecycle
 from pointsman.engine.operations.runs import AddTasks
 from pointsman.engine.operations.tenants import AddTenant, SetQuotas, SetTenantBudget
 from pointsman.engine.operations.tools import DeclareTool
@@ -28,7 +29,7 @@ from pointsman.errors import CallRefused, NotFound, PointsmanError
 from pointsman.server import problems
 from pointsman.server.auth import check_scope
 from pointsman.server.route import Act, Call, Route
-from pointsman.server.routes import tasks_004, v1_notifications, v1_operators, v1_runs, v1_tenants, v1_workers
+from pointsman.server.routes import tasks_004, v1_lifecycles, v1_notifications, v1_operators, v1_runs, v1_tenants, v1_workers
 from pointsman.server.wakeups import WakeupAnswer, WakeupQuery
 
 BY_WORKERS = tuple(name_of(each) for each in (AddTasks, DeclareTool, SignalWorker))
@@ -38,23 +39,27 @@ LEAVING = ("fail", "drain", "terminate")
 SCOPES_OF: Mapping[str, tuple[Scope, ...]] = {
     **{
         name_of(each.operation): (each.scope, each.or_scope) if each.or_scope else (each.scope,)
-        for routes in (tasks_004, v1_runs, v1_operators, v1_notifications, v1_tenants, v1_workers)
+        for routes in (tasks_004, v1_runs, v1_operators, v1_notifications, v1_tenants, v1_lifecycles, v1_workers)
         for each in routes.ROUTES
         if each.operation
     },
     **{name_of(each): ("worker",) for each in (GiveUpTasks, ReportAttempts)},
 }
 """An operation needs one of the scopes of its own route in /api/v1. Those that have none are for workers."""
-SCOPES_OF_QUERIES: Mapping[str, Scope] = {"list_keys": "admin", "diagnose": "admin"}
+SCOPES_OF_QUERIES: Mapping[str, Scope] = {"list_keys": "admin", "list_all_keys": "admin", "diagnose": "admin"}
 """Of queries that show more than runs, or change something. All others need `read`."""
+QUERIES_OF_EVERYBODY = ("now",)
+"""What a key of any scope may ask, because every command does."""
 QUERIES_OF_WORKERS = (
-    *("now", "list_definitions", "list_breakers", "get_account", "explain_overspending", "get_worker"),
+    *("list_definitions", "list_breakers", "get_account", "explain_overspending", "get_worker"),
     *("get_run", "get_task", "list_tasks_in_brief", "list_results", "list_attempts", "list_history"),
 )
 """What workers ask on behalf of the attempts that they hold. They need not see anything else."""
-BY_OPERATORS = (AddTenant, SetQuotas, SetTenantBudget)
-"""What only operators do. They do it for other tenants as well, which nobody does with anything else."""
-OF_ANY_TENANT = (*map(name_of, BY_OPERATORS), "measure_tenant")
+OF_TENANTS = (AddTenant, SetQuotas, SetTenantBudget)
+BY_OPERATORS = (*OF_TENANTS, AddLifecycle)
+"""What only operators do."""
+OF_ANY_TENANT = (*map(name_of, OF_TENANTS), "measure_tenant")
+"""What operators do for other tenants as well, as nobody does with anything else."""
 
 
 async def _list_diagnoses(call: Call) -> object:
@@ -65,12 +70,17 @@ async def _list_nothing(_: Call) -> object:
     return ()
 
 
+async def _list_keys(call: Call) -> object:
+    return await call.engine.list_keys()
+
+
 async def _list_tenants(call: Call) -> object:
     return [each.tenant for each in await v1_tenants.find_tenants(call)]
 
 
 OF_ONE_TENANT: Mapping[str, Act] = {
     "diagnose": _list_diagnoses,
+    "list_all_keys": _list_keys,
     "list_duty_failures": _list_nothing,
     "list_tenants": _list_tenants,
     "measure_tenants": v1_tenants.find_tenants,
@@ -137,7 +147,8 @@ def _describe_refusal(call: Call, error: PointsmanError | None) -> dict[str, Any
 
 async def _ask(call: Call, query: Query) -> object:
     others: tuple[Scope, ...] = ("worker",) if query.name in QUERIES_OF_WORKERS else ()
-    _check(call, SCOPES_OF_QUERIES.get(query.name, "read"), *others)
+    if query.name not in QUERIES_OF_EVERYBODY:
+        _check(call, SCOPES_OF_QUERIES.get(query.name, "read"), *others)
     if query.is_of_all and call.holder.key_id and query.name in OF_ONE_TENANT:
         return await OF_ONE_TENANT[query.name](call)
     if query.is_of_all:
