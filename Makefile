@@ -101,7 +101,7 @@ $(VENV)/bench.stamp: requirements/bench.txt $(VENV)/run.stamp
 	@touch $@
 
 $(PEERS)/peers.stamp: requirements/peers.txt $(PEERS)/venv.stamp
-	@$(PEERS)/bin/python -m pip install -q --require-hashes -r requirements/peers.txt
+	@$(PEERS)/bin/python -m pip install -q --no-deps --require-hashes -r requirements/peers.txt
 	@touch $@
 
 $(PREFECT)/prefect.stamp: requirements/prefect.txt $(PREFECT)/venv.stamp
