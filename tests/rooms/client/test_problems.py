@@ -56,6 +56,7 @@ GENERAL: dict[type[PointsmanError], type[PointsmanError]] = {
     errors.StoreError: errors.ServerFailed,
     errors.LawBroken: errors.ServerFailed,
     errors.Conflict: errors.ServerFailed,
+    errors.Unforeseen: errors.ServerFailed,
 }
 """What a client cannot tell apart, or need not."""
 
