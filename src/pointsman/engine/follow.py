@@ -97,7 +97,7 @@ def _make_ready(work: Work) -> None:
         if task.phase == Phase.DONE or not (follows or read_policy(work.runs.rows[task.run_id].policy).autostart):
             continue
         if (task.open_dependencies == 0 or queues_up) and work.takes(task, "ready"):
-            # Whoever creates a task that waits for nothing makes it ready, too.
+            # A task that waits for nothing is made ready by its creation.
             at_once = task.revision == 0 and task_id in work.tasks.created
             tasks.try_send(work, task, "ready", Cause(task.actor or ENGINE, task.reason) if at_once else Cause())
 

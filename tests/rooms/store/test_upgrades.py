@@ -23,7 +23,7 @@ from pointsman.errors import StoreUnusable
 from pointsman.store.contract import Store
 from pointsman.store.scripts import Migration, read_migrations
 
-BEFORE = 12
+BEFORE = 10
 """The last migration of the version before."""
 
 
@@ -66,6 +66,17 @@ def told_before(url: str) -> dict[str, Any]:
     return found
 
 
+def known_before(told: Any, before: Any) -> Any:
+    """Without the columns that the version before did not have."""
+    match told:
+        case dict() if isinstance(before, dict):
+            return {name: known_before(told[name], before[name]) for name in told if name in before}
+        case list() if isinstance(before, list) and len(told) == len(before):
+            return list(map(known_before, told, before))
+        case _:
+            return told
+
+
 def tell(store: Store) -> dict[str, Any]:
     with store.read() as reader:
         return former.see(reader)
@@ -75,7 +86,7 @@ def test_a_reader_is_told_the_same_as_before(former_url: str) -> None:
     before = told_before(former_url)
     assert len(before["stream"]) > 200
     with closing(open_store(former_url)) as store:
-        assert tell(store) == before
+        assert known_before(tell(store), before) == before
         with store.read() as reader:
             assert (reader.list_broken_trails(), reader.list_disagreements()) == ([], [])
     if former_url.startswith("sqlite"):
@@ -104,7 +115,7 @@ async def test_work_of_the_version_before_goes_on(former_url: str) -> None:
         assert not report.unsealed
     before = told_before(former_url)["stream"]
     with closing(open_store(former_url, clock)) as store:
-        assert tell(store)["stream"][: len(before)] == before
+        assert known_before(tell(store)["stream"][: len(before)], before) == before
 
 
 def test_rows_of_the_version_before_are_under_the_law(former_url: str) -> None:

@@ -1,5 +1,5 @@
 -- The schema of a new database, and for readers: what all migrations come to. `make docs` writes it; never edit it.
--- eaa6b2539bb352996c9cd3c1bd164d555d1a4d65df3d519eee16edcf2136f7b7
+-- a789b79f0fe8919cf86e2452d86ba8aa09fdcb64f64ff3ccdc1eeb87995d7344
 
 CREATE TABLE tenant (
     id         TEXT PRIMARY KEY,
@@ -830,7 +830,7 @@ CREATE TRIGGER task_begins AFTER INSERT ON task BEGIN
             new.reason, new.actor,
             CASE WHEN new.revision = 1 OR new.metadata = '{"run_id":' || json_quote(new.run_id) || ',"depends_on":[],"critical":' || iif(new.critical, 'true', 'false') || ',"max_retries":' || new.max_retries || '}' THEN ''
                  ELSE new.metadata END);
-    -- A task that waits for nothing may be created with its first move, which whoever creates it makes: then it has two lines.
+    -- A task that waits for nothing may be created with its first move: then it has two lines, with the same actor.
     INSERT INTO trail (at, number, kind, revision, rule_id, reason, actor, metadata)
     SELECT new.entered_at, new.number, 1, 1,
            coalesce((SELECT rule.id FROM rule JOIN state ON state.machine_id = rule.machine_id AND state.name = rule.from_state

@@ -219,7 +219,7 @@ CREATE TRIGGER task_begins AFTER INSERT ON task BEGIN
             new.reason, new.actor,
             CASE WHEN new.revision = 1 OR new.metadata = '{"run_id":' || json_quote(new.run_id) || ',"depends_on":[],"critical":' || iif(new.critical, 'true', 'false') || ',"max_retries":' || new.max_retries || '}' THEN ''
                  ELSE new.metadata END);
-    -- A task that waits for nothing may be created with its first move, which whoever creates it makes: then it has two lines.
+    -- A task that waits for nothing may be created with its first move: then it has two lines, with the same actor.
     INSERT INTO trail (at, number, kind, revision, rule_id, reason, actor, metadata)
     SELECT new.entered_at, new.number, 1, 1,
            coalesce((SELECT rule.id FROM rule JOIN state ON state.machine_id = rule.machine_id AND state.name = rule.from_state

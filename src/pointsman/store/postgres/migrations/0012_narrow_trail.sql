@@ -140,6 +140,220 @@ ALTER TABLE worker
     DROP CONSTRAINT worker_machine_id_fkey, DROP CONSTRAINT worker_run_id_fkey, DROP CONSTRAINT worker_only_run_id_fkey;
 ALTER TABLE dependency DROP CONSTRAINT dependency_task_id_fkey, DROP CONSTRAINT dependency_depends_on_id_fkey;
 
+-- Narrow lines: the audit trail refers to the entity and to the rule of its machine instead of repeating what they say, and the line that ends
+-- an attempt has what is known of it. `transition` and `attempt` are views of the trail, and say the same as the tables that they replace.
+--
+-- A process of the version before notices with its next transaction, which asks for the time: see `clock` below.
+
+-- Entities and rules get numbers, by which lines refer to them.
+
+ALTER TABLE rule ADD COLUMN id integer GENERATED ALWAYS AS IDENTITY UNIQUE;
+ALTER TABLE run ADD COLUMN number bigint GENERATED ALWAYS AS IDENTITY UNIQUE;
+ALTER TABLE task ADD COLUMN number bigint GENERATED ALWAYS AS IDENTITY UNIQUE;
+ALTER TABLE worker ADD COLUMN number bigint GENERATED ALWAYS AS IDENTITY UNIQUE;
+ALTER TABLE breaker ADD COLUMN number bigint GENERATED ALWAYS AS IDENTITY UNIQUE;
+
+CREATE TRIGGER run_keeps_its_number BEFORE UPDATE OF number ON run EXECUTE FUNCTION forbid('a run keeps its number');
+CREATE TRIGGER task_keeps_its_number BEFORE UPDATE OF number ON task EXECUTE FUNCTION forbid('a task keeps its number');
+CREATE TRIGGER worker_keeps_its_number BEFORE UPDATE OF number ON worker EXECUTE FUNCTION forbid('a worker keeps its number');
+CREATE TRIGGER breaker_keeps_its_number BEFORE UPDATE OF number ON breaker EXECUTE FUNCTION forbid('a breaker keeps its number');
+
+-- A machine begins in one state.
+CREATE UNIQUE INDEX state_of_beginning ON state (machine_id) WHERE initial;
+
+CREATE VIEW entity AS
+SELECT 'run' AS kind, 0 AS kind_code, number, id, tenant, machine_id, state, revision, trigger, reason, actor, metadata, entered_at FROM run
+UNION ALL SELECT 'task', 1, number, id, tenant, machine_id, state, revision, trigger, reason, actor, metadata, entered_at FROM task
+UNION ALL SELECT 'worker', 2, number, id, tenant, machine_id, state, revision, trigger, reason, actor, metadata, entered_at FROM worker
+UNION ALL SELECT 'breaker', 3, number, id, tenant, machine_id, state, revision, trigger, reason, actor, metadata, entered_at FROM breaker;
+
+-- What most lines would say of a task that begins without dependencies, and of a claim. It follows from the rest.
+CREATE FUNCTION creation_metadata(run_id text, critical boolean, max_retries integer) RETURNS text LANGUAGE sql STABLE
+RETURN '{"run_id":' || to_json(run_id) || ',"depends_on":[],"critical":' || critical || ',"max_retries":' || max_retries || '}';
+CREATE FUNCTION claim_metadata(worker_id text, epoch integer) RETURNS text LANGUAGE sql STABLE
+RETURN '{"worker_id":' || to_json(worker_id) || ',"epoch":' || epoch || '}';
+
+-- The audit trail, which is also the event stream. Only the triggers of the law write it. The columns from `started_at` on are about the attempt
+-- that the move ends; what is zero or false there is null. The order of columns leaves no gaps.
+CREATE TABLE trail (
+    position          bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    at                instant NOT NULL,
+    number            bigint NOT NULL, -- of the entity
+    kind              smallint NOT NULL, -- 0 for a run, 1 for a task, 2 for a worker, 3 for a breaker
+    revision          integer NOT NULL,
+    rule_id           integer, -- null for the creation, which leads to the initial state
+    run_id            text COLLATE "C", -- to which a worker is allocated; a task keeps its run
+    reason            text,
+    actor             text,
+    metadata          text, -- empty for what follows from the rest
+    epoch             integer, -- of the attempt that the move ends, or else begins
+    started_at        instant,
+    worker_id         text COLLATE "C", -- null for the actor
+    error             text,
+    exit_code         integer,
+    cost_usd          numeric(14, 6),
+    session_id        text,
+    resumed           boolean,
+    log_path          text,
+    tokens_in         bigint,
+    tokens_out        bigint,
+    cost_is_estimated boolean
+);
+
+-- Conversion
+--
+-- An attempt ended with the first move after its claim that has the trigger and the instant of its end. A line whose entity, rule or attempt
+-- cannot be found was not written by the law: then nothing is converted.
+
+CREATE TEMPORARY TABLE ending ON COMMIT DROP AS
+SELECT attempt.*,
+       (SELECT min(line.revision)
+          FROM transition AS line JOIN state ON state.machine_id = line.machine_id AND state.name = line.from_state
+         WHERE line.entity_id = attempt.task_id AND line.trigger = attempt.ended_by AND state.phase = 'active'
+           AND greatest(line.at, attempt.started_at) = attempt.ended_at
+           AND line.revision > (SELECT min(claim.revision) FROM transition AS claim
+                                 WHERE claim.entity_id = attempt.task_id AND (claim.metadata::json ->> 'epoch')::integer = attempt.epoch)) AS revision
+  FROM attempt;
+CREATE INDEX ON ending (task_id, revision);
+
+INSERT INTO trail (position, at, number, kind, revision, rule_id, run_id, reason, actor, metadata, epoch, worker_id, started_at, resumed,
+                   session_id, cost_usd, error, exit_code, log_path, tokens_in, tokens_out, cost_is_estimated) OVERRIDING SYSTEM VALUE
+SELECT line.position, line.at, entity.number, array_position(ARRAY['run', 'task', 'worker', 'breaker'], line.kind) - 1, line.revision, rule.id,
+       CASE line.kind WHEN 'worker' THEN line.run_id END, line.reason, line.actor,
+       CASE WHEN line.kind = 'task' AND line.metadata IN (creation_metadata(task.run_id, task.critical, task.max_retries),
+                                                          claim_metadata(line.actor, (line.metadata::json ->> 'epoch')::integer)) THEN ''
+            ELSE line.metadata END,
+       CASE WHEN line.kind = 'task' THEN coalesce(ending.epoch, (line.metadata::json ->> 'epoch')::integer) END,
+       nullif(ending.worker_id, line.actor), ending.started_at, nullif(ending.resumed, false), ending.session_id, nullif(ending.cost_usd, 0),
+       ending.error, ending.exit_code, ending.log_path, nullif(ending.tokens_in, 0), nullif(ending.tokens_out, 0),
+       nullif(ending.cost_is_estimated, false)
+  FROM transition AS line
+  LEFT JOIN entity ON entity.id = line.entity_id AND entity.kind = line.kind
+  LEFT JOIN task ON line.kind = 'task' AND task.id = line.entity_id
+  LEFT JOIN rule ON rule.machine_id = line.machine_id AND rule.from_state = line.from_state AND rule.to_state = line.to_state
+                AND rule.trigger = line.trigger
+  LEFT JOIN ending ON ending.task_id = line.entity_id AND ending.revision = line.revision
+ ORDER BY line.position;
+
+DO $$
+BEGIN
+    IF EXISTS (SELECT FROM trail WHERE revision > 0 AND rule_id IS NULL) THEN
+        RAISE EXCEPTION 'pointsman: the audit trail has a move for which its machine has no rule';
+    ELSIF (SELECT count(started_at) FROM trail) <> (SELECT count(*) FROM attempt) THEN
+        RAISE EXCEPTION 'pointsman: an attempt is stored whose end is not in the audit trail';
+    END IF;
+END $$;
+
+CREATE UNIQUE INDEX trail_of_entity ON trail (number, kind, revision);
+SELECT setval('trail_position_seq', last_value, is_called) FROM transition_position_seq;
+
+DROP TABLE transition, attempt;
+
+-- The views
+
+CREATE VIEW transition AS
+SELECT trail.position, coalesce(task.tenant, run.tenant, worker.tenant, breaker.tenant) AS tenant,
+       (ARRAY['run', 'task', 'worker', 'breaker'])[trail.kind + 1] AS kind, trail.number,
+       coalesce(task.id, run.id, worker.id, breaker.id) AS entity_id, trail.revision, coalesce(trail.run_id, task.run_id, run.id) AS run_id,
+       coalesce(rule.machine_id, task.machine_id, run.machine_id, worker.machine_id, breaker.machine_id) AS machine_id, rule.from_state,
+       coalesce(rule.to_state, beginning.name) AS to_state,
+       coalesce(rule.trigger, 'create') AS trigger, coalesce(rule.severity, 'info') AS severity, trail.reason, trail.actor,
+       CASE WHEN trail.metadata IS DISTINCT FROM '' THEN trail.metadata
+            WHEN trail.revision = 0 THEN creation_metadata(task.run_id, task.critical, task.max_retries)
+            ELSE claim_metadata(trail.actor, trail.epoch + (trail.started_at IS NOT NULL)::integer) END AS metadata,
+       trail.at, extract(epoch FROM trail.at - prior.at)::double precision AS seconds_in_state
+  FROM trail
+  LEFT JOIN rule ON rule.id = trail.rule_id
+  LEFT JOIN task ON task.number = CASE trail.kind WHEN 1 THEN trail.number END
+  LEFT JOIN run ON run.number = CASE trail.kind WHEN 0 THEN trail.number END
+  LEFT JOIN worker ON worker.number = CASE trail.kind WHEN 2 THEN trail.number END
+  LEFT JOIN breaker ON breaker.number = CASE trail.kind WHEN 3 THEN trail.number END
+  LEFT JOIN state AS beginning ON trail.revision = 0 AND beginning.initial
+       AND beginning.machine_id = coalesce(task.machine_id, run.machine_id, worker.machine_id, breaker.machine_id)
+  LEFT JOIN trail AS prior ON prior.number = trail.number AND prior.kind = trail.kind AND prior.revision = trail.revision - 1;
+
+-- Attempts that have ended. The current attempt is in the columns of its task.
+CREATE VIEW attempt AS
+SELECT task.id AS task_id, trail.epoch, task.tenant, coalesce(trail.worker_id, trail.actor) AS worker_id, trail.started_at,
+       greatest(trail.at, trail.started_at) AS ended_at, rule.trigger AS ended_by, trail.error, trail.exit_code,
+       coalesce(trail.cost_usd, 0) AS cost_usd, trail.session_id, coalesce(trail.resumed, false) AS resumed, trail.log_path,
+       coalesce(trail.tokens_in, 0) AS tokens_in, coalesce(trail.tokens_out, 0) AS tokens_out,
+       coalesce(trail.cost_is_estimated, false) AS cost_is_estimated
+  FROM task JOIN trail ON trail.kind = 1 AND trail.number = task.number AND trail.started_at IS NOT NULL
+  JOIN rule ON rule.id = trail.rule_id;
+
+-- The time. A process of the version before reads `clock` at the beginning of each transaction, and then learns why it cannot go on.
+
+ALTER TABLE clock RENAME TO clock_correction;
+CREATE FUNCTION refuse_former_version() RETURNS integer LANGUAGE plpgsql AS $$
+BEGIN
+    RAISE EXCEPTION 'pointsman: a newer version of Pointsman has converted this database. Install that version here, too, and start again.';
+END $$;
+CREATE VIEW clock AS
+SELECT refuse_former_version() AS id, NULL::integer AS revision, NULL::double precision AS offset_seconds, NULL::timestamptz AS corrected_at;
+
+-- The law
+
+CREATE TRIGGER trail_goes_on BEFORE INSERT ON trail FOR EACH STATEMENT EXECUTE FUNCTION comes_by_law('the audit trail');
+CREATE TRIGGER trail_is_not_changed BEFORE UPDATE ON trail EXECUTE FUNCTION forbid('the audit trail cannot be changed');
+CREATE TRIGGER trail_is_not_deleted BEFORE DELETE OR TRUNCATE ON trail EXECUTE FUNCTION forbid('the audit trail cannot be deleted');
+CREATE TRIGGER transition_is_written_by_law INSTEAD OF INSERT OR UPDATE OR DELETE ON transition
+    FOR EACH ROW EXECUTE FUNCTION forbid('only the law writes the audit trail');
+CREATE TRIGGER attempt_is_written_by_law INSTEAD OF INSERT OR UPDATE OR DELETE ON attempt
+    FOR EACH ROW EXECUTE FUNCTION forbid('only the law writes attempts');
+
+-- The key stays the same for the whole transaction, so that it needs one lock. Every session can set pointsman.announced to whatever it
+-- likes. So the lock is taken again for each statement, which costs nothing, and a key that is too large does not count.
+CREATE OR REPLACE FUNCTION announce_moves() RETURNS void LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
+DECLARE
+    assigned  bigint := coalesce(pg_sequence_last_value('trail_position_seq'), 0);
+    announced text := current_setting('pointsman.announced', true);
+    most_idle interval := '10 seconds';
+BEGIN
+    IF announced ~ '^[0-9]{1,18}$' THEN
+        assigned := least(assigned, announced::bigint);
+    END IF;
+    -- Another role may hold the key exclusively. A smaller key bounds readers as well, so there is no need to wait.
+    WHILE NOT pg_try_advisory_xact_lock_shared(stream_lock() + assigned) LOOP
+        IF assigned = 0 THEN
+            RAISE EXCEPTION 'pointsman: another session holds the advisory locks of the event stream' USING ERRCODE = 'lock_not_available';
+        END IF;
+        assigned := assigned - 1;
+    END LOOP;
+    IF announced IS DISTINCT FROM assigned::text THEN
+        -- Readers wait for this transaction, so it must not be left open, at an SQL prompt or by a process that has stopped.
+        IF current_setting('idle_in_transaction_session_timeout')::interval NOT BETWEEN '1 microsecond' AND most_idle THEN
+            PERFORM set_config('idle_in_transaction_session_timeout', extract(milliseconds FROM most_idle)::integer::text, true);
+        END IF;
+        PERFORM set_config('pointsman.announced', assigned::text, true);
+    END IF;
+END $$;
+
+-- The last settled position. Call this before the snapshot in which the stream is read. A transaction that is not writing yet when the locks
+-- are read will be assigned positions after `assigned`, which was read before.
+CREATE OR REPLACE FUNCTION stream_end() RETURNS bigint LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
+DECLARE
+    assigned bigint := (SELECT last_value - (NOT is_called)::integer FROM trail_position_seq);
+BEGIN
+    RETURN (WITH held AS MATERIALIZED (
+                SELECT * FROM pg_locks
+                 WHERE database = (SELECT oid FROM pg_database WHERE datname = current_database()) AND granted)
+            SELECT least(assigned, min(((classid::bigint & 65535) << 32) + objid::bigint))
+              FROM held
+             WHERE locktype = 'advisory' AND objsubid = 1 AND classid::bigint >> 16 = stream_lock() >> 48
+               AND virtualtransaction IN (SELECT virtualtransaction FROM held
+                                           WHERE locktype = 'relation' AND relation = 'trail'::regclass AND mode = 'RowExclusiveLock'));
+END $$;
+
+CREATE OR REPLACE FUNCTION continues_the_last_one() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
+BEGIN
+    IF new.previous <> (SELECT coalesce(max(position), 0) FROM seal)
+       OR new.position > (SELECT coalesce(max(position), 0) FROM trail) THEN
+        RAISE EXCEPTION 'pointsman: a seal continues the last one, and ends with a transition';
+    END IF;
+    RETURN new;
+END $$;
+
 -- Creation
 --
 -- What a row refers to stays for ever. So one look when it is created is enough, without a lock, and one for all tasks that refer to the same.
@@ -158,20 +372,19 @@ END $$;
 CREATE FUNCTION run_begins() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 BEGIN
     PERFORM announce_moves();
-    INSERT INTO transition (tenant, kind, entity_id, revision, run_id, machine_id, from_state, to_state, trigger, severity, reason,
-                            actor, metadata, at, seconds_in_state)
-    SELECT run.tenant, 'run', run.id, 0, run.id, run.machine_id, NULL, run.state, 'create',
+    INSERT INTO trail (at, number, kind, revision, reason, actor, metadata)
+    SELECT run.created_at, run.number, 0,
            CASE WHEN refuse_row('run', run.id, run_breaks(ROW(run.*)::run)) IS NOT NULL THEN NULL
                 WHEN (SELECT true FROM tenant AS other WHERE other.id = run.tenant) IS NULL
-                THEN refuse_row('run', run.id, 'run_tenant_fkey')
+                THEN refuse_row('run', run.id, 'run_tenant_fkey')::integer
                 WHEN run.parent_run_id IS NOT NULL AND (SELECT true FROM run AS other WHERE other.id = run.parent_run_id) IS NULL
-                THEN refuse_row('run', run.id, 'run_parent_run_id_fkey')
-                ELSE coalesce((SELECT 'info' FROM state
+                THEN refuse_row('run', run.id, 'run_parent_run_id_fkey')::integer
+                ELSE coalesce((SELECT 0 FROM state
                                 WHERE state.machine_id = run.machine_id AND state.name = run.state AND state.initial
                                   AND state.kind = 'run' AND state.phase = run.phase
                                   AND state.outcome IS NOT DISTINCT FROM run.outcome AND run.revision = 0),
-                              refuse_beginning('run', run.id, run.machine_id, run.state)) END,
-           run.reason, run.actor, run.metadata, run.created_at, NULL
+                              refuse_beginning('run', run.id, run.machine_id, run.state)::integer) END,
+           run.reason, run.actor, run.metadata
       FROM new_rows AS run;
     RETURN NULL;
 END $$;
@@ -195,48 +408,71 @@ BEGIN
                        END)
        FROM (SELECT DISTINCT ON (tenant, run_id, lane_id, parent_task_id) tenant, run_id, lane_id, parent_task_id, id FROM new_rows) AS task;
     PERFORM announce_moves();
-    INSERT INTO transition (tenant, kind, entity_id, revision, run_id, machine_id, from_state, to_state, trigger, severity, reason,
-                            actor, metadata, at, seconds_in_state)
-    SELECT task.tenant, 'task', task.id, 0, task.run_id, task.machine_id, NULL, task.state, 'create',
+    INSERT INTO trail (at, number, kind, revision, reason, actor, metadata)
+    SELECT task.created_at, task.number, 1,
            CASE WHEN refuse_row('task', task.id, task_breaks(ROW(task.*)::task)) IS NOT NULL THEN NULL
-                ELSE coalesce((SELECT 'info' FROM state
-                                WHERE state.machine_id = task.machine_id AND state.name = task.state AND state.initial
-                                  AND state.kind = 'task' AND state.phase = task.phase
-                                  AND state.outcome IS NOT DISTINCT FROM task.outcome AND task.revision = 0
-                                  AND task.epoch = 0 AND task.attempt_worker_id IS NULL),
-                              refuse_beginning('task', task.id, task.machine_id, task.state)) END,
-           task.reason, task.actor, task.metadata, task.created_at, NULL
+                ELSE coalesce((SELECT 0 FROM state
+                                WHERE state.machine_id = task.machine_id AND state.initial AND state.kind = 'task'
+                                  AND task.epoch = 0 AND task.attempt_worker_id IS NULL
+                                  AND (task.revision = 1
+                                       OR (task.revision = 0 AND state.name = task.state AND state.phase = task.phase
+                                           AND state.outcome IS NOT DISTINCT FROM task.outcome))),
+                              refuse_beginning('task', task.id, task.machine_id, task.state)::integer) END,
+           task.reason, task.actor,
+           CASE WHEN task.revision = 1 OR task.metadata = creation_metadata(task.run_id, task.critical, task.max_retries) THEN ''
+                ELSE task.metadata END
       FROM new_rows AS task;
+    -- A task that waits for nothing may be created with its first move: then it has two lines, with the same actor.
+    INSERT INTO trail (at, number, kind, revision, rule_id, reason, actor, metadata)
+    SELECT task.entered_at, task.number, 1, 1,
+           coalesce((SELECT rule.id FROM rule JOIN state ON state.machine_id = rule.machine_id AND state.name = rule.from_state
+                      WHERE rule.machine_id = task.machine_id AND state.initial AND rule.to_state = task.state AND rule.trigger = task.trigger
+                        AND rule.to_phase = task.phase AND rule.to_phase IN ('held', 'queued') AND NOT rule.needs_worker
+                        AND (NOT rule.needs_session OR task.session_id IS NOT NULL) AND task.open_dependencies = 0
+                        AND task.entered_at = task.created_at),
+                    refuse_beginning('task', task.id, task.machine_id, task.state)::integer),
+           task.reason, task.actor, task.metadata
+      FROM new_rows AS task
+     WHERE task.revision = 1;
     RETURN NULL;
 END $$;
 
 CREATE FUNCTION worker_begins() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 BEGIN
     PERFORM announce_moves();
-    INSERT INTO transition (tenant, kind, entity_id, revision, run_id, machine_id, from_state, to_state, trigger, severity, reason,
-                            actor, metadata, at, seconds_in_state)
-    SELECT worker.tenant, 'worker', worker.id, 0, worker.run_id, worker.machine_id, NULL, worker.state, 'create',
+    INSERT INTO trail (at, number, kind, revision, run_id, reason, actor, metadata)
+    SELECT worker.created_at, worker.number, 2,
            CASE WHEN refuse_row('worker', worker.id, worker_breaks(ROW(worker.*)::worker)) IS NOT NULL THEN NULL
                 WHEN (SELECT true FROM tenant AS other WHERE other.id = worker.tenant) IS NULL
-                THEN refuse_row('worker', worker.id, 'worker_tenant_fkey')
+                THEN refuse_row('worker', worker.id, 'worker_tenant_fkey')::integer
                 WHEN worker.run_id IS NOT NULL AND (SELECT true FROM run AS other WHERE other.id = worker.run_id) IS NULL
-                THEN refuse_row('worker', worker.id, 'worker_run_id_fkey')
+                THEN refuse_row('worker', worker.id, 'worker_run_id_fkey')::integer
                 WHEN worker.only_run_id IS NOT NULL AND (SELECT true FROM run AS other WHERE other.id = worker.only_run_id) IS NULL
-                THEN refuse_row('worker', worker.id, 'worker_only_run_id_fkey')
-                ELSE coalesce((SELECT 'info' FROM state
+                THEN refuse_row('worker', worker.id, 'worker_only_run_id_fkey')::integer
+                ELSE coalesce((SELECT 0 FROM state
                                 WHERE state.machine_id = worker.machine_id AND state.name = worker.state AND state.initial
                                   AND state.kind = 'worker' AND state.phase = worker.phase
                                   AND state.outcome IS NOT DISTINCT FROM worker.outcome AND worker.revision = 0),
-                              refuse_beginning('worker', worker.id, worker.machine_id, worker.state)) END,
-           worker.reason, worker.actor, worker.metadata, worker.created_at, NULL
+                              refuse_beginning('worker', worker.id, worker.machine_id, worker.state)::integer) END,
+           worker.run_id, worker.reason, worker.actor, worker.metadata
       FROM new_rows AS worker;
     RETURN NULL;
 END $$;
 
-DROP TRIGGER run_begins ON run;
-DROP TRIGGER worker_begins ON worker;
-CREATE TRIGGER run_begins AFTER INSERT ON run REFERENCING NEW TABLE AS new_rows FOR EACH STATEMENT EXECUTE FUNCTION run_begins();
-CREATE TRIGGER worker_begins AFTER INSERT ON worker REFERENCING NEW TABLE AS new_rows FOR EACH STATEMENT EXECUTE FUNCTION worker_begins();
+CREATE FUNCTION breaker_begins() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
+BEGIN
+    PERFORM announce_moves();
+    INSERT INTO trail (at, number, kind, revision, reason, actor, metadata)
+    SELECT breaker.created_at, breaker.number, 3,
+           coalesce((SELECT 0 FROM state
+                      WHERE state.machine_id = breaker.machine_id AND state.name = breaker.state AND state.initial
+                        AND state.kind = 'breaker' AND state.phase = breaker.phase
+                        AND state.outcome IS NOT DISTINCT FROM breaker.outcome AND breaker.revision = 0),
+                    refuse_beginning('breaker', breaker.id, breaker.machine_id, breaker.state)::integer),
+           breaker.reason, breaker.actor, breaker.metadata
+      FROM new_rows AS breaker;
+    RETURN NULL;
+END $$;
 
 -- A dependency is inserted behind its task, and before that moves. What it adds must have been counted.
 CREATE OR REPLACE FUNCTION dependency_comes_with_its_task() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
@@ -263,20 +499,18 @@ CREATE FUNCTION run_moves() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
 SET search_path FROM CURRENT SET enable_hashjoin = on SET enable_nestloop = off AS $$
 BEGIN
     PERFORM announce_moves();
-    INSERT INTO transition (tenant, kind, entity_id, revision, run_id, machine_id, from_state, to_state, trigger, severity, reason,
-                            actor, metadata, at, seconds_in_state)
-    SELECT run.tenant, 'run', run.id, run.revision, run.id, run.machine_id, was.state, run.state, run.trigger,
+    INSERT INTO trail (at, number, kind, revision, rule_id, reason, actor, metadata)
+    SELECT run.entered_at, run.number, 0, run.revision,
            coalesce((SELECT CASE WHEN (run.outcome = 'success' OR rule.needs_dependencies)
                               AND (SELECT true FROM task WHERE run_id = run.id AND (outcome IS NULL OR outcome <> 'success') LIMIT 1)
                              THEN refuse_change(format('a run is validated and succeeds only when all of its tasks have succeeded, '
-                                                       'and %s has others', run.id))
-                             ELSE rule.severity END FROM rule
+                                                       'and %s has others', run.id))::integer
+                             ELSE rule.id END FROM rule
                       WHERE rule.machine_id = was.machine_id AND rule.from_state = was.state AND rule.to_state = run.state
                         AND rule.trigger = run.trigger AND rule.to_phase = run.phase
                         AND rule.to_outcome IS NOT DISTINCT FROM run.outcome AND run.revision = was.revision + 1),
-                    refuse_move(run.id, was.machine_id, was.state, run.state, run.trigger)),
-           run.reason, run.actor, run.metadata, run.entered_at,
-           extract(epoch FROM run.entered_at - was.entered_at)::double precision
+                    refuse_move(run.id, was.machine_id, was.state, run.state, run.trigger)::integer),
+           run.reason, run.actor, run.metadata
       FROM new_rows AS run JOIN old_rows AS was ON was.id = run.id
      WHERE CASE WHEN run.id <> was.id THEN NULL -- whatever the planner evaluates first
                 WHEN refuse_row('run', run.id, run_breaks(ROW(run.*)::run)) IS NOT NULL THEN NULL
@@ -297,15 +531,13 @@ END $$;
 CREATE OR REPLACE FUNCTION task_moves() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
 SET search_path FROM CURRENT SET enable_hashjoin = on SET enable_nestloop = off AS $$
 DECLARE
-    ends   boolean;
-    begins boolean;
-    unfit  text[];
+    unfit text[];
 BEGIN
     PERFORM announce_moves();
-    INSERT INTO transition (tenant, kind, entity_id, revision, run_id, machine_id, from_state, to_state, trigger, severity, reason,
-                            actor, metadata, at, seconds_in_state)
-    SELECT task.tenant, 'task', task.id, task.revision, task.run_id, task.machine_id, was.state, task.state, task.trigger,
-           coalesce((SELECT severity FROM rule
+    INSERT INTO trail (at, number, kind, revision, rule_id, reason, actor, metadata, epoch, worker_id, started_at, resumed, session_id, cost_usd,
+                       error, exit_code, log_path, tokens_in, tokens_out, cost_is_estimated)
+    SELECT task.entered_at, task.number, 1, task.revision,
+           coalesce((SELECT rule.id FROM rule
                       WHERE rule.machine_id = was.machine_id AND rule.from_state = was.state AND rule.to_state = task.state
                         AND rule.trigger = task.trigger AND rule.to_phase = task.phase
                         AND rule.to_outcome IS NOT DISTINCT FROM task.outcome AND task.revision = was.revision + 1
@@ -318,10 +550,23 @@ BEGIN
                         AND (task.worker_id IS NULL OR task.worker_id = task.attempt_worker_id)
                         AND CASE WHEN task.epoch = was.epoch THEN task.attempt_worker_id IS NOT DISTINCT FROM was.attempt_worker_id
                                  ELSE task.attempt_worker_id = task.actor END),
-                    refuse_move(task.id, was.machine_id, was.state, task.state, task.trigger)),
-           task.reason, task.actor, task.metadata, task.entered_at,
-           extract(epoch FROM task.entered_at - was.entered_at)::double precision
+                    refuse_move(task.id, was.machine_id, was.state, task.state, task.trigger)::integer),
+           task.reason, task.actor, CASE WHEN task.metadata = claim_metadata(task.actor, task.epoch) THEN '' ELSE task.metadata END,
+           CASE WHEN ends THEN was.epoch WHEN task.epoch <> was.epoch THEN task.epoch END,
+           CASE WHEN ends THEN nullif(was.attempt_worker_id, task.actor) END,
+           CASE WHEN ends THEN was.attempt_started_at END,
+           CASE WHEN ends THEN nullif(was.attempt_resumed, false) END,
+           CASE WHEN hands_over THEN was.session_id WHEN ends THEN task.session_id END,
+           nullif(CASE WHEN hands_over THEN was.attempt_cost_usd WHEN ends THEN task.attempt_cost_usd END, 0),
+           CASE WHEN hands_over THEN was.attempt_error WHEN ends THEN task.attempt_error END,
+           CASE WHEN hands_over THEN was.attempt_exit_code WHEN ends THEN task.attempt_exit_code END,
+           CASE WHEN hands_over THEN was.attempt_log_path WHEN ends THEN task.attempt_log_path END,
+           nullif(CASE WHEN hands_over THEN was.attempt_tokens_in WHEN ends THEN task.attempt_tokens_in END, 0),
+           nullif(CASE WHEN hands_over THEN was.attempt_tokens_out WHEN ends THEN task.attempt_tokens_out END, 0),
+           nullif(CASE WHEN hands_over THEN was.attempt_cost_is_estimated WHEN ends THEN task.attempt_cost_is_estimated END, false)
       FROM new_rows AS task JOIN old_rows AS was ON was.id = task.id
+     CROSS JOIN LATERAL (SELECT was.current_attempt IS NOT NULL AND task.current_attempt IS DISTINCT FROM was.current_attempt AS ends,
+                                was.current_attempt IS NOT NULL AND task.current_attempt <> was.current_attempt AS hands_over) AS attempt
      WHERE CASE WHEN task.id <> was.id THEN NULL -- whatever the planner evaluates first
                 WHEN refuse_row('task', task.id, task_breaks(ROW(task.*)::task)) IS NOT NULL THEN NULL
                 WHEN was.lease_expired AND NOT task.lease_expired AND task.current_attempt IS NOT DISTINCT FROM was.current_attempt
@@ -347,29 +592,9 @@ BEGIN
                      IS DISTINCT FROM (was.epoch, was.current_attempt, was.worker_id, was.attempt_worker_id)
                 THEN refuse_change('only a move changes the worker, attempt and epoch of a task; change its state instead')
            END = 'moves';
-    SELECT EXISTS (SELECT FROM old_rows WHERE current_attempt IS NOT NULL), EXISTS (SELECT FROM new_rows WHERE current_attempt IS NOT NULL)
-      INTO ends, begins;
-    -- The move that ends an attempt writes its row. If another attempt takes over in the same move, the new row is about that one, and the
-    -- old row about the attempt that ends.
-    IF ends THEN
-        INSERT INTO attempt (task_id, epoch, tenant, worker_id, started_at, ended_at, ended_by, resumed, session_id, cost_usd, error,
-                             exit_code, log_path, tokens_in, tokens_out, cost_is_estimated)
-        SELECT task.id, was.current_attempt, task.tenant, was.attempt_worker_id, was.attempt_started_at,
-               greatest(task.entered_at, was.attempt_started_at), task.trigger, was.attempt_resumed,
-               CASE WHEN task.current_attempt IS NULL THEN task.session_id ELSE was.session_id END,
-               CASE WHEN task.current_attempt IS NULL THEN task.attempt_cost_usd ELSE was.attempt_cost_usd END,
-               CASE WHEN task.current_attempt IS NULL THEN task.attempt_error ELSE was.attempt_error END,
-               CASE WHEN task.current_attempt IS NULL THEN task.attempt_exit_code ELSE was.attempt_exit_code END,
-               CASE WHEN task.current_attempt IS NULL THEN task.attempt_log_path ELSE was.attempt_log_path END,
-               CASE WHEN task.current_attempt IS NULL THEN task.attempt_tokens_in ELSE was.attempt_tokens_in END,
-               CASE WHEN task.current_attempt IS NULL THEN task.attempt_tokens_out ELSE was.attempt_tokens_out END,
-               CASE WHEN task.current_attempt IS NULL THEN task.attempt_cost_is_estimated ELSE was.attempt_cost_is_estimated END
-          FROM new_rows AS task JOIN old_rows AS was ON was.id = task.id
-         WHERE was.current_attempt IS NOT NULL AND task.current_attempt IS DISTINCT FROM was.current_attempt;
-    END IF;
     -- A worker begins an attempt only if it serves the tenant, has not ended, and has room. Whether an attempt began is looked up only
     -- about a worker that gets none: that join would cost too much for every move.
-    IF begins THEN
+    IF EXISTS (SELECT FROM new_rows WHERE current_attempt IS NOT NULL) THEN
         unfit := ARRAY(SELECT worker_id FROM (SELECT DISTINCT attempt_worker_id AS worker_id, tenant FROM new_rows
                                                WHERE current_attempt IS NOT NULL) AS holder
                         WHERE (SELECT worker.phase <> 'done'
@@ -392,16 +617,14 @@ CREATE FUNCTION worker_moves() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
 SET search_path FROM CURRENT SET enable_hashjoin = on SET enable_nestloop = off AS $$
 BEGIN
     PERFORM announce_moves();
-    INSERT INTO transition (tenant, kind, entity_id, revision, run_id, machine_id, from_state, to_state, trigger, severity, reason,
-                            actor, metadata, at, seconds_in_state)
-    SELECT worker.tenant, 'worker', worker.id, worker.revision, worker.run_id, worker.machine_id, was.state, worker.state, worker.trigger,
-           coalesce((SELECT severity FROM rule
+    INSERT INTO trail (at, number, kind, revision, rule_id, run_id, reason, actor, metadata)
+    SELECT worker.entered_at, worker.number, 2, worker.revision,
+           coalesce((SELECT rule.id FROM rule
                       WHERE rule.machine_id = was.machine_id AND rule.from_state = was.state AND rule.to_state = worker.state
                         AND rule.trigger = worker.trigger AND rule.to_phase = worker.phase
                         AND rule.to_outcome IS NOT DISTINCT FROM worker.outcome AND worker.revision = was.revision + 1),
-                    refuse_move(worker.id, was.machine_id, was.state, worker.state, worker.trigger)),
-           worker.reason, worker.actor, worker.metadata, worker.entered_at,
-           extract(epoch FROM worker.entered_at - was.entered_at)::double precision
+                    refuse_move(worker.id, was.machine_id, was.state, worker.state, worker.trigger)::integer),
+           worker.run_id, worker.reason, worker.actor, worker.metadata
       FROM new_rows AS worker JOIN old_rows AS was ON was.id = worker.id
      WHERE CASE WHEN worker.id <> was.id THEN NULL -- whatever the planner evaluates first
                 WHEN refuse_row('worker', worker.id, worker_breaks(ROW(worker.*)::worker)) IS NOT NULL THEN NULL
@@ -425,12 +648,39 @@ BEGIN
     RETURN NULL;
 END $$;
 
+CREATE FUNCTION breaker_moves() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
+SET search_path FROM CURRENT SET enable_hashjoin = on SET enable_nestloop = off AS $$
+BEGIN
+    PERFORM announce_moves();
+    INSERT INTO trail (at, number, kind, revision, rule_id, reason, actor, metadata)
+    SELECT breaker.entered_at, breaker.number, 3, breaker.revision,
+           coalesce((SELECT rule.id FROM rule
+                      WHERE rule.machine_id = was.machine_id AND rule.from_state = was.state AND rule.to_state = breaker.state
+                        AND rule.trigger = breaker.trigger AND rule.to_phase = breaker.phase
+                        AND rule.to_outcome IS NOT DISTINCT FROM breaker.outcome AND breaker.revision = was.revision + 1),
+                    refuse_move(breaker.id, was.machine_id, was.state, breaker.state, breaker.trigger)::integer),
+           breaker.reason, breaker.actor, breaker.metadata
+      FROM new_rows AS breaker JOIN old_rows AS was ON was.id = breaker.id
+     WHERE breaker.revision <> was.revision;
+    RETURN NULL;
+END $$;
+
+DROP TRIGGER run_begins ON run;
+DROP TRIGGER worker_begins ON worker;
+DROP TRIGGER breaker_begins ON breaker;
 DROP TRIGGER run_moves ON run;
 DROP TRIGGER worker_moves ON worker;
+DROP TRIGGER breaker_moves ON breaker;
+DROP FUNCTION entity_begins(), entity_moves();
+CREATE TRIGGER run_begins AFTER INSERT ON run REFERENCING NEW TABLE AS new_rows FOR EACH STATEMENT EXECUTE FUNCTION run_begins();
+CREATE TRIGGER worker_begins AFTER INSERT ON worker REFERENCING NEW TABLE AS new_rows FOR EACH STATEMENT EXECUTE FUNCTION worker_begins();
+CREATE TRIGGER breaker_begins AFTER INSERT ON breaker REFERENCING NEW TABLE AS new_rows FOR EACH STATEMENT EXECUTE FUNCTION breaker_begins();
 CREATE TRIGGER run_moves AFTER UPDATE ON run REFERENCING OLD TABLE AS old_rows NEW TABLE AS new_rows
     FOR EACH STATEMENT EXECUTE FUNCTION run_moves();
 CREATE TRIGGER worker_moves AFTER UPDATE ON worker REFERENCING OLD TABLE AS old_rows NEW TABLE AS new_rows
     FOR EACH STATEMENT EXECUTE FUNCTION worker_moves();
+CREATE TRIGGER breaker_moves AFTER UPDATE ON breaker REFERENCING OLD TABLE AS old_rows NEW TABLE AS new_rows
+    FOR EACH STATEMENT EXECUTE FUNCTION breaker_moves();
 
 -- What these conditions replace
 
@@ -448,4 +698,4 @@ DROP TRIGGER worker_ends_without_tasks ON worker;
 DROP TRIGGER worker_is_heard_of_while_it_lives ON worker;
 DROP FUNCTION run_succeeds_with_its_tasks(), task_waits_for_others(), attempt_finds_room(), worker_ends_without_tasks();
 
-REVOKE EXECUTE ON FUNCTION run_begins(), worker_begins(), run_moves(), worker_moves() FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION run_begins(), worker_begins(), breaker_begins(), run_moves(), worker_moves(), breaker_moves() FROM PUBLIC;

@@ -1,2 +1,0 @@
--- Nothing changes here. SQLite compiles its constraints into the statement, and a trigger sees one row: a CHECK costs less than any trigger
--- that could replace it (decision 37).
