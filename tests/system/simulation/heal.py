@@ -116,7 +116,11 @@ def _find_answer(question: str | None) -> str:
 
 def _asked_of(task: Any, run: Any) -> str | None:
     is_left_to_people = '"autostart":false' in run.policy and task.open_dependencies == 0
-    if is_left_to_people and task.revision == 0 and (task.phase == "held" or task.is_gate):
+    # Also one that a person has rejected, which is where it began.
+    has_not_begun = task.revision == 0 or (
+        task.question is None and task.state not in ASKED_OF_A_TASK and task.available_at is None
+    )
+    if is_left_to_people and has_not_begun and (task.phase == "held" or task.is_gate):
         return "ready"
     if task.phase != "held":
         return None
