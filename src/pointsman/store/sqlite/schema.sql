@@ -1,5 +1,5 @@
 -- The schema of a new database, and for readers: what all migrations come to. `make docs` writes it; never edit it.
--- eaa6b2539bb352996c9cd3c1bd164d555d1a4d65df3d519eee16edcf2136f7b7
+-- c91001bfa20164dd353dc9874dca8a00ae3e1bee3d32852ba9e96149d9544da8
 
 CREATE TABLE tenant (
     id         TEXT PRIMARY KEY,
@@ -730,7 +730,7 @@ UNION ALL SELECT 'worker', 2, number, id, tenant, machine_id, state, revision, t
 UNION ALL SELECT 'breaker', 3, number, id, tenant, machine_id, state, revision, trigger, reason, actor, metadata, entered_at FROM breaker;
 
 CREATE TABLE rule (
-    id                 INTEGER PRIMARY KEY,
+    id                 INTEGER PRIMARY KEY CHECK (id > 0),
     machine_id         INTEGER NOT NULL REFERENCES machine DEFERRABLE INITIALLY DEFERRED,
     from_state         TEXT NOT NULL,
     to_state           TEXT NOT NULL,
@@ -812,7 +812,7 @@ CREATE TRIGGER run_begins AFTER INSERT ON run BEGIN
     VALUES (new.created_at, new.number, 0,
             coalesce((SELECT 0 FROM state
                        WHERE machine_id = new.machine_id AND name = new.state AND initial = 1 AND kind = 'run' AND phase = new.phase
-                         AND outcome IS new.outcome AND new.revision = 0),
+                         AND outcome IS new.outcome AND new.revision = 0 AND new.number > 0),
                      RAISE(ABORT, 'pointsman: a run is created once, in the initial state of a run machine')),
             new.reason, new.actor, new.metadata);
 END;
@@ -823,7 +823,7 @@ CREATE TRIGGER task_begins AFTER INSERT ON task BEGIN
     INSERT INTO trail (at, number, kind, revision, reason, actor, metadata)
     VALUES (new.created_at, new.number, 1,
             coalesce((SELECT 0 FROM state
-                       WHERE machine_id = new.machine_id AND initial = 1 AND kind = 'task' AND new.epoch = 0 AND new.attempt_worker_id IS NULL
+                       WHERE machine_id = new.machine_id AND initial = 1 AND kind = 'task' AND new.epoch = 0 AND new.attempt_worker_id IS NULL AND new.number > 0
                          AND (new.revision = 1
                               OR (new.revision = 0 AND name = new.state AND phase = new.phase AND outcome IS new.outcome))),
                      RAISE(ABORT, 'pointsman: a task is created once, in the initial state of a task machine')),
@@ -848,7 +848,7 @@ CREATE TRIGGER worker_begins AFTER INSERT ON worker BEGIN
     VALUES (new.created_at, new.number, 2,
             coalesce((SELECT 0 FROM state
                        WHERE machine_id = new.machine_id AND name = new.state AND initial = 1 AND kind = 'worker' AND phase = new.phase
-                         AND outcome IS new.outcome AND new.revision = 0),
+                         AND outcome IS new.outcome AND new.revision = 0 AND new.number > 0),
                      RAISE(ABORT, 'pointsman: a worker is created once, in the initial state of a worker machine')),
             new.run_id, new.reason, new.actor, new.metadata);
 END;
@@ -858,7 +858,7 @@ CREATE TRIGGER breaker_begins AFTER INSERT ON breaker BEGIN
     VALUES (new.created_at, new.number, 3,
             coalesce((SELECT 0 FROM state
                        WHERE machine_id = new.machine_id AND name = new.state AND initial = 1 AND kind = 'breaker' AND phase = new.phase
-                         AND outcome IS new.outcome AND new.revision = 0),
+                         AND outcome IS new.outcome AND new.revision = 0 AND new.number > 0),
                      RAISE(ABORT, 'pointsman: a breaker is created once, in the initial state of a breaker machine')),
             new.reason, new.actor, new.metadata);
 END;
@@ -1013,6 +1013,11 @@ CREATE TRIGGER attempt_is_not_deleted INSTEAD OF DELETE ON attempt BEGIN SELECT 
 CREATE TRIGGER rule_comes_before_its_machine BEFORE INSERT ON rule
     WHEN EXISTS (SELECT 1 FROM machine WHERE id = new.machine_id) BEGIN
     SELECT RAISE(ABORT, 'pointsman: a rule cannot be added to a machine; load a new version');
+END;
+
+CREATE TRIGGER rule_is_not_replaced BEFORE INSERT ON rule
+    WHEN EXISTS (SELECT 1 FROM rule WHERE id = new.id) BEGIN
+    SELECT RAISE(ABORT, 'pointsman: this rule exists already and cannot be replaced');
 END;
 
 CREATE TRIGGER rule_is_not_deleted BEFORE DELETE ON rule

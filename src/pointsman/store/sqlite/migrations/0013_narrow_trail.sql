@@ -34,7 +34,7 @@ UNION ALL SELECT 'breaker', 3, number, id, tenant, machine_id, state, revision, 
 CREATE TEMP TABLE former_rule AS SELECT * FROM rule;
 DROP TABLE rule;
 CREATE TABLE rule (
-    id                 INTEGER PRIMARY KEY,
+    id                 INTEGER PRIMARY KEY CHECK (id > 0),
     machine_id         INTEGER NOT NULL REFERENCES machine DEFERRABLE INITIALLY DEFERRED,
     from_state         TEXT NOT NULL,
     to_state           TEXT NOT NULL,
@@ -201,7 +201,7 @@ CREATE TRIGGER run_begins AFTER INSERT ON run BEGIN
     VALUES (new.created_at, new.number, 0,
             coalesce((SELECT 0 FROM state
                        WHERE machine_id = new.machine_id AND name = new.state AND initial = 1 AND kind = 'run' AND phase = new.phase
-                         AND outcome IS new.outcome AND new.revision = 0),
+                         AND outcome IS new.outcome AND new.revision = 0 AND new.number > 0),
                      RAISE(ABORT, 'pointsman: a run is created once, in the initial state of a run machine')),
             new.reason, new.actor, new.metadata);
 END;
@@ -212,7 +212,7 @@ CREATE TRIGGER task_begins AFTER INSERT ON task BEGIN
     INSERT INTO trail (at, number, kind, revision, reason, actor, metadata)
     VALUES (new.created_at, new.number, 1,
             coalesce((SELECT 0 FROM state
-                       WHERE machine_id = new.machine_id AND initial = 1 AND kind = 'task' AND new.epoch = 0 AND new.attempt_worker_id IS NULL
+                       WHERE machine_id = new.machine_id AND initial = 1 AND kind = 'task' AND new.epoch = 0 AND new.attempt_worker_id IS NULL AND new.number > 0
                          AND (new.revision = 1
                               OR (new.revision = 0 AND name = new.state AND phase = new.phase AND outcome IS new.outcome))),
                      RAISE(ABORT, 'pointsman: a task is created once, in the initial state of a task machine')),
@@ -237,7 +237,7 @@ CREATE TRIGGER worker_begins AFTER INSERT ON worker BEGIN
     VALUES (new.created_at, new.number, 2,
             coalesce((SELECT 0 FROM state
                        WHERE machine_id = new.machine_id AND name = new.state AND initial = 1 AND kind = 'worker' AND phase = new.phase
-                         AND outcome IS new.outcome AND new.revision = 0),
+                         AND outcome IS new.outcome AND new.revision = 0 AND new.number > 0),
                      RAISE(ABORT, 'pointsman: a worker is created once, in the initial state of a worker machine')),
             new.run_id, new.reason, new.actor, new.metadata);
 END;
@@ -247,7 +247,7 @@ CREATE TRIGGER breaker_begins AFTER INSERT ON breaker BEGIN
     VALUES (new.created_at, new.number, 3,
             coalesce((SELECT 0 FROM state
                        WHERE machine_id = new.machine_id AND name = new.state AND initial = 1 AND kind = 'breaker' AND phase = new.phase
-                         AND outcome IS new.outcome AND new.revision = 0),
+                         AND outcome IS new.outcome AND new.revision = 0 AND new.number > 0),
                      RAISE(ABORT, 'pointsman: a breaker is created once, in the initial state of a breaker machine')),
             new.reason, new.actor, new.metadata);
 END;
@@ -333,7 +333,7 @@ CREATE TRIGGER seal_goes_on BEFORE INSERT ON seal
     SELECT RAISE(ABORT, 'pointsman: a seal continues the last one, and ends with a transition');
 END;
 
--- Numbers
+-- Numbers. Before a row is inserted, SQLite says -1 for the number that it is still to get; no row has that.
 
 CREATE TRIGGER run_keeps_its_rowid BEFORE UPDATE OF number, rowid, oid, _rowid_ ON run BEGIN
     SELECT RAISE(ABORT, 'pointsman: a run keeps its place in the file');
@@ -409,6 +409,12 @@ CREATE TRIGGER attempt_is_not_deleted INSTEAD OF DELETE ON attempt BEGIN SELECT 
 CREATE TRIGGER rule_comes_before_its_machine BEFORE INSERT ON rule
     WHEN EXISTS (SELECT 1 FROM machine WHERE id = new.machine_id) BEGIN
     SELECT RAISE(ABORT, 'pointsman: a rule cannot be added to a machine; load a new version');
+END;
+
+-- Lines of the trail refer to rules.
+CREATE TRIGGER rule_is_not_replaced BEFORE INSERT ON rule
+    WHEN EXISTS (SELECT 1 FROM rule WHERE id = new.id) BEGIN
+    SELECT RAISE(ABORT, 'pointsman: this rule exists already and cannot be replaced');
 END;
 
 CREATE TRIGGER rule_is_not_deleted BEFORE DELETE ON rule
