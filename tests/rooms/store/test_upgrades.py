@@ -139,6 +139,50 @@ def test_a_process_of_the_version_before_is_told_why_it_cannot_go_on(
             older.ask(ask_for_the_time)
 
 
+BY_HAND = (
+    '{"epoch": "soon"}',
+    '{"epoch": 1.5}',
+    '{"epoch": 99999999999999999999}',
+    '{"epoch": 1e999}',
+    r'{"a": "\ud800"}',
+    '{"worker_id":"mallory","epoch":1}',
+    '{"worker_id":"mallory","epoch":7}',
+)
+"""What a legal move may have in its metadata, even where PostgreSQL cannot take the JSON apart."""
+CANCEL = """
+    UPDATE task
+       SET revision = revision + 1, state = rule.to_state, phase = rule.to_phase, outcome = rule.to_outcome,
+           trigger = rule.trigger, actor = 'mallory', metadata = :metadata,
+           completed_at = created_at, worker_id = NULL, current_attempt = NULL
+      FROM rule
+     WHERE task.id = :id AND rule.machine_id = task.machine_id AND rule.from_state = task.state
+       AND rule.to_outcome = 'canceled'
+       AND rule.trigger = (SELECT min(trigger) FROM rule AS other
+                            WHERE other.machine_id = task.machine_id AND other.from_state = task.state
+                              AND other.to_outcome = 'canceled')
+"""
+
+
+def test_metadata_that_somebody_has_typed_is_converted_as_it_is(former_url: str) -> None:
+    with outsider(former_url) as prompt:
+        for phase in ("queued", "active"):
+            found = prompt.ask(
+                "SELECT id FROM task WHERE phase = :phase AND EXISTS (SELECT 1 FROM rule "
+                "WHERE rule.machine_id = task.machine_id AND rule.from_state = task.state "
+                "AND rule.to_outcome = 'canceled') ORDER BY id",
+                phase=phase,
+            )
+            texts = BY_HAND if phase == "queued" else BY_HAND[::-1]
+            for (task_id,), metadata in zip(found, texts, strict=False):
+                prompt.ask(CANCEL, id=task_id, metadata=metadata)
+        told = "SELECT position, entity_id, revision, metadata FROM transition ORDER BY position"
+        before = prompt.ask(told)
+        assert sum(metadata in BY_HAND for *_, metadata in before) > 4
+    open_store(former_url).close()
+    with outsider(former_url) as prompt:
+        assert prompt.ask(told) == before
+
+
 def test_a_trail_that_the_law_did_not_write_is_not_converted(former_url: str) -> None:
     with outsider(former_url) as prompt, prompt.lawless("attempt"):
         prompt.ask("UPDATE attempt SET ended_by = 'magic'")

@@ -1,5 +1,5 @@
 -- The schema of a new database, and for readers: what all migrations come to. `make docs` writes it; never edit it.
--- c91001bfa20164dd353dc9874dca8a00ae3e1bee3d32852ba9e96149d9544da8
+-- 0b04b204e676786695985212c334cdeab4d766c876b1745487051beed5b61944
 
 CREATE TABLE tenant (
     id         TEXT PRIMARY KEY,
@@ -897,7 +897,7 @@ CREATE TRIGGER task_moves AFTER UPDATE OF revision ON task
                                                  OR EXISTS (SELECT 1 FROM json_each(worker.serves) WHERE value = new.tenant))))),
                      RAISE(ABORT, 'pointsman: no rule of its machine allows this task to move like this')),
            new.reason, new.actor,
-           CASE WHEN new.metadata = '{"worker_id":' || json_quote(new.actor) || ',"epoch":' || new.epoch || '}' THEN '' ELSE new.metadata END,
+           CASE WHEN new.epoch <> old.epoch AND new.metadata = '{"worker_id":' || json_quote(new.actor) || ',"epoch":' || new.epoch || '}' THEN '' ELSE new.metadata END,
            CASE WHEN ends THEN old.epoch WHEN new.epoch <> old.epoch THEN new.epoch END,
            CASE WHEN ends THEN nullif(old.attempt_worker_id, new.actor) END,
            CASE WHEN ends THEN old.attempt_started_at END,

@@ -61,7 +61,14 @@ CREATE TABLE trail (
 -- Conversion
 --
 -- An attempt ended with the first move after its claim that has the trigger and the instant of its end. A line whose entity, rule or attempt
--- cannot be found was not written by the law: then nothing is converted.
+-- cannot be found was not written by the law: then nothing is converted. Whoever moves a row by hand chooses the metadata, also of a claim:
+-- it may be JSON that PostgreSQL stores and cannot take apart.
+
+CREATE TEMPORARY TABLE claimed ON COMMIT DROP AS
+SELECT entity_id AS task_id, revision, substring(metadata FROM '"epoch": ?([0-9]{1,9})[,}]')::integer AS epoch
+  FROM transition
+ WHERE kind = 'task' AND revision > 0 AND metadata ~ '"epoch": ?[0-9]{1,9}[,}]';
+CREATE INDEX ON claimed (task_id, revision);
 
 CREATE TEMPORARY TABLE ending ON COMMIT DROP AS
 SELECT attempt.*,
@@ -69,8 +76,8 @@ SELECT attempt.*,
           FROM transition AS line JOIN state ON state.machine_id = line.machine_id AND state.name = line.from_state
          WHERE line.entity_id = attempt.task_id AND line.trigger = attempt.ended_by AND state.phase = 'active'
            AND greatest(line.at, attempt.started_at) = attempt.ended_at
-           AND line.revision > (SELECT min(claim.revision) FROM transition AS claim
-                                 WHERE claim.entity_id = attempt.task_id AND (claim.metadata::json ->> 'epoch')::integer = attempt.epoch)) AS revision
+           AND line.revision > coalesce((SELECT min(claimed.revision) FROM claimed
+                                          WHERE claimed.task_id = attempt.task_id AND claimed.epoch = attempt.epoch), 0)) AS revision
   FROM attempt;
 CREATE INDEX ON ending (task_id, revision);
 
@@ -78,10 +85,11 @@ INSERT INTO trail (position, at, number, kind, revision, rule_id, run_id, reason
                    session_id, cost_usd, error, exit_code, log_path, tokens_in, tokens_out, cost_is_estimated) OVERRIDING SYSTEM VALUE
 SELECT line.position, line.at, entity.number, array_position(ARRAY['run', 'task', 'worker', 'breaker'], line.kind) - 1, line.revision, rule.id,
        CASE line.kind WHEN 'worker' THEN line.run_id END, line.reason, line.actor,
-       CASE WHEN line.kind = 'task' AND line.metadata IN (creation_metadata(task.run_id, task.critical, task.max_retries),
-                                                          claim_metadata(line.actor, (line.metadata::json ->> 'epoch')::integer)) THEN ''
+       CASE WHEN line.revision = 0 AND line.metadata = creation_metadata(task.run_id, task.critical, task.max_retries) THEN ''
+            WHEN claimed.epoch <> ending.epoch + 1 THEN line.metadata
+            WHEN line.metadata = claim_metadata(line.actor, claimed.epoch) THEN ''
             ELSE line.metadata END,
-       CASE WHEN line.kind = 'task' THEN coalesce(ending.epoch, (line.metadata::json ->> 'epoch')::integer) END,
+       coalesce(ending.epoch, claimed.epoch),
        nullif(ending.worker_id, line.actor), ending.started_at, nullif(ending.resumed, false), ending.session_id, nullif(ending.cost_usd, 0),
        ending.error, ending.exit_code, ending.log_path, nullif(ending.tokens_in, 0), nullif(ending.tokens_out, 0),
        nullif(ending.cost_is_estimated, false)
@@ -90,6 +98,7 @@ SELECT line.position, line.at, entity.number, array_position(ARRAY['run', 'task'
   LEFT JOIN task ON line.kind = 'task' AND task.id = line.entity_id
   LEFT JOIN rule ON rule.machine_id = line.machine_id AND rule.from_state = line.from_state AND rule.to_state = line.to_state
                 AND rule.trigger = line.trigger
+  LEFT JOIN claimed ON line.kind = 'task' AND claimed.task_id = line.entity_id AND claimed.revision = line.revision
   LEFT JOIN ending ON ending.task_id = line.entity_id AND ending.revision = line.revision
  ORDER BY line.position;
 
@@ -377,7 +386,7 @@ BEGIN
                         AND CASE WHEN task.epoch = was.epoch THEN task.attempt_worker_id IS NOT DISTINCT FROM was.attempt_worker_id
                                  ELSE task.attempt_worker_id = task.actor END),
                     refuse_move(task.id, was.machine_id, was.state, task.state, task.trigger)::integer),
-           task.reason, task.actor, CASE WHEN task.metadata = claim_metadata(task.actor, task.epoch) THEN '' ELSE task.metadata END,
+           task.reason, task.actor, CASE WHEN task.epoch <> was.epoch AND task.metadata = claim_metadata(task.actor, task.epoch) THEN '' ELSE task.metadata END,
            CASE WHEN ends THEN was.epoch WHEN task.epoch <> was.epoch THEN task.epoch END,
            CASE WHEN ends THEN nullif(was.attempt_worker_id, task.actor) END,
            CASE WHEN ends THEN was.attempt_started_at END,
