@@ -183,6 +183,19 @@ def test_metadata_that_somebody_has_typed_is_converted_as_it_is(former_url: str)
         assert prompt.ask(told) == before
 
 
+def test_the_columns_of_a_view_have_the_types_of_those_of_the_table(request: pytest.FixtureRequest) -> None:
+    """PostgreSQL refuses a prepared statement whose columns change their types."""
+    url = request.getfixturevalue("empty_postgres_url")
+    with of_the_version_before("postgres"):
+        open_store(url).close()
+    with psycopg.connect(url, autocommit=True) as older:
+        for table, columns in former.COLUMNS.items():
+            older.execute(f"PREPARE a_{table} AS SELECT {columns} FROM {table}".encode())
+        open_store(url).close()
+        for table in former.COLUMNS:
+            assert older.execute(f"EXECUTE a_{table}".encode()).fetchall() == []
+
+
 def test_a_trail_that_the_law_did_not_write_is_not_converted(former_url: str) -> None:
     with outsider(former_url) as prompt, prompt.lawless("attempt"):
         prompt.ask("UPDATE attempt SET ended_by = 'magic'")

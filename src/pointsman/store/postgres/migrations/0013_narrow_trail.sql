@@ -116,7 +116,7 @@ SELECT setval('trail_position_seq', last_value, is_called) FROM transition_posit
 
 DROP TABLE transition, attempt;
 
--- The views
+-- The views. Their columns have the types of those that they replace: otherwise PostgreSQL refuses the statements that readers have prepared.
 
 CREATE VIEW transition AS
 SELECT trail.position, coalesce(task.tenant, run.tenant, worker.tenant, breaker.tenant) AS tenant,
@@ -127,7 +127,7 @@ SELECT trail.position, coalesce(task.tenant, run.tenant, worker.tenant, breaker.
        coalesce(rule.trigger, 'create') AS trigger, coalesce(rule.severity, 'info') AS severity, trail.reason, trail.actor,
        CASE WHEN trail.metadata IS DISTINCT FROM '' THEN trail.metadata
             WHEN trail.revision = 0 THEN creation_metadata(task.run_id, task.critical, task.max_retries)
-            ELSE claim_metadata(trail.actor, trail.epoch + (trail.started_at IS NOT NULL)::integer) END AS metadata,
+            ELSE claim_metadata(trail.actor, trail.epoch + (trail.started_at IS NOT NULL)::integer) END COLLATE "default" AS metadata,
        trail.at, extract(epoch FROM trail.at - prior.at)::double precision AS seconds_in_state
   FROM trail
   LEFT JOIN rule ON rule.id = trail.rule_id
@@ -142,8 +142,8 @@ SELECT trail.position, coalesce(task.tenant, run.tenant, worker.tenant, breaker.
 -- Attempts that have ended. The current attempt is in the columns of its task.
 CREATE VIEW attempt AS
 SELECT task.id AS task_id, trail.epoch, task.tenant, coalesce(trail.worker_id, trail.actor) AS worker_id, trail.started_at,
-       greatest(trail.at, trail.started_at) AS ended_at, rule.trigger AS ended_by, trail.error, trail.exit_code,
-       coalesce(trail.cost_usd, 0) AS cost_usd, trail.session_id, coalesce(trail.resumed, false) AS resumed, trail.log_path,
+       greatest(trail.at, trail.started_at) AS ended_at, rule.trigger COLLATE "default" AS ended_by, trail.error, trail.exit_code,
+       coalesce(trail.cost_usd, 0)::numeric(14, 6) AS cost_usd, trail.session_id, coalesce(trail.resumed, false) AS resumed, trail.log_path,
        coalesce(trail.tokens_in, 0) AS tokens_in, coalesce(trail.tokens_out, 0) AS tokens_out,
        coalesce(trail.cost_is_estimated, false) AS cost_is_estimated
   FROM task JOIN trail ON trail.kind = 1 AND trail.number = task.number AND trail.started_at IS NOT NULL
