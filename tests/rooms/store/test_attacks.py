@@ -116,6 +116,16 @@ def test_a_move_by_hand_does_not_set_when_the_work_began(db: StoreFixture, promp
     assert find(db.store, run).started_at == run.started_at
 
 
+@each_row("kind", KINDS)
+def test_no_two_entities_have_the_same_id(db: StoreFixture, prompt: Outsider, kind: str) -> None:
+    """Their histories are found by it."""
+    others = [db.put(db.entity(MACHINE_OF[other])) for other in KINDS if other != kind]
+    rows = [replace(db.entity(MACHINE_OF[kind]), id=other.id) for other in others]
+    for row in rows:
+        with pytest.raises(Refused, match="does not begin like that of another kind"):
+            type_row(prompt, row)
+
+
 # Tasks, their runs and what they wait for.
 
 

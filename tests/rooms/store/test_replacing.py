@@ -81,6 +81,13 @@ def test_a_rule_is_not_replaced_by_one_of_another_machine(db: StoreFixture, sqli
     assert (sqlite_prompt.ask("SELECT * FROM rule"), sqlite_prompt.ask("SELECT * FROM transition")) == before
 
 
+def test_no_rule_takes_the_number_that_all_new_rules_seem_to_have(sqlite_prompt: Outsider) -> None:
+    """Otherwise no other machine could be loaded."""
+    columns = ", ".join(columns_of(sqlite_prompt, "rule")[2:])
+    with pytest.raises(Refused, match="a number from 1 on"):
+        sqlite_prompt.ask(f"INSERT INTO rule (id, machine_id, {columns}) SELECT -1, 9999, {columns} FROM rule LIMIT 1")
+
+
 @pytest.mark.parametrize("kind", ["run", "task", "worker", "breaker"])
 def test_no_row_takes_the_number_that_all_new_rows_seem_to_have(db: StoreFixture, sqlite_prompt: Outsider, kind: str) -> None:
     """Before a row is inserted, SQLite says -1 for the number that it is still to get."""

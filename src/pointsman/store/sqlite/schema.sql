@@ -1,5 +1,5 @@
 -- The schema of a new database, and for readers: what all migrations come to. `make docs` writes it; never edit it.
--- 0b04b204e676786695985212c334cdeab4d766c876b1745487051beed5b61944
+-- 4877ddd81c802fb9444222e6e00c92fa174f9ead082beb559d9d9627bf900c0d
 
 CREATE TABLE tenant (
     id         TEXT PRIMARY KEY,
@@ -730,7 +730,7 @@ UNION ALL SELECT 'worker', 2, number, id, tenant, machine_id, state, revision, t
 UNION ALL SELECT 'breaker', 3, number, id, tenant, machine_id, state, revision, trigger, reason, actor, metadata, entered_at FROM breaker;
 
 CREATE TABLE rule (
-    id                 INTEGER PRIMARY KEY CHECK (id > 0),
+    id                 INTEGER PRIMARY KEY,
     machine_id         INTEGER NOT NULL REFERENCES machine DEFERRABLE INITIALLY DEFERRED,
     from_state         TEXT NOT NULL,
     to_state           TEXT NOT NULL,
@@ -861,6 +861,26 @@ CREATE TRIGGER breaker_begins AFTER INSERT ON breaker BEGIN
                          AND outcome IS new.outcome AND new.revision = 0 AND new.number > 0),
                      RAISE(ABORT, 'pointsman: a breaker is created once, in the initial state of a breaker machine')),
             new.reason, new.actor, new.metadata);
+END;
+
+CREATE TRIGGER run_has_an_id_of_its_kind BEFORE INSERT ON run
+    WHEN new.id GLOB 'task_*' OR new.id GLOB 'worker_*' OR new.id GLOB 'breaker_*' BEGIN
+    SELECT RAISE(ABORT, 'pointsman: the id of a run does not begin like that of another kind');
+END;
+
+CREATE TRIGGER task_has_an_id_of_its_kind BEFORE INSERT ON task
+    WHEN new.id GLOB 'run_*' OR new.id GLOB 'j_*' OR new.id GLOB 'worker_*' OR new.id GLOB 'breaker_*' BEGIN
+    SELECT RAISE(ABORT, 'pointsman: the id of a task does not begin like that of another kind');
+END;
+
+CREATE TRIGGER worker_has_an_id_of_its_kind BEFORE INSERT ON worker
+    WHEN new.id GLOB 'run_*' OR new.id GLOB 'j_*' OR new.id GLOB 'task_*' OR new.id GLOB 'breaker_*' BEGIN
+    SELECT RAISE(ABORT, 'pointsman: the id of a worker does not begin like that of another kind');
+END;
+
+CREATE TRIGGER breaker_has_an_id_of_its_kind BEFORE INSERT ON breaker
+    WHEN new.id GLOB 'run_*' OR new.id GLOB 'j_*' OR new.id GLOB 'task_*' OR new.id GLOB 'worker_*' BEGIN
+    SELECT RAISE(ABORT, 'pointsman: the id of a breaker does not begin like that of another kind');
 END;
 
 CREATE TRIGGER run_moves AFTER UPDATE OF revision ON run
@@ -1018,6 +1038,11 @@ END;
 CREATE TRIGGER rule_is_not_replaced BEFORE INSERT ON rule
     WHEN EXISTS (SELECT 1 FROM rule WHERE id = new.id) BEGIN
     SELECT RAISE(ABORT, 'pointsman: this rule exists already and cannot be replaced');
+END;
+
+CREATE TRIGGER rule_has_a_number AFTER INSERT ON rule
+    WHEN new.id < 1 BEGIN
+    SELECT RAISE(ABORT, 'pointsman: a rule has a number from 1 on');
 END;
 
 CREATE TRIGGER rule_is_not_deleted BEFORE DELETE ON rule

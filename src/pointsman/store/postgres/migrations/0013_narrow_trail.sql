@@ -223,12 +223,19 @@ END $$;
 
 -- Beginnings
 
+-- An id tells the kind, so no two entities have the same one. (`j_` begins the ids of runs that are jobs of document 000.)
+CREATE FUNCTION refuse_id(kind text, id text) RETURNS text LANGUAGE plpgsql AS $$
+BEGIN
+    RAISE EXCEPTION 'pointsman: the id of a % does not begin like that of another kind: %', kind, id;
+END $$;
+
 CREATE OR REPLACE FUNCTION run_begins() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 BEGIN
     PERFORM announce_moves();
     INSERT INTO trail (at, number, kind, revision, reason, actor, metadata)
     SELECT run.created_at, run.number, 0,
            CASE WHEN refuse_row('run', run.id, run_breaks(ROW(run.*)::run)) IS NOT NULL THEN NULL
+                WHEN run.id ~ '^(task|worker|breaker)_' THEN refuse_id('run', run.id)::integer
                 WHEN (SELECT true FROM tenant AS other WHERE other.id = run.tenant) IS NULL
                 THEN refuse_row('run', run.id, 'run_tenant_fkey')::integer
                 WHEN run.parent_run_id IS NOT NULL AND (SELECT true FROM run AS other WHERE other.id = run.parent_run_id) IS NULL
@@ -265,6 +272,7 @@ BEGIN
     INSERT INTO trail (at, number, kind, revision, reason, actor, metadata)
     SELECT task.created_at, task.number, 1,
            CASE WHEN refuse_row('task', task.id, task_breaks(ROW(task.*)::task)) IS NOT NULL THEN NULL
+                WHEN task.id ~ '^(run|j|worker|breaker)_' THEN refuse_id('task', task.id)::integer
                 ELSE coalesce((SELECT 0 FROM state
                                 WHERE state.machine_id = task.machine_id AND state.initial AND state.kind = 'task'
                                   AND task.epoch = 0 AND task.attempt_worker_id IS NULL
@@ -297,6 +305,7 @@ BEGIN
     INSERT INTO trail (at, number, kind, revision, run_id, reason, actor, metadata)
     SELECT worker.created_at, worker.number, 2,
            CASE WHEN refuse_row('worker', worker.id, worker_breaks(ROW(worker.*)::worker)) IS NOT NULL THEN NULL
+                WHEN worker.id ~ '^(run|j|task|breaker)_' THEN refuse_id('worker', worker.id)::integer
                 WHEN (SELECT true FROM tenant AS other WHERE other.id = worker.tenant) IS NULL
                 THEN refuse_row('worker', worker.id, 'worker_tenant_fkey')::integer
                 WHEN worker.run_id IS NOT NULL AND (SELECT true FROM run AS other WHERE other.id = worker.run_id) IS NULL
@@ -318,11 +327,12 @@ BEGIN
     PERFORM announce_moves();
     INSERT INTO trail (at, number, kind, revision, reason, actor, metadata)
     SELECT breaker.created_at, breaker.number, 3,
-           coalesce((SELECT 0 FROM state
-                      WHERE state.machine_id = breaker.machine_id AND state.name = breaker.state AND state.initial
-                        AND state.kind = 'breaker' AND state.phase = breaker.phase
-                        AND state.outcome IS NOT DISTINCT FROM breaker.outcome AND breaker.revision = 0),
-                    refuse_beginning('breaker', breaker.id, breaker.machine_id, breaker.state)::integer),
+           CASE WHEN breaker.id ~ '^(run|j|task|worker)_' THEN refuse_id('breaker', breaker.id)::integer
+                ELSE coalesce((SELECT 0 FROM state
+                           WHERE state.machine_id = breaker.machine_id AND state.name = breaker.state AND state.initial
+                             AND state.kind = 'breaker' AND state.phase = breaker.phase
+                             AND state.outcome IS NOT DISTINCT FROM breaker.outcome AND breaker.revision = 0),
+                         refuse_beginning('breaker', breaker.id, breaker.machine_id, breaker.state)::integer) END,
            breaker.reason, breaker.actor, breaker.metadata
       FROM new_rows AS breaker;
     RETURN NULL;

@@ -34,7 +34,7 @@ UNION ALL SELECT 'breaker', 3, number, id, tenant, machine_id, state, revision, 
 CREATE TEMP TABLE former_rule AS SELECT * FROM rule;
 DROP TABLE rule;
 CREATE TABLE rule (
-    id                 INTEGER PRIMARY KEY CHECK (id > 0),
+    id                 INTEGER PRIMARY KEY,
     machine_id         INTEGER NOT NULL REFERENCES machine DEFERRABLE INITIALLY DEFERRED,
     from_state         TEXT NOT NULL,
     to_state           TEXT NOT NULL,
@@ -261,6 +261,28 @@ CREATE TRIGGER breaker_begins AFTER INSERT ON breaker BEGIN
             new.reason, new.actor, new.metadata);
 END;
 
+-- An id tells the kind, so no two entities have the same one. (`j_` begins the ids of runs that are jobs of document 000.)
+
+CREATE TRIGGER run_has_an_id_of_its_kind BEFORE INSERT ON run
+    WHEN new.id GLOB 'task_*' OR new.id GLOB 'worker_*' OR new.id GLOB 'breaker_*' BEGIN
+    SELECT RAISE(ABORT, 'pointsman: the id of a run does not begin like that of another kind');
+END;
+
+CREATE TRIGGER task_has_an_id_of_its_kind BEFORE INSERT ON task
+    WHEN new.id GLOB 'run_*' OR new.id GLOB 'j_*' OR new.id GLOB 'worker_*' OR new.id GLOB 'breaker_*' BEGIN
+    SELECT RAISE(ABORT, 'pointsman: the id of a task does not begin like that of another kind');
+END;
+
+CREATE TRIGGER worker_has_an_id_of_its_kind BEFORE INSERT ON worker
+    WHEN new.id GLOB 'run_*' OR new.id GLOB 'j_*' OR new.id GLOB 'task_*' OR new.id GLOB 'breaker_*' BEGIN
+    SELECT RAISE(ABORT, 'pointsman: the id of a worker does not begin like that of another kind');
+END;
+
+CREATE TRIGGER breaker_has_an_id_of_its_kind BEFORE INSERT ON breaker
+    WHEN new.id GLOB 'run_*' OR new.id GLOB 'j_*' OR new.id GLOB 'task_*' OR new.id GLOB 'worker_*' BEGIN
+    SELECT RAISE(ABORT, 'pointsman: the id of a breaker does not begin like that of another kind');
+END;
+
 -- Moves
 
 CREATE TRIGGER run_moves AFTER UPDATE OF revision ON run
@@ -424,6 +446,11 @@ END;
 CREATE TRIGGER rule_is_not_replaced BEFORE INSERT ON rule
     WHEN EXISTS (SELECT 1 FROM rule WHERE id = new.id) BEGIN
     SELECT RAISE(ABORT, 'pointsman: this rule exists already and cannot be replaced');
+END;
+
+CREATE TRIGGER rule_has_a_number AFTER INSERT ON rule
+    WHEN new.id < 1 BEGIN
+    SELECT RAISE(ABORT, 'pointsman: a rule has a number from 1 on');
 END;
 
 CREATE TRIGGER rule_is_not_deleted BEFORE DELETE ON rule
