@@ -131,7 +131,8 @@ def test_a_process_of_the_version_before_is_told_why_it_cannot_go_on(
         open_store(url).close()
     with outsider(url) as older:
         ask_for_the_time = "SELECT clock.* FROM (SELECT 0) AS now LEFT JOIN clock ON 1 = 1"
-        assert len(older.ask(ask_for_the_time)) == 1
+        for _ in range(6):  # as each process does, the driver prepares what it asks so often
+            assert len(older.ask(ask_for_the_time)) == 1
         open_store(url).close()
         with pytest.raises(
             Exception, match=r"a newer version of Pointsman has converted this database. Install that version here"

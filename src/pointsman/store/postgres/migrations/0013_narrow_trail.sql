@@ -149,7 +149,8 @@ SELECT task.id AS task_id, trail.epoch, task.tenant, coalesce(trail.worker_id, t
   FROM task JOIN trail ON trail.kind = 1 AND trail.number = task.number AND trail.started_at IS NOT NULL
   JOIN rule ON rule.id = trail.rule_id;
 
--- The time. A process of the version before reads `clock` at the beginning of each transaction, and then learns why it cannot go on.
+-- The time. A process of the version before reads `clock` at the beginning of each transaction, and then learns why it cannot go on. It has
+-- prepared that, so the columns have the types that they had.
 
 ALTER TABLE clock RENAME TO clock_correction;
 CREATE FUNCTION refuse_former_version() RETURNS integer LANGUAGE plpgsql AS $$
@@ -157,7 +158,7 @@ BEGIN
     RAISE EXCEPTION 'pointsman: a newer version of Pointsman has converted this database. Install that version here, too, and start again.';
 END $$;
 CREATE VIEW clock AS
-SELECT refuse_former_version() AS id, NULL::integer AS revision, NULL::double precision AS offset_seconds, NULL::timestamptz AS corrected_at;
+SELECT refuse_former_version() AS id, NULL::integer AS revision, NULL::double precision AS offset_seconds, NULL::instant AS corrected_at;
 
 -- The law
 
