@@ -1952,6 +1952,12 @@ END $$;
 
 -- Beginnings
 
+-- A number that is still to come would stop the row that is to get it.
+CREATE FUNCTION refuse_number(kind text) RETURNS text LANGUAGE plpgsql AS $$
+BEGIN
+    RAISE EXCEPTION 'pointsman: a new % gets the next number', kind;
+END $$;
+
 -- An id tells the kind, so no two entities have the same one. (`j_` begins the ids of runs that are jobs of document 000.)
 CREATE FUNCTION refuse_id(kind text, id text) RETURNS text LANGUAGE plpgsql AS $$
 BEGIN
@@ -1964,6 +1970,7 @@ BEGIN
     INSERT INTO trail (at, number, kind, revision, reason, actor, metadata)
     SELECT run.created_at, run.number, 0,
            CASE WHEN refuse_row('run', run.id, run_breaks(ROW(run.*)::run)) IS NOT NULL THEN NULL
+                WHEN run.number > (SELECT coalesce(pg_sequence_last_value('run_number_seq'), 0)) THEN refuse_number('run')::integer
                 WHEN run.id ~ '^(task|worker|breaker)_' THEN refuse_id('run', run.id)::integer
                 WHEN (SELECT true FROM tenant AS other WHERE other.id = run.tenant) IS NULL
                 THEN refuse_row('run', run.id, 'run_tenant_fkey')::integer
@@ -2001,6 +2008,7 @@ BEGIN
     INSERT INTO trail (at, number, kind, revision, reason, actor, metadata)
     SELECT task.created_at, task.number, 1,
            CASE WHEN refuse_row('task', task.id, task_breaks(ROW(task.*)::task)) IS NOT NULL THEN NULL
+                WHEN task.number > (SELECT coalesce(pg_sequence_last_value('task_number_seq'), 0)) THEN refuse_number('task')::integer
                 WHEN task.id ~ '^(run|j|worker|breaker)_' THEN refuse_id('task', task.id)::integer
                 ELSE coalesce((SELECT 0 FROM state
                                 WHERE state.machine_id = task.machine_id AND state.initial AND state.kind = 'task'
@@ -2034,6 +2042,7 @@ BEGIN
     INSERT INTO trail (at, number, kind, revision, run_id, reason, actor, metadata)
     SELECT worker.created_at, worker.number, 2,
            CASE WHEN refuse_row('worker', worker.id, worker_breaks(ROW(worker.*)::worker)) IS NOT NULL THEN NULL
+                WHEN worker.number > (SELECT coalesce(pg_sequence_last_value('worker_number_seq'), 0)) THEN refuse_number('worker')::integer
                 WHEN worker.id ~ '^(run|j|task|breaker)_' THEN refuse_id('worker', worker.id)::integer
                 WHEN (SELECT true FROM tenant AS other WHERE other.id = worker.tenant) IS NULL
                 THEN refuse_row('worker', worker.id, 'worker_tenant_fkey')::integer
@@ -2056,7 +2065,8 @@ BEGIN
     PERFORM announce_moves();
     INSERT INTO trail (at, number, kind, revision, reason, actor, metadata)
     SELECT breaker.created_at, breaker.number, 3,
-           CASE WHEN breaker.id ~ '^(run|j|task|worker)_' THEN refuse_id('breaker', breaker.id)::integer
+           CASE WHEN breaker.number > (SELECT coalesce(pg_sequence_last_value('breaker_number_seq'), 0)) THEN refuse_number('breaker')::integer
+                WHEN breaker.id ~ '^(run|j|task|worker)_' THEN refuse_id('breaker', breaker.id)::integer
                 ELSE coalesce((SELECT 0 FROM state
                            WHERE state.machine_id = breaker.machine_id AND state.name = breaker.state AND state.initial
                              AND state.kind = 'breaker' AND state.phase = breaker.phase
