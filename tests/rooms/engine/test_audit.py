@@ -66,6 +66,8 @@ TAMPERINGS = {
     "another actor": ("trail", "UPDATE trail SET actor = 'mallory' WHERE kind = 1 AND revision = 2"),
     "another reason": ("trail", "UPDATE trail SET reason = 'as agreed' WHERE revision = 0"),
     "another tenant": ("run", "UPDATE run SET tenant = 'globex'"),
+    "another id": ("worker", "UPDATE worker SET id = 'worker_forged'"),
+    "another limit": ("task", "UPDATE task SET max_retries = max_retries + 1"),
     "another rule": (
         "rule",
         "UPDATE rule SET trigger = 'shrug' WHERE id = (SELECT rule_id FROM trail WHERE kind = 1 AND revision = 1)",

@@ -39,6 +39,13 @@ MOST = 100_000
 PAYLOAD = {"text": "Weichenwärter „Ω“ 転轍手 🚂\n\t'\"\\"}
 COST = AttemptReport(cost_usd=Decimal("0.25"), tokens_in=1200, tokens_out=34, session_id="s-1", log_path="logs/a.log")
 SOON = Backoff(base_seconds=0)
+COLUMNS = {
+    "transition": "position, tenant, kind, entity_id, revision, run_id, machine_id, from_state, to_state, trigger, severity, "
+    "reason, actor, metadata, at, seconds_in_state",
+    "attempt": "task_id, epoch, tenant, worker_id, started_at, ended_at, ended_by, error, exit_code, cost_usd, session_id, "
+    "resumed, log_path, tokens_in, tokens_out, cost_is_estimated",
+}
+"""Tables that are views now."""
 
 
 async def fill(engine: Engine, clock: ManualClock) -> None:

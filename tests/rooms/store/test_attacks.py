@@ -13,8 +13,8 @@ from typing import Any
 
 import psycopg
 import pytest
-from msgspec.structs import replace
-from tests.rooms.store.outsider import Outsider, Refused, type_columns, type_row
+from msgspec.structs import asdict, replace
+from tests.rooms.store.outsider import Outsider, Refused, type_columns, type_row, type_values
 from tests.rooms.store.store_fixture import ACME, AT, MACHINES, SECOND, StoreFixture, find, move
 from tests.rows import each_row
 
@@ -114,6 +114,16 @@ def test_a_move_by_hand_does_not_set_when_the_work_began(db: StoreFixture, promp
     run = db.bring(db.put(db.run()), "RUNNING")
     type_columns(prompt, run, state="PAUSED", started_at=run.started_at + 99 * SECOND if run.started_at else AT)
     assert find(db.store, run).started_at == run.started_at
+
+
+@each_row("kind", KINDS)
+def test_no_two_entities_have_the_same_id(db: StoreFixture, prompt: Outsider, kind: str) -> None:
+    """Their histories are found by it."""
+    others = [db.put(db.entity(MACHINE_OF[other])) for other in KINDS if other != kind]
+    rows = [replace(db.entity(MACHINE_OF[kind]), id=other.id) for other in others]
+    for row in rows:
+        with pytest.raises(Refused, match="does not begin like that of another kind"):
+            type_row(prompt, row)
 
 
 # Tasks, their runs and what they wait for.
@@ -365,6 +375,16 @@ def test_every_way_to_write_a_row_is_under_the_law(postgres: StoreFixture, way: 
         assert refused.value.diag.constraint_name == "task_retries_in_bounds"
         session.execute(b"ROLLBACK")
     assert find(postgres.store, task) == task
+
+
+@each_row("kind", KINDS)
+def test_no_row_takes_a_number_that_is_still_to_come(postgres: StoreFixture, kind: str) -> None:
+    """Otherwise the row that is to get it could not be created."""
+    row = postgres.entity(MACHINE_OF[kind])
+    for number in (2_000_000, 9_223_372_036_854_775_807):
+        with pytest.raises(Refused, match="gets the next number"):
+            type_values(postgres.prompt, kind, {**asdict(row), "number": number})
+    postgres.put(row)
 
 
 def test_copied_rows_are_under_the_law(postgres: StoreFixture) -> None:

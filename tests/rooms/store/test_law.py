@@ -207,6 +207,16 @@ def test_a_state_that_the_machine_does_not_have_is_refused(db: StoreFixture, pro
 # Changes by hand, in detail.
 
 
+def test_metadata_that_looks_like_that_of_a_claim_is_kept(db: StoreFixture) -> None:
+    """The trail leaves out only what follows from a claim."""
+    task = db.put_task(state="RUNNING")
+    held = f'{{"worker_id":"{task.attempt_worker_id}","epoch":{task.epoch}}}'
+    canceled = db.move(task, "CANCELED", actor=task.attempt_worker_id, metadata=held)
+    assert history_of(db, canceled)[-1].metadata == held
+    with db.store.read() as reader:
+        assert reader.list_broken_trails() == []
+
+
 def test_a_reason_that_is_typed_with_the_state_is_kept(db: StoreFixture, prompt: Outsider) -> None:
     run = db.bring(db.put(db.run()), "RUNNING", reason="old news", metadata='{"old": 1}')
     type_columns(prompt, run, state="PAUSED", reason="the mayor visits: 転轍手")

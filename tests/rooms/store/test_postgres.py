@@ -105,7 +105,7 @@ def queued(task: Task) -> Task:
 
 def insert_run(store: PostgresStore, name: str, tasks: int = 0) -> None:
     """An open run whose tasks are all claimable."""
-    rows = [a_task(f"{name}_task_{number}", name, run_open=True) for number in range(tasks)]
+    rows = [a_task(f"task_of_{name}_{number}", name, run_open=True) for number in range(tasks)]
     with transaction(store) as begun:
         begun.insert_runs([a_run(name)])
         begun.insert_tasks(rows)
@@ -573,7 +573,7 @@ def test_the_runs_of_tasks_are_locked_with_those_that_are_named(store: PostgresS
     for name in ("run_1", "run_2", "run_3"):
         insert_run(store, name, tasks=2)
     begun, second = store.begin(), other.begin()
-    assert [run.id for run in begun.lock_runs(["run_3"], of_tasks=["run_1_task_0", "unknown"])] == ["run_1", "run_3"]
+    assert [run.id for run in begun.lock_runs(["run_3"], of_tasks=["task_of_run_1_0", "unknown"])] == ["run_1", "run_3"]
     assert [task.run_id for task in second.select_claimable("acme", [1], 9)] == ["run_2", "run_2"]
     begun.commit()
     second.commit()
@@ -653,11 +653,11 @@ def test_the_second_of_two_writers_gets_a_conflict(store: PostgresStore, other: 
     prepare(store)
     insert_run(store, "run_1", tasks=1)
     with transaction(store) as begun:
-        (task,) = begun.select_tasks(["run_1_task_0"])
+        (task,) = begun.select_tasks(["task_of_run_1_0"])
     canceled = replace(task, state="CANCELED", phase="done", outcome="canceled", trigger="cancel", revision=2, completed_at=AT)
     with transaction(other) as begun:
         begun.move([canceled], MOVED)
-    with pytest.raises(Conflict, match="run_1_task_0"), transaction(store) as begun:
+    with pytest.raises(Conflict, match="task_of_run_1_0"), transaction(store) as begun:
         begun.move([canceled], MOVED)
 
 
@@ -737,7 +737,7 @@ def test_a_legal_update_by_hand_is_audited_and_completed(postgres_url: str, stor
 @pytest.mark.parametrize(
     ("statement", "message"),
     [
-        ("UPDATE task SET state = 'SUCCEEDED'", r"machine standard.task 4 allows run_1_task_0 to move QUEUED -> SUCCEEDED"),
+        ("UPDATE task SET state = 'SUCCEEDED'", r"machine standard.task 4 allows task_of_run_1_0 to move QUEUED -> SUCCEEDED"),
         ("UPDATE task SET state = 'RUNNING'", r"QUEUED -> RUNNING : by hand with this"),
         ("UPDATE task SET state = 'CANCELED', revision = 7", r"QUEUED -> CANCELED"),
         ("UPDATE task SET state = 'CANCELED', revision = 2, trigger = 'shrug'", r"QUEUED -> CANCELED : shrug \(allowed: CANC"),
@@ -745,7 +745,7 @@ def test_a_legal_update_by_hand_is_audited_and_completed(postgres_url: str, stor
         ("UPDATE task SET epoch = 1", "only a move changes the worker, attempt and epoch"),
         (
             "UPDATE task SET revision = revision + 1, actor = 'sql'",
-            "no rule of machine standard.task 4 allows run_1_task_0 to move",
+            "no rule of machine standard.task 4 allows task_of_run_1_0 to move",
         ),
         ("UPDATE task SET number = DEFAULT", "a task keeps its number"),
         ("UPDATE task SET id = 'x'", "keeps its id"),

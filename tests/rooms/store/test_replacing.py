@@ -69,3 +69,32 @@ def test_a_task_does_not_take_the_place_of_another(db: StoreFixture, sqlite_prom
             second=second.id,
         )
     assert count(sqlite_prompt, "task") == before
+
+
+def test_a_rule_is_not_replaced_by_one_of_another_machine(db: StoreFixture, sqlite_prompt: Outsider) -> None:
+    """The audit trail refers to rules: it would tell of other moves than those that were made."""
+    run = db.bring(db.put(db.run()), "RUNNING")
+    before = sqlite_prompt.ask("SELECT * FROM rule"), sqlite_prompt.ask("SELECT * FROM transition")
+    columns = ", ".join(columns_of(sqlite_prompt, "rule")).replace("machine_id", "(SELECT max(id) + 1 FROM machine)")
+    with pytest.raises(Refused, match="cannot be replaced"):
+        sqlite_prompt.ask(f"INSERT OR REPLACE INTO rule SELECT {columns} FROM rule WHERE machine_id = :id", id=run.machine_id)
+    assert (sqlite_prompt.ask("SELECT * FROM rule"), sqlite_prompt.ask("SELECT * FROM transition")) == before
+
+
+def test_no_rule_takes_the_number_that_all_new_rules_seem_to_have(sqlite_prompt: Outsider) -> None:
+    """Otherwise no other machine could be loaded."""
+    columns = ", ".join(columns_of(sqlite_prompt, "rule")[2:])
+    with pytest.raises(Refused, match="a number from 1 on"):
+        sqlite_prompt.ask(f"INSERT INTO rule (id, machine_id, {columns}) SELECT -1, 9999, {columns} FROM rule LIMIT 1")
+
+
+@pytest.mark.parametrize("kind", ["run", "task", "worker", "breaker"])
+def test_no_row_takes_the_number_that_all_new_rows_seem_to_have(db: StoreFixture, sqlite_prompt: Outsider, kind: str) -> None:
+    """Before a row is inserted, SQLite says -1 for the number that it is still to get."""
+    row = db.put(db.entity(f"standard.{kind}"))
+    unlike = {"task": "name", "breaker": "tool"}
+    with pytest.raises(Refused, match="is created once"):
+        copy_with(
+            sqlite_prompt, kind, row.id, id="'another'", number="-1", **({unlike[kind]: "'another'"} if kind in unlike else {})
+        )
+    db.put(db.entity(f"standard.{kind}"))

@@ -142,12 +142,70 @@ def test_a_process_of_the_version_before_is_told_why_it_cannot_go_on(
         open_store(url).close()
     with outsider(url) as older:
         ask_for_the_time = "SELECT clock.* FROM (SELECT 0) AS now LEFT JOIN clock ON 1 = 1"
-        assert len(older.ask(ask_for_the_time)) == 1
+        for _ in range(6):  # as each process does, the driver prepares what it asks so often
+            assert len(older.ask(ask_for_the_time)) == 1
         open_store(url).close()
         with pytest.raises(
             Exception, match=r"a newer version of Pointsman has converted this database. Install that version here"
         ):
             older.ask(ask_for_the_time)
+
+
+BY_HAND = (
+    '{"epoch": "soon"}',
+    '{"epoch": 1.5}',
+    '{"epoch": 99999999999999999999}',
+    '{"epoch": 1e999}',
+    r'{"a": "\ud800"}',
+    '{"worker_id":"mallory","epoch":1}',
+    '{"worker_id":"mallory","epoch":7}',
+)
+"""What a legal move may have in its metadata, even where PostgreSQL cannot take the JSON apart."""
+CANCEL = """
+    UPDATE task
+       SET revision = revision + 1, state = rule.to_state, phase = rule.to_phase, outcome = rule.to_outcome,
+           trigger = rule.trigger, actor = 'mallory', metadata = :metadata,
+           completed_at = created_at, worker_id = NULL, current_attempt = NULL
+      FROM rule
+     WHERE task.id = :id AND rule.machine_id = task.machine_id AND rule.from_state = task.state
+       AND rule.to_outcome = 'canceled'
+       AND rule.trigger = (SELECT min(trigger) FROM rule AS other
+                            WHERE other.machine_id = task.machine_id AND other.from_state = task.state
+                              AND other.to_outcome = 'canceled')
+"""
+
+
+def test_metadata_that_somebody_has_typed_is_converted_as_it_is(former_url: str) -> None:
+    with outsider(former_url) as prompt:
+        for phase in ("queued", "active"):
+            found = prompt.ask(
+                "SELECT id FROM task WHERE phase = :phase AND EXISTS (SELECT 1 FROM rule "
+                "WHERE rule.machine_id = task.machine_id AND rule.from_state = task.state "
+                "AND rule.to_outcome = 'canceled') ORDER BY id",
+                phase=phase,
+            )
+            texts = BY_HAND if phase == "queued" else BY_HAND[::-1]
+            for (task_id,), metadata in zip(found, texts, strict=False):
+                prompt.ask(CANCEL, id=task_id, metadata=metadata)
+        told = "SELECT position, entity_id, revision, metadata FROM transition ORDER BY position"
+        before = prompt.ask(told)
+        assert sum(metadata in BY_HAND for *_, metadata in before) > 4
+    open_store(former_url).close()
+    with outsider(former_url) as prompt:
+        assert prompt.ask(told) == before
+
+
+def test_the_columns_of_a_view_have_the_types_of_those_of_the_table(request: pytest.FixtureRequest) -> None:
+    """PostgreSQL refuses a prepared statement whose columns change their types."""
+    url = request.getfixturevalue("empty_postgres_url")
+    with of_the_version_before("postgres"):
+        open_store(url).close()
+    with psycopg.connect(url, autocommit=True) as older:
+        for table, columns in former.COLUMNS.items():
+            older.execute(f"PREPARE a_{table} AS SELECT {columns} FROM {table}".encode())
+        open_store(url).close()
+        for table in former.COLUMNS:
+            assert older.execute(f"EXECUTE a_{table}".encode()).fetchall() == []
 
 
 def test_a_trail_that_the_law_did_not_write_is_not_converted(former_url: str) -> None:

@@ -11,7 +11,11 @@ DECLARE
 BEGIN
     FOREACH role IN ARRAY ARRAY['pointsman_app', 'pointsman_read'] LOOP
         IF NOT EXISTS (SELECT 1 FROM pg_catalog.pg_roles WHERE rolname = role) THEN
-            EXECUTE format('CREATE ROLE %I NOLOGIN', role);
+            BEGIN
+                EXECUTE format('CREATE ROLE %I NOLOGIN', role);
+            EXCEPTION WHEN duplicate_object OR unique_violation THEN
+                NULL; -- roles belong to all databases of a server, and another session has just created it
+            END;
         END IF;
         EXECUTE format('GRANT USAGE ON SCHEMA %I TO %I', current_schema(), role);
     END LOOP;

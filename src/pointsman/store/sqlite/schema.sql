@@ -1,5 +1,5 @@
 -- The schema of a new database, and for readers: what all migrations come to. `make docs` writes it; never edit it.
--- a789b79f0fe8919cf86e2452d86ba8aa09fdcb64f64ff3ccdc1eeb87995d7344
+-- 164dea4d7846eb471ff1e1ab38fb6b5f77145258f6e1870f2639a0178eed2947
 
 CREATE TABLE tenant (
     id         TEXT PRIMARY KEY,
@@ -812,7 +812,7 @@ CREATE TRIGGER run_begins AFTER INSERT ON run BEGIN
     VALUES (new.created_at, new.number, 0,
             coalesce((SELECT 0 FROM state
                        WHERE machine_id = new.machine_id AND name = new.state AND initial = 1 AND kind = 'run' AND phase = new.phase
-                         AND outcome IS new.outcome AND new.revision = 0),
+                         AND outcome IS new.outcome AND new.revision = 0 AND new.number > 0),
                      RAISE(ABORT, 'pointsman: a run is created once, in the initial state of a run machine')),
             new.reason, new.actor, new.metadata);
 END;
@@ -823,7 +823,7 @@ CREATE TRIGGER task_begins AFTER INSERT ON task BEGIN
     INSERT INTO trail (at, number, kind, revision, reason, actor, metadata)
     VALUES (new.created_at, new.number, 1,
             coalesce((SELECT 0 FROM state
-                       WHERE machine_id = new.machine_id AND initial = 1 AND kind = 'task' AND new.epoch = 0 AND new.attempt_worker_id IS NULL
+                       WHERE machine_id = new.machine_id AND initial = 1 AND kind = 'task' AND new.epoch = 0 AND new.attempt_worker_id IS NULL AND new.number > 0
                          AND (new.revision = 1
                               OR (new.revision = 0 AND name = new.state AND phase = new.phase AND outcome IS new.outcome))),
                      RAISE(ABORT, 'pointsman: a task is created once, in the initial state of a task machine')),
@@ -848,7 +848,7 @@ CREATE TRIGGER worker_begins AFTER INSERT ON worker BEGIN
     VALUES (new.created_at, new.number, 2,
             coalesce((SELECT 0 FROM state
                        WHERE machine_id = new.machine_id AND name = new.state AND initial = 1 AND kind = 'worker' AND phase = new.phase
-                         AND outcome IS new.outcome AND new.revision = 0),
+                         AND outcome IS new.outcome AND new.revision = 0 AND new.number > 0),
                      RAISE(ABORT, 'pointsman: a worker is created once, in the initial state of a worker machine')),
             new.run_id, new.reason, new.actor, new.metadata);
 END;
@@ -858,9 +858,29 @@ CREATE TRIGGER breaker_begins AFTER INSERT ON breaker BEGIN
     VALUES (new.created_at, new.number, 3,
             coalesce((SELECT 0 FROM state
                        WHERE machine_id = new.machine_id AND name = new.state AND initial = 1 AND kind = 'breaker' AND phase = new.phase
-                         AND outcome IS new.outcome AND new.revision = 0),
+                         AND outcome IS new.outcome AND new.revision = 0 AND new.number > 0),
                      RAISE(ABORT, 'pointsman: a breaker is created once, in the initial state of a breaker machine')),
             new.reason, new.actor, new.metadata);
+END;
+
+CREATE TRIGGER run_has_an_id_of_its_kind BEFORE INSERT ON run
+    WHEN new.id GLOB 'task_*' OR new.id GLOB 'worker_*' OR new.id GLOB 'breaker_*' BEGIN
+    SELECT RAISE(ABORT, 'pointsman: the id of a run does not begin like that of another kind');
+END;
+
+CREATE TRIGGER task_has_an_id_of_its_kind BEFORE INSERT ON task
+    WHEN new.id GLOB 'run_*' OR new.id GLOB 'j_*' OR new.id GLOB 'worker_*' OR new.id GLOB 'breaker_*' BEGIN
+    SELECT RAISE(ABORT, 'pointsman: the id of a task does not begin like that of another kind');
+END;
+
+CREATE TRIGGER worker_has_an_id_of_its_kind BEFORE INSERT ON worker
+    WHEN new.id GLOB 'run_*' OR new.id GLOB 'j_*' OR new.id GLOB 'task_*' OR new.id GLOB 'breaker_*' BEGIN
+    SELECT RAISE(ABORT, 'pointsman: the id of a worker does not begin like that of another kind');
+END;
+
+CREATE TRIGGER breaker_has_an_id_of_its_kind BEFORE INSERT ON breaker
+    WHEN new.id GLOB 'run_*' OR new.id GLOB 'j_*' OR new.id GLOB 'task_*' OR new.id GLOB 'worker_*' BEGIN
+    SELECT RAISE(ABORT, 'pointsman: the id of a breaker does not begin like that of another kind');
 END;
 
 CREATE TRIGGER run_moves AFTER UPDATE OF revision ON run
@@ -897,7 +917,7 @@ CREATE TRIGGER task_moves AFTER UPDATE OF revision ON task
                                                  OR EXISTS (SELECT 1 FROM json_each(worker.serves) WHERE value = new.tenant))))),
                      RAISE(ABORT, 'pointsman: no rule of its machine allows this task to move like this')),
            new.reason, new.actor,
-           CASE WHEN new.metadata = '{"worker_id":' || json_quote(new.actor) || ',"epoch":' || new.epoch || '}' THEN '' ELSE new.metadata END,
+           CASE WHEN new.epoch <> old.epoch AND new.metadata = '{"worker_id":' || json_quote(new.actor) || ',"epoch":' || new.epoch || '}' THEN '' ELSE new.metadata END,
            CASE WHEN ends THEN old.epoch WHEN new.epoch <> old.epoch THEN new.epoch END,
            CASE WHEN ends THEN nullif(old.attempt_worker_id, new.actor) END,
            CASE WHEN ends THEN old.attempt_started_at END,
@@ -1013,6 +1033,16 @@ CREATE TRIGGER attempt_is_not_deleted INSTEAD OF DELETE ON attempt BEGIN SELECT 
 CREATE TRIGGER rule_comes_before_its_machine BEFORE INSERT ON rule
     WHEN EXISTS (SELECT 1 FROM machine WHERE id = new.machine_id) BEGIN
     SELECT RAISE(ABORT, 'pointsman: a rule cannot be added to a machine; load a new version');
+END;
+
+CREATE TRIGGER rule_is_not_replaced BEFORE INSERT ON rule
+    WHEN EXISTS (SELECT 1 FROM rule WHERE id = new.id) BEGIN
+    SELECT RAISE(ABORT, 'pointsman: this rule exists already and cannot be replaced');
+END;
+
+CREATE TRIGGER rule_has_a_number AFTER INSERT ON rule
+    WHEN new.id < 1 BEGIN
+    SELECT RAISE(ABORT, 'pointsman: a rule has a number from 1 on');
 END;
 
 CREATE TRIGGER rule_is_not_deleted BEFORE DELETE ON rule

@@ -203,7 +203,14 @@ CREATE TABLE trail (
 -- Conversion
 --
 -- An attempt ended with the first move after its claim that has the trigger and the instant of its end. A line whose entity, rule or attempt
--- cannot be found was not written by the law: then nothing is converted.
+-- cannot be found was not written by the law: then nothing is converted. Whoever moves a row by hand chooses the metadata, also of a claim:
+-- it may be JSON that PostgreSQL stores and cannot take apart.
+
+CREATE TEMPORARY TABLE claimed ON COMMIT DROP AS
+SELECT entity_id AS task_id, revision, substring(metadata FROM '"epoch": ?([0-9]{1,9})[,}]')::integer AS epoch
+  FROM transition
+ WHERE kind = 'task' AND revision > 0 AND metadata ~ '"epoch": ?[0-9]{1,9}[,}]';
+CREATE INDEX ON claimed (task_id, revision);
 
 CREATE TEMPORARY TABLE ending ON COMMIT DROP AS
 SELECT attempt.*,
@@ -211,8 +218,8 @@ SELECT attempt.*,
           FROM transition AS line JOIN state ON state.machine_id = line.machine_id AND state.name = line.from_state
          WHERE line.entity_id = attempt.task_id AND line.trigger = attempt.ended_by AND state.phase = 'active'
            AND greatest(line.at, attempt.started_at) = attempt.ended_at
-           AND line.revision > (SELECT min(claim.revision) FROM transition AS claim
-                                 WHERE claim.entity_id = attempt.task_id AND (claim.metadata::json ->> 'epoch')::integer = attempt.epoch)) AS revision
+           AND line.revision > coalesce((SELECT min(claimed.revision) FROM claimed
+                                          WHERE claimed.task_id = attempt.task_id AND claimed.epoch = attempt.epoch), 0)) AS revision
   FROM attempt;
 CREATE INDEX ON ending (task_id, revision);
 
@@ -220,10 +227,11 @@ INSERT INTO trail (position, at, number, kind, revision, rule_id, run_id, reason
                    session_id, cost_usd, error, exit_code, log_path, tokens_in, tokens_out, cost_is_estimated) OVERRIDING SYSTEM VALUE
 SELECT line.position, line.at, entity.number, array_position(ARRAY['run', 'task', 'worker', 'breaker'], line.kind) - 1, line.revision, rule.id,
        CASE line.kind WHEN 'worker' THEN line.run_id END, line.reason, line.actor,
-       CASE WHEN line.kind = 'task' AND line.metadata IN (creation_metadata(task.run_id, task.critical, task.max_retries),
-                                                          claim_metadata(line.actor, (line.metadata::json ->> 'epoch')::integer)) THEN ''
+       CASE WHEN line.revision = 0 AND line.metadata = creation_metadata(task.run_id, task.critical, task.max_retries) THEN ''
+            WHEN claimed.epoch <> ending.epoch + 1 THEN line.metadata
+            WHEN line.metadata = claim_metadata(line.actor, claimed.epoch) THEN ''
             ELSE line.metadata END,
-       CASE WHEN line.kind = 'task' THEN coalesce(ending.epoch, (line.metadata::json ->> 'epoch')::integer) END,
+       coalesce(ending.epoch, claimed.epoch),
        nullif(ending.worker_id, line.actor), ending.started_at, nullif(ending.resumed, false), ending.session_id, nullif(ending.cost_usd, 0),
        ending.error, ending.exit_code, ending.log_path, nullif(ending.tokens_in, 0), nullif(ending.tokens_out, 0),
        nullif(ending.cost_is_estimated, false)
@@ -232,6 +240,7 @@ SELECT line.position, line.at, entity.number, array_position(ARRAY['run', 'task'
   LEFT JOIN task ON line.kind = 'task' AND task.id = line.entity_id
   LEFT JOIN rule ON rule.machine_id = line.machine_id AND rule.from_state = line.from_state AND rule.to_state = line.to_state
                 AND rule.trigger = line.trigger
+  LEFT JOIN claimed ON line.kind = 'task' AND claimed.task_id = line.entity_id AND claimed.revision = line.revision
   LEFT JOIN ending ON ending.task_id = line.entity_id AND ending.revision = line.revision
  ORDER BY line.position;
 
@@ -249,7 +258,7 @@ SELECT setval('trail_position_seq', last_value, is_called) FROM transition_posit
 
 DROP TABLE transition, attempt;
 
--- The views
+-- The views. Their columns have the types of those that they replace: otherwise PostgreSQL refuses the statements that readers have prepared.
 
 CREATE VIEW transition AS
 SELECT trail.position, coalesce(task.tenant, run.tenant, worker.tenant, breaker.tenant) AS tenant,
@@ -260,7 +269,7 @@ SELECT trail.position, coalesce(task.tenant, run.tenant, worker.tenant, breaker.
        coalesce(rule.trigger, 'create') AS trigger, coalesce(rule.severity, 'info') AS severity, trail.reason, trail.actor,
        CASE WHEN trail.metadata IS DISTINCT FROM '' THEN trail.metadata
             WHEN trail.revision = 0 THEN creation_metadata(task.run_id, task.critical, task.max_retries)
-            ELSE claim_metadata(trail.actor, trail.epoch + (trail.started_at IS NOT NULL)::integer) END AS metadata,
+            ELSE claim_metadata(trail.actor, trail.epoch + (trail.started_at IS NOT NULL)::integer) END COLLATE "default" AS metadata,
        trail.at, extract(epoch FROM trail.at - prior.at)::double precision AS seconds_in_state
   FROM trail
   LEFT JOIN rule ON rule.id = trail.rule_id
@@ -275,14 +284,15 @@ SELECT trail.position, coalesce(task.tenant, run.tenant, worker.tenant, breaker.
 -- Attempts that have ended. The current attempt is in the columns of its task.
 CREATE VIEW attempt AS
 SELECT task.id AS task_id, trail.epoch, task.tenant, coalesce(trail.worker_id, trail.actor) AS worker_id, trail.started_at,
-       greatest(trail.at, trail.started_at) AS ended_at, rule.trigger AS ended_by, trail.error, trail.exit_code,
-       coalesce(trail.cost_usd, 0) AS cost_usd, trail.session_id, coalesce(trail.resumed, false) AS resumed, trail.log_path,
+       greatest(trail.at, trail.started_at) AS ended_at, rule.trigger COLLATE "default" AS ended_by, trail.error, trail.exit_code,
+       coalesce(trail.cost_usd, 0)::numeric(14, 6) AS cost_usd, trail.session_id, coalesce(trail.resumed, false) AS resumed, trail.log_path,
        coalesce(trail.tokens_in, 0) AS tokens_in, coalesce(trail.tokens_out, 0) AS tokens_out,
        coalesce(trail.cost_is_estimated, false) AS cost_is_estimated
   FROM task JOIN trail ON trail.kind = 1 AND trail.number = task.number AND trail.started_at IS NOT NULL
   JOIN rule ON rule.id = trail.rule_id;
 
--- The time. A process of the version before reads `clock` at the beginning of each transaction, and then learns why it cannot go on.
+-- The time. A process of the version before reads `clock` at the beginning of each transaction, and then learns why it cannot go on. It has
+-- prepared that, so the columns have the types that they had.
 
 ALTER TABLE clock RENAME TO clock_correction;
 CREATE FUNCTION refuse_former_version() RETURNS integer LANGUAGE plpgsql AS $$
@@ -290,7 +300,7 @@ BEGIN
     RAISE EXCEPTION 'pointsman: a newer version of Pointsman has converted this database. Install that version here, too, and start again.';
 END $$;
 CREATE VIEW clock AS
-SELECT refuse_former_version() AS id, NULL::integer AS revision, NULL::double precision AS offset_seconds, NULL::timestamptz AS corrected_at;
+SELECT refuse_former_version() AS id, NULL::integer AS revision, NULL::double precision AS offset_seconds, NULL::instant AS corrected_at;
 
 -- The law
 
@@ -369,12 +379,26 @@ BEGIN
         kind, kind, entity_id, state, (SELECT name || ' ' || version FROM machine WHERE id = of_machine);
 END $$;
 
+-- A number that is still to come would stop the row that is to get it.
+CREATE FUNCTION refuse_number(kind text) RETURNS text LANGUAGE plpgsql AS $$
+BEGIN
+    RAISE EXCEPTION 'pointsman: a new % gets the next number', kind;
+END $$;
+
+-- An id tells the kind, so no two entities have the same one. (`j_` begins the ids of runs that are jobs of document 000.)
+CREATE FUNCTION refuse_id(kind text, id text) RETURNS text LANGUAGE plpgsql AS $$
+BEGIN
+    RAISE EXCEPTION 'pointsman: the id of a % does not begin like that of another kind: %', kind, id;
+END $$;
+
 CREATE FUNCTION run_begins() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 BEGIN
     PERFORM announce_moves();
     INSERT INTO trail (at, number, kind, revision, reason, actor, metadata)
     SELECT run.created_at, run.number, 0,
            CASE WHEN refuse_row('run', run.id, run_breaks(ROW(run.*)::run)) IS NOT NULL THEN NULL
+                WHEN run.number > (SELECT coalesce(pg_sequence_last_value('run_number_seq'), 0)) THEN refuse_number('run')::integer
+                WHEN run.id ~ '^(task|worker|breaker)_' THEN refuse_id('run', run.id)::integer
                 WHEN (SELECT true FROM tenant AS other WHERE other.id = run.tenant) IS NULL
                 THEN refuse_row('run', run.id, 'run_tenant_fkey')::integer
                 WHEN run.parent_run_id IS NOT NULL AND (SELECT true FROM run AS other WHERE other.id = run.parent_run_id) IS NULL
@@ -411,6 +435,8 @@ BEGIN
     INSERT INTO trail (at, number, kind, revision, reason, actor, metadata)
     SELECT task.created_at, task.number, 1,
            CASE WHEN refuse_row('task', task.id, task_breaks(ROW(task.*)::task)) IS NOT NULL THEN NULL
+                WHEN task.number > (SELECT coalesce(pg_sequence_last_value('task_number_seq'), 0)) THEN refuse_number('task')::integer
+                WHEN task.id ~ '^(run|j|worker|breaker)_' THEN refuse_id('task', task.id)::integer
                 ELSE coalesce((SELECT 0 FROM state
                                 WHERE state.machine_id = task.machine_id AND state.initial AND state.kind = 'task'
                                   AND task.epoch = 0 AND task.attempt_worker_id IS NULL
@@ -443,6 +469,8 @@ BEGIN
     INSERT INTO trail (at, number, kind, revision, run_id, reason, actor, metadata)
     SELECT worker.created_at, worker.number, 2,
            CASE WHEN refuse_row('worker', worker.id, worker_breaks(ROW(worker.*)::worker)) IS NOT NULL THEN NULL
+                WHEN worker.number > (SELECT coalesce(pg_sequence_last_value('worker_number_seq'), 0)) THEN refuse_number('worker')::integer
+                WHEN worker.id ~ '^(run|j|task|breaker)_' THEN refuse_id('worker', worker.id)::integer
                 WHEN (SELECT true FROM tenant AS other WHERE other.id = worker.tenant) IS NULL
                 THEN refuse_row('worker', worker.id, 'worker_tenant_fkey')::integer
                 WHEN worker.run_id IS NOT NULL AND (SELECT true FROM run AS other WHERE other.id = worker.run_id) IS NULL
@@ -464,11 +492,13 @@ BEGIN
     PERFORM announce_moves();
     INSERT INTO trail (at, number, kind, revision, reason, actor, metadata)
     SELECT breaker.created_at, breaker.number, 3,
-           coalesce((SELECT 0 FROM state
-                      WHERE state.machine_id = breaker.machine_id AND state.name = breaker.state AND state.initial
-                        AND state.kind = 'breaker' AND state.phase = breaker.phase
-                        AND state.outcome IS NOT DISTINCT FROM breaker.outcome AND breaker.revision = 0),
-                    refuse_beginning('breaker', breaker.id, breaker.machine_id, breaker.state)::integer),
+           CASE WHEN breaker.number > (SELECT coalesce(pg_sequence_last_value('breaker_number_seq'), 0)) THEN refuse_number('breaker')::integer
+                WHEN breaker.id ~ '^(run|j|task|worker)_' THEN refuse_id('breaker', breaker.id)::integer
+                ELSE coalesce((SELECT 0 FROM state
+                           WHERE state.machine_id = breaker.machine_id AND state.name = breaker.state AND state.initial
+                             AND state.kind = 'breaker' AND state.phase = breaker.phase
+                             AND state.outcome IS NOT DISTINCT FROM breaker.outcome AND breaker.revision = 0),
+                         refuse_beginning('breaker', breaker.id, breaker.machine_id, breaker.state)::integer) END,
            breaker.reason, breaker.actor, breaker.metadata
       FROM new_rows AS breaker;
     RETURN NULL;
@@ -551,7 +581,7 @@ BEGIN
                         AND CASE WHEN task.epoch = was.epoch THEN task.attempt_worker_id IS NOT DISTINCT FROM was.attempt_worker_id
                                  ELSE task.attempt_worker_id = task.actor END),
                     refuse_move(task.id, was.machine_id, was.state, task.state, task.trigger)::integer),
-           task.reason, task.actor, CASE WHEN task.metadata = claim_metadata(task.actor, task.epoch) THEN '' ELSE task.metadata END,
+           task.reason, task.actor, CASE WHEN task.epoch <> was.epoch AND task.metadata = claim_metadata(task.actor, task.epoch) THEN '' ELSE task.metadata END,
            CASE WHEN ends THEN was.epoch WHEN task.epoch <> was.epoch THEN task.epoch END,
            CASE WHEN ends THEN nullif(was.attempt_worker_id, task.actor) END,
            CASE WHEN ends THEN was.attempt_started_at END,

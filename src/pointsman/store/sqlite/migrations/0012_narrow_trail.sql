@@ -84,7 +84,13 @@ CREATE TABLE trail (
 -- Conversion
 --
 -- An attempt ended with the first move after its claim that has the trigger and the instant of its end. A line whose entity, rule or attempt
--- cannot be found was not written by the law: then nothing is converted.
+-- cannot be found was not written by the law: then nothing is converted. Whoever moves a row by hand chooses the metadata, also of a claim.
+
+CREATE TEMP TABLE claimed AS
+SELECT entity_id AS task_id, revision, metadata ->> 'epoch' AS epoch
+  FROM transition
+ WHERE kind = 'task' AND revision > 0 AND json_type(metadata, '$.epoch') = 'integer' AND metadata ->> 'epoch' BETWEEN 1 AND 2147483647;
+CREATE INDEX temp.claimed_of_task ON claimed (task_id, revision);
 
 CREATE TEMP TABLE ending AS
 SELECT attempt.*,
@@ -92,8 +98,8 @@ SELECT attempt.*,
           FROM transition AS line JOIN state ON state.machine_id = line.machine_id AND state.name = line.from_state
          WHERE line.entity_id = attempt.task_id AND line.trigger = attempt.ended_by AND state.phase = 'active'
            AND max(line.at, attempt.started_at) = attempt.ended_at
-           AND line.revision > (SELECT min(claim.revision) FROM transition AS claim
-                                 WHERE claim.entity_id = attempt.task_id AND claim.metadata ->> 'epoch' = attempt.epoch)) AS revision
+           AND line.revision > coalesce((SELECT min(claimed.revision) FROM temp.claimed
+                                          WHERE claimed.task_id = attempt.task_id AND claimed.epoch = attempt.epoch), 0)) AS revision
   FROM attempt;
 CREATE INDEX temp.ending_of_task ON ending (task_id, revision);
 
@@ -102,10 +108,11 @@ INSERT INTO trail (position, at, number, kind, revision, rule_id, run_id, reason
 SELECT line.position, line.at, coalesce(run.number, task.number, worker.number, breaker.number),
        CASE line.kind WHEN 'run' THEN 0 WHEN 'task' THEN 1 WHEN 'worker' THEN 2 WHEN 'breaker' THEN 3 END, line.revision, rule.id,
        CASE line.kind WHEN 'worker' THEN line.run_id END, line.reason, line.actor,
-       CASE WHEN line.metadata IN ('{"run_id":' || json_quote(task.run_id) || ',"depends_on":[],"critical":' || iif(task.critical, 'true', 'false') || ',"max_retries":' || task.max_retries || '}',
-                                   '{"worker_id":' || json_quote(line.actor) || ',"epoch":' || (line.metadata ->> 'epoch') || '}') THEN ''
+       CASE WHEN line.revision = 0 AND line.metadata = '{"run_id":' || json_quote(task.run_id) || ',"depends_on":[],"critical":' || iif(task.critical, 'true', 'false') || ',"max_retries":' || task.max_retries || '}' THEN ''
+            WHEN claimed.epoch <> ending.epoch + 1 THEN line.metadata
+            WHEN line.metadata = '{"worker_id":' || json_quote(line.actor) || ',"epoch":' || claimed.epoch || '}' THEN ''
             ELSE line.metadata END,
-       CASE WHEN line.kind = 'task' THEN coalesce(ending.epoch, line.metadata ->> 'epoch') END,
+       coalesce(ending.epoch, claimed.epoch),
        nullif(ending.worker_id, line.actor), ending.started_at, nullif(ending.resumed, 0), ending.session_id, nullif(ending.cost_usd, 0),
        ending.error, ending.exit_code, ending.log_path, nullif(ending.tokens_in, 0), nullif(ending.tokens_out, 0),
        nullif(ending.cost_is_estimated, 0)
@@ -116,6 +123,7 @@ SELECT line.position, line.at, coalesce(run.number, task.number, worker.number, 
   LEFT JOIN breaker ON line.kind = 'breaker' AND breaker.id = line.entity_id
   LEFT JOIN rule ON rule.machine_id = line.machine_id AND rule.from_state = line.from_state AND rule.to_state = line.to_state
                 AND rule.trigger = line.trigger
+  LEFT JOIN temp.claimed ON line.kind = 'task' AND claimed.task_id = line.entity_id AND claimed.revision = line.revision
   LEFT JOIN temp.ending ON line.kind = 'task' AND ending.task_id = line.entity_id AND ending.revision = line.revision
  ORDER BY line.position;
 
@@ -127,6 +135,7 @@ INSERT INTO temp.converted
 SELECT count(*) FILTER (WHERE revision > 0 AND rule_id IS NULL), (SELECT count(*) FROM attempt) - count(started_at) FROM trail;
 DROP TABLE temp.converted;
 DROP TABLE temp.ending;
+DROP TABLE temp.claimed;
 
 CREATE UNIQUE INDEX trail_of_entity ON trail (number, kind, revision);
 
@@ -201,7 +210,7 @@ CREATE TRIGGER run_begins AFTER INSERT ON run BEGIN
     VALUES (new.created_at, new.number, 0,
             coalesce((SELECT 0 FROM state
                        WHERE machine_id = new.machine_id AND name = new.state AND initial = 1 AND kind = 'run' AND phase = new.phase
-                         AND outcome IS new.outcome AND new.revision = 0),
+                         AND outcome IS new.outcome AND new.revision = 0 AND new.number > 0),
                      RAISE(ABORT, 'pointsman: a run is created once, in the initial state of a run machine')),
             new.reason, new.actor, new.metadata);
 END;
@@ -212,7 +221,7 @@ CREATE TRIGGER task_begins AFTER INSERT ON task BEGIN
     INSERT INTO trail (at, number, kind, revision, reason, actor, metadata)
     VALUES (new.created_at, new.number, 1,
             coalesce((SELECT 0 FROM state
-                       WHERE machine_id = new.machine_id AND initial = 1 AND kind = 'task' AND new.epoch = 0 AND new.attempt_worker_id IS NULL
+                       WHERE machine_id = new.machine_id AND initial = 1 AND kind = 'task' AND new.epoch = 0 AND new.attempt_worker_id IS NULL AND new.number > 0
                          AND (new.revision = 1
                               OR (new.revision = 0 AND name = new.state AND phase = new.phase AND outcome IS new.outcome))),
                      RAISE(ABORT, 'pointsman: a task is created once, in the initial state of a task machine')),
@@ -237,7 +246,7 @@ CREATE TRIGGER worker_begins AFTER INSERT ON worker BEGIN
     VALUES (new.created_at, new.number, 2,
             coalesce((SELECT 0 FROM state
                        WHERE machine_id = new.machine_id AND name = new.state AND initial = 1 AND kind = 'worker' AND phase = new.phase
-                         AND outcome IS new.outcome AND new.revision = 0),
+                         AND outcome IS new.outcome AND new.revision = 0 AND new.number > 0),
                      RAISE(ABORT, 'pointsman: a worker is created once, in the initial state of a worker machine')),
             new.run_id, new.reason, new.actor, new.metadata);
 END;
@@ -247,9 +256,31 @@ CREATE TRIGGER breaker_begins AFTER INSERT ON breaker BEGIN
     VALUES (new.created_at, new.number, 3,
             coalesce((SELECT 0 FROM state
                        WHERE machine_id = new.machine_id AND name = new.state AND initial = 1 AND kind = 'breaker' AND phase = new.phase
-                         AND outcome IS new.outcome AND new.revision = 0),
+                         AND outcome IS new.outcome AND new.revision = 0 AND new.number > 0),
                      RAISE(ABORT, 'pointsman: a breaker is created once, in the initial state of a breaker machine')),
             new.reason, new.actor, new.metadata);
+END;
+
+-- An id tells the kind, so no two entities have the same one. (`j_` begins the ids of runs that are jobs of document 000.)
+
+CREATE TRIGGER run_has_an_id_of_its_kind BEFORE INSERT ON run
+    WHEN new.id GLOB 'task_*' OR new.id GLOB 'worker_*' OR new.id GLOB 'breaker_*' BEGIN
+    SELECT RAISE(ABORT, 'pointsman: the id of a run does not begin like that of another kind');
+END;
+
+CREATE TRIGGER task_has_an_id_of_its_kind BEFORE INSERT ON task
+    WHEN new.id GLOB 'run_*' OR new.id GLOB 'j_*' OR new.id GLOB 'worker_*' OR new.id GLOB 'breaker_*' BEGIN
+    SELECT RAISE(ABORT, 'pointsman: the id of a task does not begin like that of another kind');
+END;
+
+CREATE TRIGGER worker_has_an_id_of_its_kind BEFORE INSERT ON worker
+    WHEN new.id GLOB 'run_*' OR new.id GLOB 'j_*' OR new.id GLOB 'task_*' OR new.id GLOB 'breaker_*' BEGIN
+    SELECT RAISE(ABORT, 'pointsman: the id of a worker does not begin like that of another kind');
+END;
+
+CREATE TRIGGER breaker_has_an_id_of_its_kind BEFORE INSERT ON breaker
+    WHEN new.id GLOB 'run_*' OR new.id GLOB 'j_*' OR new.id GLOB 'task_*' OR new.id GLOB 'worker_*' BEGIN
+    SELECT RAISE(ABORT, 'pointsman: the id of a breaker does not begin like that of another kind');
 END;
 
 -- Moves
@@ -288,7 +319,7 @@ CREATE TRIGGER task_moves AFTER UPDATE OF revision ON task
                                                  OR EXISTS (SELECT 1 FROM json_each(worker.serves) WHERE value = new.tenant))))),
                      RAISE(ABORT, 'pointsman: no rule of its machine allows this task to move like this')),
            new.reason, new.actor,
-           CASE WHEN new.metadata = '{"worker_id":' || json_quote(new.actor) || ',"epoch":' || new.epoch || '}' THEN '' ELSE new.metadata END,
+           CASE WHEN new.epoch <> old.epoch AND new.metadata = '{"worker_id":' || json_quote(new.actor) || ',"epoch":' || new.epoch || '}' THEN '' ELSE new.metadata END,
            CASE WHEN ends THEN old.epoch WHEN new.epoch <> old.epoch THEN new.epoch END,
            CASE WHEN ends THEN nullif(old.attempt_worker_id, new.actor) END,
            CASE WHEN ends THEN old.attempt_started_at END,
@@ -333,7 +364,7 @@ CREATE TRIGGER seal_goes_on BEFORE INSERT ON seal
     SELECT RAISE(ABORT, 'pointsman: a seal continues the last one, and ends with a transition');
 END;
 
--- Numbers
+-- Numbers. Before a row is inserted, SQLite says -1 for the number that it is still to get; no row has that.
 
 CREATE TRIGGER run_keeps_its_rowid BEFORE UPDATE OF number, rowid, oid, _rowid_ ON run BEGIN
     SELECT RAISE(ABORT, 'pointsman: a run keeps its place in the file');
@@ -409,6 +440,17 @@ CREATE TRIGGER attempt_is_not_deleted INSTEAD OF DELETE ON attempt BEGIN SELECT 
 CREATE TRIGGER rule_comes_before_its_machine BEFORE INSERT ON rule
     WHEN EXISTS (SELECT 1 FROM machine WHERE id = new.machine_id) BEGIN
     SELECT RAISE(ABORT, 'pointsman: a rule cannot be added to a machine; load a new version');
+END;
+
+-- Lines of the trail refer to rules.
+CREATE TRIGGER rule_is_not_replaced BEFORE INSERT ON rule
+    WHEN EXISTS (SELECT 1 FROM rule WHERE id = new.id) BEGIN
+    SELECT RAISE(ABORT, 'pointsman: this rule exists already and cannot be replaced');
+END;
+
+CREATE TRIGGER rule_has_a_number AFTER INSERT ON rule
+    WHEN new.id < 1 BEGIN
+    SELECT RAISE(ABORT, 'pointsman: a rule has a number from 1 on');
 END;
 
 CREATE TRIGGER rule_is_not_deleted BEFORE DELETE ON rule
