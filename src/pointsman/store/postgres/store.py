@@ -46,12 +46,13 @@ MOST_CHARACTERS = 16 << 20
 MIGRATION_LOCK = 0x706F696E7473
 BEGIN = Statement("BEGIN")
 START = Statement(
-    "SELECT pg_current_xact_id()::text, (SELECT count(*) FROM lane), EXISTS (SELECT FROM quota), "
+    "SELECT pg_current_xact_id()::text, pg_postmaster_start_time()::text, "
+    "(SELECT count(*) FROM lane), EXISTS (SELECT FROM quota), "
     "now(), clock_correction.* FROM (VALUES (0)) AS now LEFT JOIN clock_correction ON true"
 )
 READ = Statement("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
 ROLLBACK = Statement("ROLLBACK")
-OUTCOME = Statement("SELECT pg_xact_status(:transaction_id::xid8)")
+OUTCOME = Statement("SELECT pg_xact_status(:transaction_id::xid8), pg_postmaster_start_time()::text = :server")
 STREAM_END = Statement("SELECT stream_end()")
 SCHEMA = Statement("SELECT current_schema()")
 TABLES = Statement("SELECT tablename FROM pg_tables WHERE schemaname = :schema")
@@ -73,7 +74,7 @@ class PostgresStore:
         self._lock = threading.Lock()
         self._closed = threading.Event()
         self._writer: Session | None = None
-        self._transaction_id = ""
+        self._transaction_id = self._server = ""
         self._idle_seconds: float = IDLE_TIMEOUT_SECONDS
         try:
             _migrate(self._reach(), self.url)
@@ -150,16 +151,22 @@ class PostgresStore:
                 writer.ask(ROLLBACK, {})
 
     def _was_committed(self) -> bool:
-        """Whether a commit succeeded whose answer was lost: the server knows, once it is back."""
+        """Whether a commit succeeded whose answer was lost: the server knows, once it is back.
+
+        A server that was killed may have given the number of a lost transaction to another one, which has committed since.
+        """
         for pause in PAUSES_SECONDS:
             try:
-                ((status,),) = self._reach().ask(OUTCOME, {"transaction_id": self._transaction_id})
+                asked = {"transaction_id": self._transaction_id, "server": self._server}
+                ((status, is_same_server),) = self._reach().ask(OUTCOME, asked)
             except StoreError:
                 self._forget()
                 self._closed.wait(pause)
                 continue
-            if status in ("committed", "aborted"):
+            if status == "aborted" or (status == "committed" and is_same_server):
                 return bool(status == "committed")
+            if not is_same_server:
+                break
             self._closed.wait(pause)
         raise OutcomeUnknown(
             f"The connection to {self.url} was lost during a commit, and the database cannot tell whether it succeeded. "
@@ -184,7 +191,7 @@ class PostgresStore:
                 raise Unforeseen(0) from error
             self._forget()
             raise
-        self._transaction_id, lanes, has_quotas, *clock = start
+        self._transaction_id, self._server, lanes, has_quotas, *clock = start
         time = _read_time(clock, self._clock)
         if time.now == time.wall and instant in ("now", time.wall):  # otherwise, no question with the time in it is right
             foreseen = put_instant(foreseen, time.wall)
