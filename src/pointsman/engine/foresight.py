@@ -52,7 +52,7 @@ class Foresight:
     """How many questions were right when there was a mistake, and for how many batches no more are foreseen."""
 
     def foresee(self, operations: Sequence[Operation[Any]], needs: Sequence[Needs]) -> Foresee | None:
-        """What these operations will ask; None if nobody knows."""
+        """What these operations will probably ask; None if that cannot be foreseen."""
         if any(each.adds_work or each.held_by for each in needs):
             return None
         self._kind = frozenset(map(type, operations)), any(each.reports for each in needs)
