@@ -3,7 +3,7 @@
 -- name: lock_runs
 SELECT {run} FROM run
  WHERE id IN (SELECT value FROM json_each(:ids)
-              UNION SELECT run_id FROM task WHERE id IN :task_ids)
+              UNION SELECT run_id FROM task_spec WHERE id IN :task_ids)
  ORDER BY id
 
 -- name: lock_workers
@@ -24,56 +24,51 @@ SELECT {breaker} FROM breaker WHERE tenant = :tenant AND tool IN :tools ORDER BY
 -- name: select_claimable
 -- One lane at a time, in the order of task_claimable: no sorting, and no row is read that is not taken.
 SELECT {task_to_claim} FROM task
- WHERE tenant = :tenant AND lane_id = :lane_id
+ WHERE lane_id = :lane_id
    AND phase = 'queued' AND open_dependencies = 0 AND available_at IS NULL AND run_open AND NOT is_gate AND NOT allocated
- ORDER BY task.priority DESC, task.id LIMIT :limit
+ ORDER BY task.priority DESC, task.number LIMIT :limit
 
 -- name: select_claimable_of_run
 -- The same in the order of task_claimable_of_run.
 SELECT {task_to_claim} FROM task
- WHERE run_id = :run_id AND lane_id = :lane_id
+ WHERE run_number = (SELECT number FROM run WHERE run.id = :run_id) AND lane_id = :lane_id
    AND phase = 'queued' AND open_dependencies = 0 AND available_at IS NULL AND run_open AND NOT is_gate AND NOT allocated
- ORDER BY task.priority DESC, task.id LIMIT :limit
+ ORDER BY task.priority DESC, task.number LIMIT :limit
+
+-- name: find_plain_to_end
+-- Of the tasks of these reports, the ones about which nothing is special. CROSS JOIN keeps the order.
+SELECT spec.id, spec.run_id, task.attempt_worker_id, spec.parent_task_id, EXISTS (SELECT 1 FROM dependency WHERE depends_on_id = spec.id), spec.policy,
+       task.number, task.machine_id, task.state
+  FROM json_each(:reports) AS told CROSS JOIN task_spec AS spec ON spec.id = told.value ->> 0 CROSS JOIN task_state AS task ON task.number = spec.number
+ WHERE task.current_attempt = told.value ->> 1 AND NOT task.lease_expired AND spec.tenant = :tenant
+   AND NOT task.has_checks AND NOT task.review_wanted AND NOT task.has_subtasks AND task.reserved_usd = 0 AND task.retry_count = 0
+   AND (instr(spec.policy, '"expected_exit_codes":[0]') OR NOT instr(spec.policy, 'expected_exit_codes'))
+   AND (SELECT tool IS NULL FROM lane WHERE lane.id = task.lane_id)
+   AND (:key_id IS NULL OR (SELECT key_id FROM worker WHERE worker.id = task.attempt_worker_id) = :key_id)
 
 -- name: end_plain_tasks
--- Whatever is assumed stands in the WHERE: what differs is left out, and goes the general way.
-WITH told AS MATERIALIZED (
-    SELECT value ->> 'task_id' AS task_id, value ->> 'epoch' AS epoch, value ->> 'output' AS output, value ->> 'exit_code' AS exit_code,
-           value ->> 'session_id' AS session_id, value ->> 'log_path' AS log_path
-      FROM json_each(:reports)
-), move AS MATERIALIZED (
-    SELECT value ->> 'machine_id' AS machine_id, value ->> 'from_state' AS from_state, value ->> 'to_state' AS to_state,
-           value ->> 'trigger' AS trigger, value ->> 'stores_output' AS stores_output
-      FROM json_each(:moves)
-)
-UPDATE task
-   SET state = move.to_state, phase = 'done', outcome = 'success', revision = task.revision + 1, trigger = move.trigger, reason = NULL,
+-- The writer holds the database, so they still are as they were found.
+UPDATE task_state
+   SET state = :to_state, phase = 'done', outcome = 'success', revision = revision + 1, trigger = :trigger, reason = NULL,
        actor = attempt_worker_id, metadata = NULL, entered_at = max(entered_at, :now), completed_at = max(entered_at, :now),
-       current_attempt = NULL, worker_id = NULL,
-       session_id = coalesce(told.session_id, task.session_id), attempt_error = NULL,
-       attempt_exit_code = coalesce(told.exit_code, attempt_exit_code), attempt_log_path = coalesce(told.log_path, attempt_log_path),
-       output = CASE WHEN move.stores_output THEN coalesce(told.output, task.output) ELSE task.output END
-  FROM told, move
- WHERE task.id = told.task_id AND current_attempt = told.epoch AND NOT lease_expired AND tenant = :tenant
-   AND move.machine_id = task.machine_id AND move.from_state = task.state
-   AND NOT has_checks AND NOT review_wanted AND NOT has_subtasks AND reserved_usd = 0 AND retry_count = 0
-   AND (instr(policy, '"expected_exit_codes":[0]') OR NOT instr(policy, 'expected_exit_codes'))
-   AND (SELECT tool IS NULL FROM lane WHERE lane.id = lane_id)
-   AND (:key_id IS NULL OR (SELECT key_id FROM worker WHERE worker.id = attempt_worker_id) = :key_id)
-RETURNING id, run_id, attempt_worker_id, parent_task_id, EXISTS (SELECT 1 FROM dependency WHERE depends_on_id = task.id), policy
+       current_attempt = NULL, worker_id = NULL, attempt_error = NULL,
+       session_id = coalesce(told.value ->> 1, session_id), attempt_exit_code = coalesce(told.value ->> 2, attempt_exit_code),
+       attempt_log_path = coalesce(told.value ->> 3, attempt_log_path), output = coalesce(told.value ->> 4, output)
+  FROM json_each(:ends) AS told
+ WHERE number = told.value ->> 0
 
 -- name: find_claimable
 -- `select_claimable` and `select_claimable_of_run` without the tasks themselves.
-SELECT id, priority FROM task
- WHERE tenant = :tenant AND lane_id = :lane_id
+SELECT number, priority FROM task_state
+ WHERE lane_id = :lane_id
    AND phase = 'queued' AND open_dependencies = 0 AND available_at IS NULL AND run_open AND NOT is_gate AND NOT allocated
- ORDER BY task.priority DESC, task.id LIMIT :limit
+ ORDER BY priority DESC, number LIMIT :limit
 
 -- name: find_claimable_of_run
-SELECT id, priority FROM task
- WHERE run_id = :run_id AND lane_id = :lane_id
+SELECT number, priority FROM task_state
+ WHERE run_number = (SELECT number FROM run WHERE id = :run_id) AND lane_id = :lane_id
    AND phase = 'queued' AND open_dependencies = 0 AND available_at IS NULL AND run_open AND NOT is_gate AND NOT allocated
- ORDER BY task.priority DESC, task.id LIMIT :limit
+ ORDER BY priority DESC, number LIMIT :limit
 
 -- name: begin_plain_tasks
 -- Of these tasks, whose turn it is, the ones about which nothing is special.
@@ -82,45 +77,54 @@ WITH move AS MATERIALIZED (
            value ->> 'trigger' AS trigger, value ->> 'needs_worker' AS needs_worker
       FROM json_each(:moves)
 )
-UPDATE task
+UPDATE task_state AS task
    SET state = move.to_state, phase = 'active', revision = task.revision + 1, trigger = move.trigger, reason = NULL,
        actor = :worker_id, metadata = :metadata, entered_at = max(task.entered_at, :now),
        started_at = coalesce(task.started_at, max(task.entered_at, :now)), epoch = 1, current_attempt = 1,
        attempt_count = attempt_count + 1, worker_id = iif(move.needs_worker, :worker_id, NULL), attempt_worker_id = :worker_id,
        attempt_started_at = max(task.entered_at, :now)
-  FROM json_each(:ids) AS due, move
- WHERE task.id = due.value AND move.machine_id = task.machine_id AND move.from_state = task.state AND {is_plain_to_begin}
-   AND (SELECT budget_usd IS NULL FROM run WHERE run.id = task.run_id)
+  FROM json_each(:numbers) AS due, task_spec AS spec, move
+ WHERE task.number = due.value AND spec.number = due.value AND move.machine_id = task.machine_id AND move.from_state = task.state AND {is_plain_to_begin}
+   AND (SELECT budget_usd IS NULL FROM run WHERE run.number = task.run_number)
    AND NOT EXISTS (SELECT 1 FROM account WHERE account.tenant = :tenant AND account.budget_usd IS NOT NULL)
-   AND NOT EXISTS (SELECT 1 FROM task AS lost
-                    WHERE lost.lease_expired AND lost.tenant = :tenant AND lost.lane_id IN :lane_ids AND lost.run_open
-                      AND (:run_id IS NULL OR lost.run_id = :run_id))
-RETURNING {begun_task}, (SELECT phase FROM run WHERE run.id = task.run_id), (SELECT policy FROM run WHERE run.id = task.run_id), payload
+   AND NOT EXISTS (SELECT 1 FROM task_state AS lost
+                    WHERE lost.lease_expired AND lost.lane_id IN :lane_ids AND lost.run_open
+                      AND (:run_id IS NULL OR lost.run_number = (SELECT number FROM run WHERE id = :run_id)))
+RETURNING number
+
+-- name: tell_begun
+SELECT {begun_task}, run.phase, run.policy, spec.payload
+  FROM json_each(:numbers) AS due CROSS JOIN task_state AS task ON task.number = due.value CROSS JOIN task_spec AS spec ON spec.number = due.value
+  CROSS JOIN run ON run.number = task.run_number
 
 -- name: select_allocated
 SELECT {task_to_claim} FROM task
- WHERE run_id = :run_id AND lane_id = :lane_id
+ WHERE run_number = (SELECT number FROM run WHERE run.id = :run_id) AND lane_id = :lane_id
    AND phase = 'queued' AND open_dependencies = 0 AND available_at IS NULL AND run_open AND NOT is_gate AND allocated
- ORDER BY priority DESC, id LIMIT :limit
+ ORDER BY task.priority DESC, task.number LIMIT :limit
 
 -- name: select_reclaimable
 SELECT {task_to_claim} FROM task
- WHERE lease_expired AND tenant = :tenant AND lane_id IN :lane_ids AND run_open
+ WHERE lease_expired AND lane_id IN :lane_ids AND run_open
    AND (:run_id IS NULL OR run_id = :run_id)
- ORDER BY priority DESC, id LIMIT :limit
+ ORDER BY task.priority DESC, task.number LIMIT :limit
 
 -- name: find_claimable_runs
-SELECT DISTINCT run_id FROM task
- WHERE tenant = :tenant AND lane_id IN :lane_ids
-   AND phase = 'queued' AND open_dependencies = 0 AND available_at IS NULL AND run_open AND NOT is_gate AND NOT allocated
- LIMIT :limit
+SELECT run.id
+  FROM (SELECT DISTINCT run_number FROM task_state
+         WHERE lane_id IN :lane_ids
+           AND phase = 'queued' AND open_dependencies = 0 AND available_at IS NULL AND run_open AND NOT is_gate AND NOT allocated
+         LIMIT :limit) AS waiting
+  JOIN run ON run.number = waiting.run_number
 
 -- name: release_dependents
-UPDATE task SET open_dependencies = open_dependencies - :released WHERE id = :id RETURNING id, open_dependencies
+UPDATE task_state SET open_dependencies = open_dependencies - :released
+ WHERE number = (SELECT number FROM task_spec WHERE id = :id)
+RETURNING :id, open_dependencies
 
 -- name: count_at_work
 -- Reads all attempts under way, of all tools: no more than all workers have slots.
-SELECT count(*) FROM task INDEXED BY task_held
+SELECT count(*) FROM task_state INDEXED BY task_held
  WHERE current_attempt IS NOT NULL AND NOT lease_expired
    AND lane_id IN (SELECT id FROM lane WHERE tenant = :tenant AND tool = :tool)
 
@@ -133,7 +137,7 @@ RETURNING entity_id, purpose
 SELECT {transition} FROM transition
  WHERE transition.position IN (
            SELECT position FROM (
-                   SELECT trail.position FROM task JOIN trail ON trail.number = task.number AND trail.kind = 1 WHERE task.run_id = :run_id
+                   SELECT trail.position FROM task_spec JOIN trail ON trail.number = task_spec.number AND trail.kind = 1 WHERE task_spec.run_id = :run_id
                    UNION ALL
                    SELECT trail.position FROM run JOIN trail ON trail.number = run.number AND trail.kind = 0 WHERE run.id = :run_id
                ) AS own
@@ -165,33 +169,30 @@ SELECT id FROM worker
    AND phase IN ('queued', 'active') AND NOT missing AND run_id IS NULL
    AND (only_run_id IS NULL OR :run_id IS NULL OR only_run_id = :run_id)
    AND NOT EXISTS (SELECT value FROM json_each(:needed) EXCEPT SELECT value FROM json_each(capabilities))
-   AND NOT EXISTS (SELECT 1 FROM task WHERE attempt_worker_id = worker.id AND current_attempt IS NOT NULL)
+   AND NOT EXISTS (SELECT 1 FROM task_state WHERE attempt_worker_id = worker.id AND current_attempt IS NOT NULL)
  UNION ALL
 SELECT id FROM worker
  WHERE serves <> '[]' AND tenant <> :tenant AND (serves = '"all"' OR EXISTS (SELECT 1 FROM json_each(serves) WHERE value = :tenant))
    AND phase IN ('queued', 'active') AND NOT missing AND run_id IS NULL
    AND (only_run_id IS NULL OR :run_id IS NULL OR only_run_id = :run_id)
    AND NOT EXISTS (SELECT value FROM json_each(:needed) EXCEPT SELECT value FROM json_each(capabilities))
-   AND NOT EXISTS (SELECT 1 FROM task WHERE attempt_worker_id = worker.id AND current_attempt IS NOT NULL)
+   AND NOT EXISTS (SELECT 1 FROM task_state WHERE attempt_worker_id = worker.id AND current_attempt IS NOT NULL)
  ORDER BY id LIMIT :limit
 
 -- name: find_waiting_tenants
--- One look into task_claimable and task_reclaimable for each tenant that is found: neither their tasks nor idle tenants are read.
-WITH RECURSIVE waiting (tenant) AS (
-    SELECT (SELECT min(tenant) FROM (
-               SELECT min(tenant) AS tenant FROM task
-                WHERE tenant > :after AND phase = 'queued' AND open_dependencies = 0 AND available_at IS NULL
-                  AND run_open AND NOT is_gate AND NOT allocated
-                UNION ALL SELECT min(tenant) FROM task WHERE tenant > :after AND lease_expired AND run_open))
+-- One look into task_claimable and task_reclaimable for each lane that is found, and then the tenants of these lanes: neither their tasks nor idle
+-- tenants are read.
+WITH RECURSIVE claimable (lane_id) AS (
+    SELECT min(lane_id) FROM task_state WHERE phase = 'queued' AND open_dependencies = 0 AND available_at IS NULL AND run_open AND NOT is_gate AND NOT allocated
     UNION ALL
-    SELECT (SELECT min(tenant) FROM (
-               SELECT min(tenant) AS tenant FROM task
-                WHERE tenant > waiting.tenant AND phase = 'queued' AND open_dependencies = 0 AND available_at IS NULL
-                  AND run_open AND NOT is_gate AND NOT allocated
-                UNION ALL SELECT min(tenant) FROM task WHERE tenant > waiting.tenant AND lease_expired AND run_open))
-      FROM waiting WHERE tenant IS NOT NULL
+    SELECT (SELECT min(lane_id) FROM task_state
+             WHERE lane_id > claimable.lane_id AND phase = 'queued' AND open_dependencies = 0 AND available_at IS NULL AND run_open AND NOT is_gate AND NOT allocated)
+      FROM claimable WHERE lane_id IS NOT NULL
 )
-SELECT tenant FROM waiting WHERE tenant IS NOT NULL LIMIT :limit
+SELECT DISTINCT tenant FROM lane
+ WHERE tenant > :after
+   AND (id IN (SELECT lane_id FROM claimable) OR id IN (SELECT lane_id FROM task_state WHERE lease_expired AND run_open))
+ ORDER BY tenant LIMIT :limit
 
 -- name: find_silent_workers
 SELECT id FROM worker
@@ -213,7 +214,7 @@ SELECT kind, entity.id, state, entered_at
 
 -- name: read_clock
 -- With it, transactions read whether any tenant has a quota.
-SELECT EXISTS (SELECT 1 FROM quota), revision, offset_seconds, corrected_at FROM (VALUES (0)) LEFT JOIN clock_correction
+SELECT EXISTS (SELECT 1 FROM quota), revision, offset_seconds, corrected_at FROM (VALUES (0)) LEFT JOIN clock_offset
 
 -- name: read_trail
 -- One text for thousands of rows: to read each row in Python would take ten times as long. It is bytes, because text in a SQLite file need not be
@@ -244,13 +245,13 @@ SELECT {outbox} FROM outbox
 
 -- name: measure_queues
 -- Reads the claimable tasks (task_claimable_of_run) and those to take over (task_reclaimable), and no other ones.
-SELECT tenant, count(*), min(queued_at) FROM (
-        SELECT tenant, entered_at AS queued_at FROM task INDEXED BY task_claimable_of_run
+SELECT lane.tenant, count(*), min(queued_at) FROM (
+        SELECT lane_id, entered_at AS queued_at FROM task_state INDEXED BY task_claimable_of_run
          WHERE phase = 'queued' AND open_dependencies = 0 AND available_at IS NULL AND run_open AND NOT is_gate
         UNION ALL
-        SELECT tenant, CASE WHEN lease_expired THEN NULL ELSE entered_at END FROM task INDEXED BY task_reclaimable WHERE lease_expired AND run_open
-       ) AS waiting
- GROUP BY tenant ORDER BY tenant
+        SELECT lane_id, NULL FROM task_state INDEXED BY task_reclaimable WHERE lease_expired AND run_open
+       ) AS waiting JOIN lane ON lane.id = waiting.lane_id
+ GROUP BY lane.tenant ORDER BY lane.tenant
 
 -- name: list_runs_of_name
 -- `list_runs` for one name. SQLite would read run_of_tenant, which looks as selective without statistics.
@@ -258,3 +259,6 @@ SELECT {run} FROM run INDEXED BY run_of_name
  WHERE tenant = :tenant AND name = :name
    AND created_at >= :since AND (created_at, id) < (:before, :before_id) AND {run_conditions}
  ORDER BY created_at DESC, id DESC LIMIT :limit
+
+-- name: insert_tasks
+INSERT INTO {new task}

@@ -1,5 +1,5 @@
 -- The schema of a new database, and for readers: what all migrations come to. `make docs` writes it; never edit it.
--- 164dea4d7846eb471ff1e1ab38fb6b5f77145258f6e1870f2639a0178eed2947
+-- 3dd5e87131888e1fb61d3dba953dc58f246c3842019f80f6258e117c0a9d0aa8
 
 CREATE TABLE tenant (
     id         TEXT PRIMARY KEY,
@@ -84,103 +84,9 @@ CREATE TABLE lane (
 
 CREATE UNIQUE INDEX lane_once ON lane (tenant, coalesce(tool, ''), capabilities, fails_fast);
 
-CREATE TABLE task (
-    id                  TEXT NOT NULL UNIQUE,
-    tenant              TEXT NOT NULL REFERENCES tenant,
-    machine_id          INTEGER NOT NULL REFERENCES machine,
-    state               TEXT NOT NULL,
-    phase               TEXT NOT NULL,
-    outcome             TEXT,
-    revision            INTEGER NOT NULL DEFAULT 0,
-    trigger             TEXT NOT NULL DEFAULT 'create',
-    reason              TEXT,
-    actor               TEXT,
-    metadata            TEXT CHECK (metadata IS NULL OR (json_valid(metadata) AND json_type(metadata) = 'object')),
-    entered_at          INTEGER NOT NULL CHECK (entered_at BETWEEN 0 AND 253402300799999999),
-    created_at          INTEGER NOT NULL CHECK (created_at BETWEEN 0 AND 253402300799999999),
-    started_at          INTEGER CHECK (started_at BETWEEN 0 AND 253402300799999999),
-    completed_at        INTEGER CHECK (completed_at BETWEEN 0 AND 253402300799999999),
-    run_id              TEXT NOT NULL REFERENCES run (id),
-    parent_task_id      TEXT REFERENCES task (id),
-    depth               INTEGER NOT NULL CHECK (depth BETWEEN 0 AND 5),
-    position            INTEGER NOT NULL,
-    name                TEXT NOT NULL,
-    lane_id             INTEGER NOT NULL REFERENCES lane,
-    priority            INTEGER NOT NULL,
-    is_gate             INTEGER NOT NULL CHECK (is_gate IN (0, 1)),
-    critical            INTEGER NOT NULL CHECK (critical IN (0, 1)),
-    review_wanted       INTEGER NOT NULL CHECK (review_wanted IN (0, 1)),
-    has_checks          INTEGER NOT NULL CHECK (has_checks IN (0, 1)),
-    has_subtasks        INTEGER NOT NULL CHECK (has_subtasks IN (0, 1)),
-    allocated           INTEGER NOT NULL CHECK (allocated IN (0, 1)),
-    run_open            INTEGER NOT NULL CHECK (run_open IN (0, 1)),
-    open_dependencies   INTEGER NOT NULL CHECK (open_dependencies >= 0),
-    available_at        INTEGER CHECK (available_at BETWEEN 0 AND 253402300799999999),
-    epoch               INTEGER NOT NULL CHECK (epoch >= 0),
-    current_attempt     INTEGER,
-    worker_id           TEXT,
-    lease_expired       INTEGER NOT NULL CHECK (lease_expired IN (0, 1)),
-    attempt_count       INTEGER NOT NULL CHECK (attempt_count >= 0),
-    max_attempts        INTEGER,
-    retry_count         INTEGER NOT NULL CHECK (retry_count BETWEEN 0 AND max_retries),
-    max_retries         INTEGER NOT NULL,
-    reclaim_count       INTEGER NOT NULL CHECK (reclaim_count BETWEEN 0 AND max_reclaims),
-    max_reclaims        INTEGER NOT NULL,
-    policy              TEXT NOT NULL CHECK (json_valid(policy)),
-    budget_usd          INTEGER CHECK (budget_usd >= 0),
-    cost_usd            INTEGER NOT NULL CHECK (cost_usd >= 0),
-    reserved_usd        INTEGER NOT NULL CHECK (reserved_usd >= 0),
-    session_id          TEXT,
-    keep_session        INTEGER NOT NULL CHECK (keep_session IN (0, 1)),
-    -- About the current attempt, or else the last one.
-    attempt_worker_id   TEXT, -- one that serves this tenant, as the law checks; foreign keys may be off
-    attempt_started_at  INTEGER CHECK (attempt_started_at BETWEEN 0 AND 253402300799999999),
-    attempt_resumed     INTEGER NOT NULL CHECK (attempt_resumed IN (0, 1)),
-    attempt_cost_usd    INTEGER NOT NULL CHECK (attempt_cost_usd >= 0),
-    attempt_error       TEXT,
-    attempt_exit_code   INTEGER,
-    attempt_log_path    TEXT,
-    question            TEXT,
-    answer              TEXT,
-    comment             TEXT,
-    error               TEXT,
-    cancel_requested_at INTEGER CHECK (cancel_requested_at BETWEEN 0 AND 253402300799999999),
-    payload             TEXT NOT NULL,
-    output              TEXT, tokens_in INTEGER NOT NULL DEFAULT 0 CHECK (tokens_in >= 0), tokens_out INTEGER NOT NULL DEFAULT 0 CHECK (tokens_out >= 0), cost_is_estimated INTEGER NOT NULL DEFAULT 0 CHECK (cost_is_estimated IN (0, 1)), attempt_tokens_in INTEGER NOT NULL DEFAULT 0 CHECK (attempt_tokens_in >= 0), attempt_tokens_out INTEGER NOT NULL DEFAULT 0 CHECK (attempt_tokens_out >= 0), attempt_cost_is_estimated INTEGER NOT NULL DEFAULT 0 CHECK (attempt_cost_is_estimated IN (0, 1)),
-    number INTEGER PRIMARY KEY, UNIQUE (run_id, name),
-    CHECK ((phase = 'done') = (outcome IS NOT NULL)),
-    CHECK ((phase = 'done') = (completed_at IS NOT NULL)),
-    CHECK ((phase = 'active') = (current_attempt IS NOT NULL)),
-    CHECK (current_attempt = epoch),
-    CHECK (worker_id IS NULL OR phase = 'active'),
-    CHECK (current_attempt IS NULL OR (attempt_worker_id IS NOT NULL AND attempt_started_at IS NOT NULL)),
-    CHECK (lease_expired = 0 OR phase = 'active'),
-    CHECK (available_at IS NULL OR phase IN ('held', 'queued')),
-    CHECK (phase <> 'active' OR (open_dependencies = 0 AND is_gate = 0)),
-    CHECK (max_attempts IS NULL OR attempt_count <= max_attempts),
-    CHECK (reserved_usd = 0 OR phase = 'active'),
-    CHECK (started_at >= created_at),
-    CHECK (completed_at >= coalesce(started_at, created_at)),
-    CHECK ((depth = 0) = (parent_task_id IS NULL))
-) STRICT;
-
-CREATE INDEX task_claimable ON task (tenant, lane_id, priority DESC, id)
-    WHERE phase = 'queued' AND open_dependencies = 0 AND available_at IS NULL AND run_open AND NOT is_gate AND NOT allocated;
-
-CREATE INDEX task_claimable_of_run ON task (run_id, lane_id, priority DESC, id)
-    WHERE phase = 'queued' AND open_dependencies = 0 AND available_at IS NULL AND run_open AND NOT is_gate;
-
-CREATE INDEX task_reclaimable ON task (tenant, lane_id) WHERE lease_expired;
-
-CREATE INDEX task_held ON task (attempt_worker_id) WHERE current_attempt IS NOT NULL;
-
-CREATE INDEX task_unfinished ON task (run_id, phase) WHERE outcome IS NULL OR outcome <> 'success';
-
-CREATE INDEX task_of_parent ON task (parent_task_id, outcome) WHERE parent_task_id IS NOT NULL;
-
 CREATE TABLE dependency (
-    task_id       TEXT NOT NULL REFERENCES task (id),
-    depends_on_id TEXT NOT NULL REFERENCES task (id),
+    task_id       TEXT NOT NULL REFERENCES task_spec (id),
+    depends_on_id TEXT NOT NULL REFERENCES task_spec (id),
     PRIMARY KEY (task_id, depends_on_id),
     CHECK (task_id <> depends_on_id)
 ) STRICT, WITHOUT ROWID;
@@ -254,7 +160,7 @@ CREATE TABLE breaker (
     success_threshold INTEGER NOT NULL CHECK (success_threshold > 0),
     cooldown_seconds  REAL NOT NULL CHECK (cooldown_seconds >= 0),
     retry_at          INTEGER CHECK (retry_at BETWEEN 0 AND 253402300799999999),
-    probe_task_id     TEXT REFERENCES task (id),
+    probe_task_id     TEXT REFERENCES task_spec (id),
     max_concurrent    INTEGER CHECK (max_concurrent > 0),
     rate_count        INTEGER CHECK (rate_count > 0),
     rate_seconds      REAL CHECK (rate_seconds > 0),
@@ -307,7 +213,7 @@ CREATE TABLE duty_failure (
     PRIMARY KEY (name, process)
 ) STRICT;
 
-CREATE TABLE "clock_correction" (
+CREATE TABLE "clock_offset" (
     id             INTEGER PRIMARY KEY CHECK (id = 1),
     revision       INTEGER NOT NULL,
     offset_seconds REAL NOT NULL CHECK (offset_seconds BETWEEN -corrected_at / 1000000 AND 4000000000),
@@ -354,65 +260,6 @@ CREATE TRIGGER run_changed_by_hand
 END;
 
 CREATE TRIGGER run_is_not_deleted BEFORE DELETE ON run BEGIN SELECT RAISE(ABORT, 'pointsman: a run cannot be deleted'); END;
-
-CREATE TRIGGER run_succeeds_with_its_tasks AFTER UPDATE OF outcome ON run
-    WHEN new.outcome = 'success' AND old.outcome IS NOT 'success' BEGIN
-    SELECT RAISE(ABORT, 'pointsman: a run succeeds only when all of its tasks have succeeded')
-     WHERE EXISTS (SELECT 1 FROM task WHERE run_id = new.id AND (outcome IS NULL OR outcome <> 'success'));
-END;
-
-CREATE TRIGGER task_changed_by_hand
-    AFTER UPDATE OF state, phase, outcome, worker_id, attempt_worker_id, current_attempt, epoch, trigger, reason, actor, metadata,
-                    entered_at, started_at, completed_at, output ON task
-    WHEN new.revision = old.revision BEGIN
-    SELECT RAISE(ABORT, 'pointsman: only a move changes the phase, outcome, output, worker, epoch, times and cause of a task; change its state instead')
-     WHERE new.state = old.state
-       AND (new.phase, new.outcome, new.worker_id, new.attempt_worker_id, new.current_attempt, new.epoch, new.trigger, new.reason,
-            new.actor, new.metadata, new.entered_at, new.started_at, new.completed_at, new.output)
-    IS NOT (old.phase, old.outcome, old.worker_id, old.attempt_worker_id, old.current_attempt, old.epoch, old.trigger, old.reason,
-            old.actor, old.metadata, old.entered_at, old.started_at, old.completed_at, old.output);
-    UPDATE task SET state = old.state WHERE id = new.id AND new.state <> old.state;
-    UPDATE task
-       SET state = new.state, revision = new.revision + 1, phase = to_phase, outcome = to_outcome, trigger = moved.cause, actor = 'sql',
-           metadata = NULL, entered_at = moved.at, reason = CASE WHEN new.reason IS NOT old.reason THEN new.reason END,
-           started_at = CASE WHEN to_phase = 'active' THEN coalesce(old.started_at, moved.at) ELSE old.started_at END,
-           completed_at = CASE WHEN to_phase = 'done' THEN moved.at END,
-           current_attempt = NULL, worker_id = NULL, lease_expired = 0, reserved_usd = 0, available_at = NULL
-      FROM (SELECT trigger AS cause, to_phase, to_outcome,
-                   max(old.entered_at, CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER) * 1000) AS at
-              FROM rule
-             WHERE machine_id = old.machine_id AND from_state = old.state AND to_state = new.state
-               -- No hand-typed change begins an attempt: nothing would run.
-               AND needs_worker = 0 AND to_phase <> 'active'
-               AND new.epoch = old.epoch AND new.attempt_worker_id IS old.attempt_worker_id
-               AND (needs_session = 0 OR new.session_id IS NOT NULL)
-               AND (needs_dependencies = 0 OR new.open_dependencies = 0)
-             ORDER BY trigger LIMIT 1) AS moved
-     WHERE task.id = new.id AND new.state <> old.state;
-    SELECT RAISE(ABORT, 'pointsman: no rule of its machine allows this task to move like this')
-     WHERE new.state <> old.state AND changes() = 0;
-END;
-
-CREATE TRIGGER task_keeps_what_it_began_with
-    BEFORE UPDATE OF id, tenant, machine_id, created_at, run_id, parent_task_id, depth, position, name, lane_id, priority, is_gate,
-                     critical, review_wanted, has_checks, allocated, max_attempts, max_retries, max_reclaims, policy, budget_usd, payload ON task
-    WHEN (new.id, new.tenant, new.machine_id, new.created_at, new.run_id, new.parent_task_id, new.depth, new.position, new.name,
-          new.lane_id, new.priority, new.is_gate, new.critical, new.review_wanted, new.has_checks, new.allocated, new.max_attempts,
-          new.max_retries, new.max_reclaims, new.policy, new.budget_usd, new.payload)
-  IS NOT (old.id, old.tenant, old.machine_id, old.created_at, old.run_id, old.parent_task_id, old.depth, old.position, old.name,
-          old.lane_id, old.priority, old.is_gate, old.critical, old.review_wanted, old.has_checks, old.allocated, old.max_attempts,
-          old.max_retries, old.max_reclaims, old.policy, old.budget_usd, old.payload) BEGIN
-    SELECT RAISE(ABORT, 'pointsman: a task keeps its id, machine, tenant, run, name, payload and everything else that it was created with');
-END;
-
-CREATE TRIGGER task_is_not_deleted BEFORE DELETE ON task BEGIN SELECT RAISE(ABORT, 'pointsman: a task cannot be deleted'); END;
-
-CREATE TRIGGER task_waits_for_others AFTER UPDATE OF open_dependencies ON task
-    WHEN new.open_dependencies = 0 AND old.open_dependencies > 0 BEGIN
-    SELECT RAISE(ABORT, 'pointsman: a task waits until all tasks that it depends on have succeeded')
-     WHERE EXISTS (SELECT 1 FROM dependency JOIN task AS other ON other.id = dependency.depends_on_id
-                    WHERE dependency.task_id = new.id AND (other.outcome IS NULL OR other.outcome <> 'success'));
-END;
 
 CREATE TRIGGER dependency_is_not_changed BEFORE UPDATE ON dependency BEGIN
     SELECT RAISE(ABORT, 'pointsman: a dependency cannot be changed');
@@ -526,54 +373,12 @@ CREATE TRIGGER state_is_not_deleted BEFORE DELETE ON state
     SELECT RAISE(ABORT, 'pointsman: a state cannot be deleted; load a new version of its machine');
 END;
 
-CREATE TRIGGER run_is_validated_with_its_tasks AFTER UPDATE OF revision ON run
-    WHEN new.revision <> old.revision BEGIN
-    SELECT RAISE(ABORT, 'pointsman: a run is validated only when all of its tasks have succeeded')
-     WHERE EXISTS (SELECT 1 FROM rule
-                    WHERE machine_id = old.machine_id AND from_state = old.state AND to_state = new.state AND trigger = new.trigger
-                      AND needs_dependencies = 1)
-       AND EXISTS (SELECT 1 FROM task WHERE run_id = new.id AND (outcome IS NULL OR outcome <> 'success'));
-END;
-
-CREATE TRIGGER dependency_comes_with_its_task BEFORE INSERT ON dependency
-    WHEN new.task_id <> new.depends_on_id BEGIN
-    SELECT RAISE(ABORT, 'pointsman: a task gets its dependencies when it is created, and counts those that are open')
-     WHERE NOT EXISTS (SELECT 1 FROM task
-                        WHERE id = new.task_id AND revision = 0
-                          AND (open_dependencies > 0
-                               OR EXISTS (SELECT 1 FROM task AS other WHERE other.id = new.depends_on_id AND other.outcome = 'success')));
-END;
-
-CREATE TRIGGER attempt_stays_lost BEFORE UPDATE OF lease_expired ON task
-    WHEN new.lease_expired < old.lease_expired AND new.current_attempt IS old.current_attempt BEGIN
-    SELECT RAISE(ABORT, 'pointsman: an attempt that has lost its lease does not get it back');
-END;
-
-CREATE TRIGGER worker_ends_without_tasks AFTER UPDATE OF phase ON worker
-    WHEN new.phase = 'done' AND old.phase <> 'done' BEGIN
-    SELECT RAISE(ABORT, 'pointsman: a worker ends only when it holds no task')
-     WHERE EXISTS (SELECT 1 FROM task WHERE attempt_worker_id = new.id AND current_attempt IS NOT NULL AND lease_expired = 0);
-END;
-
 CREATE TRIGGER worker_is_heard_of_while_it_lives BEFORE UPDATE OF heartbeat_at ON worker
     WHEN new.heartbeat_at <> old.heartbeat_at AND (old.phase = 'done' OR new.missing = 1) BEGIN
     SELECT RAISE(ABORT, 'pointsman: only a worker that is alive and not missing has a heartbeat');
 END;
 
 CREATE INDEX run_of_tenant ON run (tenant, created_at, id);
-
-CREATE TRIGGER attempt_finds_room AFTER UPDATE OF epoch ON task
-    WHEN new.epoch <> old.epoch AND new.current_attempt IS NOT NULL AND new.lease_expired = 0 BEGIN
-    SELECT RAISE(ABORT, 'pointsman: a worker that has ended gets no task, and no worker gets more than it may hold')
-      FROM worker
-     WHERE worker.id = new.attempt_worker_id
-       AND (worker.phase = 'done'
-            OR (max_concurrent_tasks < (SELECT count(*) FROM task AS held
-                                         WHERE held.attempt_worker_id = new.attempt_worker_id AND held.current_attempt IS NOT NULL)
-                AND max_concurrent_tasks < (SELECT count(*) FROM task AS held
-                                             WHERE held.attempt_worker_id = new.attempt_worker_id
-                                               AND held.current_attempt IS NOT NULL AND held.lease_expired = 0)));
-END;
 
 CREATE TABLE account (
     tenant            TEXT PRIMARY KEY REFERENCES tenant,
@@ -673,7 +478,7 @@ CREATE TABLE template (
 ) STRICT, WITHOUT ROWID;
 
 CREATE TABLE tombstone (
-    task_id    TEXT PRIMARY KEY REFERENCES task (id),
+    task_id    TEXT PRIMARY KEY REFERENCES task_spec (id),
     tenant     TEXT NOT NULL REFERENCES tenant,
     deleted_at INTEGER NOT NULL CHECK (deleted_at BETWEEN 0 AND 253402300799999999),
     deleted_by TEXT NOT NULL,
@@ -723,12 +528,6 @@ END;
 
 CREATE UNIQUE INDEX state_of_beginning ON state (machine_id) WHERE initial = 1;
 
-CREATE VIEW entity AS
-SELECT 'run' AS kind, 0 AS kind_code, number, id, tenant, machine_id, state, revision, trigger, reason, actor, metadata, entered_at FROM run
-UNION ALL SELECT 'task', 1, number, id, tenant, machine_id, state, revision, trigger, reason, actor, metadata, entered_at FROM task
-UNION ALL SELECT 'worker', 2, number, id, tenant, machine_id, state, revision, trigger, reason, actor, metadata, entered_at FROM worker
-UNION ALL SELECT 'breaker', 3, number, id, tenant, machine_id, state, revision, trigger, reason, actor, metadata, entered_at FROM breaker;
-
 CREATE TABLE rule (
     id                 INTEGER PRIMARY KEY,
     machine_id         INTEGER NOT NULL REFERENCES machine DEFERRABLE INITIALLY DEFERRED,
@@ -773,40 +572,6 @@ CREATE TABLE trail (
 
 CREATE UNIQUE INDEX trail_of_entity ON trail (number, kind, revision);
 
-CREATE VIEW clock AS
-SELECT * FROM "pointsman: a newer version of Pointsman has converted this database. Install that version here, too, and start again.";
-
-CREATE VIEW transition AS
-SELECT trail.position, coalesce(task.tenant, run.tenant, worker.tenant, breaker.tenant) AS tenant,
-       CASE trail.kind WHEN 0 THEN 'run' WHEN 1 THEN 'task' WHEN 2 THEN 'worker' WHEN 3 THEN 'breaker' END AS kind, trail.number,
-       coalesce(task.id, run.id, worker.id, breaker.id) AS entity_id, trail.revision, coalesce(trail.run_id, task.run_id, run.id) AS run_id,
-       coalesce(rule.machine_id, task.machine_id, run.machine_id, worker.machine_id, breaker.machine_id) AS machine_id, rule.from_state,
-       coalesce(rule.to_state, beginning.name) AS to_state,
-       coalesce(rule.trigger, 'create') AS trigger, coalesce(rule.severity, 'info') AS severity, trail.reason, trail.actor,
-       CASE WHEN trail.metadata IS NOT '' THEN trail.metadata
-            WHEN trail.revision = 0 THEN '{"run_id":' || json_quote(task.run_id) || ',"depends_on":[],"critical":' || iif(task.critical, 'true', 'false') || ',"max_retries":' || task.max_retries || '}'
-            ELSE '{"worker_id":' || json_quote(trail.actor) || ',"epoch":' || (trail.epoch + (trail.started_at IS NOT NULL)) || '}' END AS metadata,
-       trail.at,
-       (trail.at - prior.at) / 1e6 AS seconds_in_state
-  FROM trail
-  LEFT JOIN rule ON rule.id = trail.rule_id
-  LEFT JOIN task ON task.number = CASE trail.kind WHEN 1 THEN trail.number END
-  LEFT JOIN run ON run.number = CASE trail.kind WHEN 0 THEN trail.number END
-  LEFT JOIN worker ON worker.number = CASE trail.kind WHEN 2 THEN trail.number END
-  LEFT JOIN breaker ON breaker.number = CASE trail.kind WHEN 3 THEN trail.number END
-  LEFT JOIN state AS beginning ON trail.revision = 0 AND beginning.initial = 1
-       AND beginning.machine_id = coalesce(task.machine_id, run.machine_id, worker.machine_id, breaker.machine_id)
-  LEFT JOIN trail AS prior ON prior.number = trail.number AND prior.kind = trail.kind AND prior.revision = trail.revision - 1;
-
-CREATE VIEW attempt AS
-SELECT task.id AS task_id, trail.epoch, task.tenant, coalesce(trail.worker_id, trail.actor) AS worker_id, trail.started_at,
-       max(trail.at, trail.started_at) AS ended_at, rule.trigger AS ended_by, trail.error, trail.exit_code,
-       coalesce(trail.cost_usd, 0) AS cost_usd, trail.session_id, coalesce(trail.resumed, 0) AS resumed, trail.log_path,
-       coalesce(trail.tokens_in, 0) AS tokens_in, coalesce(trail.tokens_out, 0) AS tokens_out,
-       coalesce(trail.cost_is_estimated, 0) AS cost_is_estimated
-  FROM task JOIN trail ON trail.kind = 1 AND trail.number = task.number AND trail.started_at IS NOT NULL
-  JOIN rule ON rule.id = trail.rule_id;
-
 CREATE TRIGGER run_begins AFTER INSERT ON run BEGIN
     INSERT INTO trail (at, number, kind, revision, reason, actor, metadata)
     VALUES (new.created_at, new.number, 0,
@@ -815,32 +580,6 @@ CREATE TRIGGER run_begins AFTER INSERT ON run BEGIN
                          AND outcome IS new.outcome AND new.revision = 0 AND new.number > 0),
                      RAISE(ABORT, 'pointsman: a run is created once, in the initial state of a run machine')),
             new.reason, new.actor, new.metadata);
-END;
-
-CREATE TRIGGER task_begins AFTER INSERT ON task BEGIN
-    SELECT RAISE(ABORT, 'pointsman: a run that has succeeded gets no more tasks')
-     WHERE EXISTS (SELECT 1 FROM run WHERE id = new.run_id AND outcome = 'success');
-    INSERT INTO trail (at, number, kind, revision, reason, actor, metadata)
-    VALUES (new.created_at, new.number, 1,
-            coalesce((SELECT 0 FROM state
-                       WHERE machine_id = new.machine_id AND initial = 1 AND kind = 'task' AND new.epoch = 0 AND new.attempt_worker_id IS NULL AND new.number > 0
-                         AND (new.revision = 1
-                              OR (new.revision = 0 AND name = new.state AND phase = new.phase AND outcome IS new.outcome))),
-                     RAISE(ABORT, 'pointsman: a task is created once, in the initial state of a task machine')),
-            new.reason, new.actor,
-            CASE WHEN new.revision = 1 OR new.metadata = '{"run_id":' || json_quote(new.run_id) || ',"depends_on":[],"critical":' || iif(new.critical, 'true', 'false') || ',"max_retries":' || new.max_retries || '}' THEN ''
-                 ELSE new.metadata END);
-    -- A task that waits for nothing may be created with its first move: then it has two lines, with the same actor.
-    INSERT INTO trail (at, number, kind, revision, rule_id, reason, actor, metadata)
-    SELECT new.entered_at, new.number, 1, 1,
-           coalesce((SELECT rule.id FROM rule JOIN state ON state.machine_id = rule.machine_id AND state.name = rule.from_state
-                      WHERE rule.machine_id = new.machine_id AND state.initial = 1 AND rule.to_state = new.state AND rule.trigger = new.trigger
-                        AND rule.to_phase = new.phase AND rule.to_phase IN ('held', 'queued') AND rule.needs_worker = 0
-                        AND (rule.needs_session = 0 OR new.session_id IS NOT NULL) AND new.open_dependencies = 0
-                        AND new.entered_at = new.created_at),
-                    RAISE(ABORT, 'pointsman: a task is created once, in the initial state of a task machine')),
-           new.reason, new.actor, new.metadata
-     WHERE new.revision = 1;
 END;
 
 CREATE TRIGGER worker_begins AFTER INSERT ON worker BEGIN
@@ -868,11 +607,6 @@ CREATE TRIGGER run_has_an_id_of_its_kind BEFORE INSERT ON run
     SELECT RAISE(ABORT, 'pointsman: the id of a run does not begin like that of another kind');
 END;
 
-CREATE TRIGGER task_has_an_id_of_its_kind BEFORE INSERT ON task
-    WHEN new.id GLOB 'run_*' OR new.id GLOB 'j_*' OR new.id GLOB 'worker_*' OR new.id GLOB 'breaker_*' BEGIN
-    SELECT RAISE(ABORT, 'pointsman: the id of a task does not begin like that of another kind');
-END;
-
 CREATE TRIGGER worker_has_an_id_of_its_kind BEFORE INSERT ON worker
     WHEN new.id GLOB 'run_*' OR new.id GLOB 'j_*' OR new.id GLOB 'task_*' OR new.id GLOB 'breaker_*' BEGIN
     SELECT RAISE(ABORT, 'pointsman: the id of a worker does not begin like that of another kind');
@@ -892,46 +626,6 @@ CREATE TRIGGER run_moves AFTER UPDATE OF revision ON run
                          AND to_phase = new.phase AND to_outcome IS new.outcome AND new.revision = old.revision + 1),
                      RAISE(ABORT, 'pointsman: no rule of its machine allows this run to move like this')),
             new.reason, new.actor, new.metadata);
-END;
-
-CREATE TRIGGER task_moves AFTER UPDATE OF revision ON task
-    WHEN new.revision <> old.revision BEGIN
-    INSERT INTO trail (at, number, kind, revision, rule_id, reason, actor, metadata, epoch, worker_id, started_at, resumed, session_id,
-                       cost_usd, error, exit_code, log_path, tokens_in, tokens_out, cost_is_estimated)
-    SELECT new.entered_at, new.number, 1, new.revision,
-           coalesce((SELECT id FROM rule
-                       WHERE machine_id = old.machine_id AND from_state = old.state AND to_state = new.state AND trigger = new.trigger
-                         AND to_phase = new.phase AND to_outcome IS new.outcome AND new.revision = old.revision + 1
-                         AND needs_worker = (new.worker_id IS NOT NULL)
-                         AND (needs_session = 0 OR new.session_id IS NOT NULL)
-                         AND (needs_dependencies = 0 OR new.open_dependencies = 0)
-                         -- A new attempt has the next epoch; otherwise the epoch stays.
-                         AND new.epoch = old.epoch + (new.current_attempt IS NOT NULL AND new.current_attempt IS NOT old.current_attempt)
-                         -- The worker is the worker of the attempt, begins it itself, and serves the tenant.
-                         AND (new.worker_id IS NULL OR new.worker_id IS new.attempt_worker_id)
-                         AND (new.epoch = old.epoch OR new.actor IS new.attempt_worker_id)
-                         AND (new.attempt_worker_id IS old.attempt_worker_id
-                              OR EXISTS (SELECT 1 FROM worker
-                                          WHERE worker.id = new.attempt_worker_id
-                                            AND (worker.tenant = new.tenant OR worker.serves = '"all"'
-                                                 OR EXISTS (SELECT 1 FROM json_each(worker.serves) WHERE value = new.tenant))))),
-                     RAISE(ABORT, 'pointsman: no rule of its machine allows this task to move like this')),
-           new.reason, new.actor,
-           CASE WHEN new.epoch <> old.epoch AND new.metadata = '{"worker_id":' || json_quote(new.actor) || ',"epoch":' || new.epoch || '}' THEN '' ELSE new.metadata END,
-           CASE WHEN ends THEN old.epoch WHEN new.epoch <> old.epoch THEN new.epoch END,
-           CASE WHEN ends THEN nullif(old.attempt_worker_id, new.actor) END,
-           CASE WHEN ends THEN old.attempt_started_at END,
-           CASE WHEN ends THEN nullif(old.attempt_resumed, 0) END,
-           CASE WHEN hands_over THEN old.session_id WHEN ends THEN new.session_id END,
-           nullif(CASE WHEN hands_over THEN old.attempt_cost_usd WHEN ends THEN new.attempt_cost_usd END, 0),
-           CASE WHEN hands_over THEN old.attempt_error WHEN ends THEN new.attempt_error END,
-           CASE WHEN hands_over THEN old.attempt_exit_code WHEN ends THEN new.attempt_exit_code END,
-           CASE WHEN hands_over THEN old.attempt_log_path WHEN ends THEN new.attempt_log_path END,
-           nullif(CASE WHEN hands_over THEN old.attempt_tokens_in WHEN ends THEN new.attempt_tokens_in END, 0),
-           nullif(CASE WHEN hands_over THEN old.attempt_tokens_out WHEN ends THEN new.attempt_tokens_out END, 0),
-           nullif(CASE WHEN hands_over THEN old.attempt_cost_is_estimated WHEN ends THEN new.attempt_cost_is_estimated END, 0)
-      FROM (SELECT old.current_attempt IS NOT NULL AND new.current_attempt IS NOT old.current_attempt AS ends,
-                   old.current_attempt IS NOT NULL AND new.current_attempt <> old.current_attempt AS hands_over);
 END;
 
 CREATE TRIGGER worker_moves AFTER UPDATE OF revision ON worker
@@ -971,16 +665,6 @@ CREATE TRIGGER run_is_not_replaced BEFORE INSERT ON run
     SELECT RAISE(ABORT, 'pointsman: this run exists already and cannot be replaced');
 END;
 
-CREATE TRIGGER task_keeps_its_rowid BEFORE UPDATE OF number, rowid, oid, _rowid_ ON task BEGIN
-    SELECT RAISE(ABORT, 'pointsman: a task keeps its place in the file');
-END;
-
-CREATE TRIGGER task_is_not_replaced BEFORE INSERT ON task
-    WHEN EXISTS (SELECT 1 FROM task WHERE id = new.id OR number = new.number)
-      OR EXISTS (SELECT 1 FROM task WHERE run_id = new.run_id AND name = new.name) BEGIN
-    SELECT RAISE(ABORT, 'pointsman: this task exists already and cannot be replaced');
-END;
-
 CREATE TRIGGER worker_keeps_its_rowid BEFORE UPDATE OF number, rowid, oid, _rowid_ ON worker BEGIN
     SELECT RAISE(ABORT, 'pointsman: a worker keeps its place in the file');
 END;
@@ -1000,16 +684,6 @@ CREATE TRIGGER breaker_is_not_replaced BEFORE INSERT ON breaker
     SELECT RAISE(ABORT, 'pointsman: this breaker exists already and cannot be replaced');
 END;
 
-CREATE TRIGGER trail_goes_on BEFORE INSERT ON trail
-    WHEN new.revision < 0
-      OR EXISTS (SELECT 1 FROM trail WHERE number = new.number AND kind = new.kind AND revision = new.revision)
-      OR new.revision <= CASE new.kind WHEN 1 THEN (SELECT revision FROM task WHERE number = new.number)
-                                       WHEN 0 THEN (SELECT revision FROM run WHERE number = new.number)
-                                       WHEN 2 THEN (SELECT revision FROM worker WHERE number = new.number)
-                                       WHEN 3 THEN (SELECT revision FROM breaker WHERE number = new.number) END IS NOT TRUE BEGIN
-    SELECT RAISE(ABORT, 'pointsman: only the law writes the audit trail');
-END;
-
 CREATE TRIGGER trail_is_not_changed BEFORE UPDATE ON trail BEGIN
     SELECT RAISE(ABORT, 'pointsman: the audit trail cannot be changed');
 END;
@@ -1017,18 +691,6 @@ END;
 CREATE TRIGGER trail_is_not_deleted BEFORE DELETE ON trail BEGIN
     SELECT RAISE(ABORT, 'pointsman: the audit trail cannot be deleted');
 END;
-
-CREATE TRIGGER transition_is_not_inserted INSTEAD OF INSERT ON transition BEGIN SELECT RAISE(ABORT, 'pointsman: only the law writes the audit trail'); END;
-
-CREATE TRIGGER transition_is_not_changed INSTEAD OF UPDATE ON transition BEGIN SELECT RAISE(ABORT, 'pointsman: only the law writes the audit trail'); END;
-
-CREATE TRIGGER transition_is_not_deleted INSTEAD OF DELETE ON transition BEGIN SELECT RAISE(ABORT, 'pointsman: only the law writes the audit trail'); END;
-
-CREATE TRIGGER attempt_is_not_inserted INSTEAD OF INSERT ON attempt BEGIN SELECT RAISE(ABORT, 'pointsman: only the law writes attempts'); END;
-
-CREATE TRIGGER attempt_is_not_changed INSTEAD OF UPDATE ON attempt BEGIN SELECT RAISE(ABORT, 'pointsman: only the law writes attempts'); END;
-
-CREATE TRIGGER attempt_is_not_deleted INSTEAD OF DELETE ON attempt BEGIN SELECT RAISE(ABORT, 'pointsman: only the law writes attempts'); END;
 
 CREATE TRIGGER rule_comes_before_its_machine BEFORE INSERT ON rule
     WHEN EXISTS (SELECT 1 FROM machine WHERE id = new.machine_id) BEGIN
@@ -1052,4 +714,454 @@ END;
 
 CREATE TRIGGER rule_is_not_changed BEFORE UPDATE ON rule BEGIN
     SELECT RAISE(ABORT, 'pointsman: a rule cannot be changed; load a new version of its machine');
+END;
+
+CREATE VIEW clock AS
+SELECT * FROM "pointsman: a newer version of Pointsman has converted this database. Install that version here, too, and start again.";
+
+CREATE VIEW clock_correction AS
+SELECT * FROM "pointsman: a newer version of Pointsman has converted this database. Install that version here, too, and start again.";
+
+CREATE TABLE task_spec (
+    number         INTEGER PRIMARY KEY REFERENCES task_state DEFERRABLE INITIALLY DEFERRED,
+    run_number     INTEGER NOT NULL,
+    parent_number  INTEGER,
+    position       INTEGER NOT NULL,
+    depth          INTEGER NOT NULL CHECK (depth BETWEEN 0 AND 5),
+    critical       INTEGER NOT NULL CHECK (critical IN (0, 1)),
+    id             TEXT NOT NULL UNIQUE,
+    tenant         TEXT NOT NULL REFERENCES tenant,
+    run_id         TEXT NOT NULL,
+    name           TEXT NOT NULL,
+    parent_task_id TEXT,
+    budget_usd     INTEGER CHECK (budget_usd >= 0),
+    policy         TEXT NOT NULL CHECK (json_valid(policy)),
+    payload        TEXT NOT NULL,
+    UNIQUE (run_id, name),
+    CHECK ((depth = 0) = (parent_task_id IS NULL))
+) STRICT;
+
+CREATE TABLE task_state (
+    number              INTEGER PRIMARY KEY,
+    run_number          INTEGER NOT NULL,
+    parent_number       INTEGER,
+    lane_id             INTEGER NOT NULL,
+    priority            INTEGER NOT NULL,
+    phase               TEXT NOT NULL,
+    open_dependencies   INTEGER NOT NULL CHECK (open_dependencies >= 0),
+    available_at        INTEGER CHECK (available_at BETWEEN 0 AND 253402300799999999),
+    run_open            INTEGER NOT NULL CHECK (run_open IN (0, 1)),
+    is_gate             INTEGER NOT NULL CHECK (is_gate IN (0, 1)),
+    allocated           INTEGER NOT NULL CHECK (allocated IN (0, 1)),
+    lease_expired       INTEGER NOT NULL CHECK (lease_expired IN (0, 1)),
+    current_attempt     INTEGER,
+    attempt_worker_id   TEXT, -- one that serves this tenant, as the law checks; foreign keys may be off
+    outcome             TEXT,
+    revision            INTEGER NOT NULL DEFAULT 0,
+    machine_id          INTEGER NOT NULL REFERENCES machine,
+    state               TEXT NOT NULL,
+    trigger             TEXT NOT NULL DEFAULT 'create',
+    epoch               INTEGER NOT NULL CHECK (epoch >= 0),
+    worker_id           TEXT,
+    entered_at          INTEGER NOT NULL CHECK (entered_at BETWEEN 0 AND 253402300799999999),
+    created_at          INTEGER NOT NULL CHECK (created_at BETWEEN 0 AND 253402300799999999),
+    started_at          INTEGER CHECK (started_at BETWEEN 0 AND 253402300799999999),
+    completed_at        INTEGER CHECK (completed_at BETWEEN 0 AND 253402300799999999),
+    cancel_requested_at INTEGER CHECK (cancel_requested_at BETWEEN 0 AND 253402300799999999),
+    -- Those that begin with `attempt` are about the current attempt, or else the last one.
+    attempt_started_at  INTEGER CHECK (attempt_started_at BETWEEN 0 AND 253402300799999999),
+    attempt_count       INTEGER NOT NULL CHECK (attempt_count >= 0),
+    max_attempts        INTEGER,
+    retry_count         INTEGER NOT NULL CHECK (retry_count BETWEEN 0 AND max_retries),
+    max_retries         INTEGER NOT NULL,
+    reclaim_count       INTEGER NOT NULL CHECK (reclaim_count BETWEEN 0 AND max_reclaims),
+    max_reclaims        INTEGER NOT NULL,
+    review_wanted       INTEGER NOT NULL CHECK (review_wanted IN (0, 1)),
+    has_checks          INTEGER NOT NULL CHECK (has_checks IN (0, 1)),
+    has_subtasks        INTEGER NOT NULL CHECK (has_subtasks IN (0, 1)),
+    keep_session        INTEGER NOT NULL CHECK (keep_session IN (0, 1)),
+    attempt_resumed     INTEGER NOT NULL CHECK (attempt_resumed IN (0, 1)),
+    attempt_exit_code   INTEGER,
+    cost_usd            INTEGER NOT NULL CHECK (cost_usd >= 0),
+    reserved_usd        INTEGER NOT NULL CHECK (reserved_usd >= 0),
+    attempt_cost_usd    INTEGER NOT NULL CHECK (attempt_cost_usd >= 0),
+    tokens_in           INTEGER NOT NULL DEFAULT 0 CHECK (tokens_in >= 0),
+    tokens_out          INTEGER NOT NULL DEFAULT 0 CHECK (tokens_out >= 0),
+    cost_is_estimated   INTEGER NOT NULL DEFAULT 0 CHECK (cost_is_estimated IN (0, 1)),
+    attempt_tokens_in   INTEGER NOT NULL DEFAULT 0 CHECK (attempt_tokens_in >= 0),
+    attempt_tokens_out  INTEGER NOT NULL DEFAULT 0 CHECK (attempt_tokens_out >= 0),
+    attempt_cost_is_estimated INTEGER NOT NULL DEFAULT 0 CHECK (attempt_cost_is_estimated IN (0, 1)),
+    session_id          TEXT,
+    reason              TEXT,
+    actor               TEXT,
+    metadata            TEXT CHECK (metadata IS NULL OR (json_valid(metadata) AND json_type(metadata) = 'object')),
+    attempt_error       TEXT,
+    attempt_log_path    TEXT,
+    question            TEXT,
+    answer              TEXT,
+    comment             TEXT,
+    error               TEXT,
+    output              TEXT,
+    CHECK ((phase = 'done') = (outcome IS NOT NULL)),
+    CHECK ((phase = 'done') = (completed_at IS NOT NULL)),
+    CHECK ((phase = 'active') = (current_attempt IS NOT NULL)),
+    CHECK (current_attempt = epoch),
+    CHECK (worker_id IS NULL OR phase = 'active'),
+    CHECK (current_attempt IS NULL OR (attempt_worker_id IS NOT NULL AND attempt_started_at IS NOT NULL)),
+    CHECK (lease_expired = 0 OR phase = 'active'),
+    CHECK (available_at IS NULL OR phase IN ('held', 'queued')),
+    CHECK (phase <> 'active' OR (open_dependencies = 0 AND is_gate = 0)),
+    CHECK (max_attempts IS NULL OR attempt_count <= max_attempts),
+    CHECK (reserved_usd = 0 OR phase = 'active'),
+    CHECK (started_at >= created_at),
+    CHECK (completed_at >= coalesce(started_at, created_at))
+) STRICT;
+
+CREATE INDEX task_claimable ON task_state (lane_id, priority DESC, number)
+    WHERE phase = 'queued' AND open_dependencies = 0 AND available_at IS NULL AND run_open AND NOT is_gate AND NOT allocated;
+
+CREATE INDEX task_claimable_of_run ON task_state (run_number, lane_id, priority DESC, number)
+    WHERE phase = 'queued' AND open_dependencies = 0 AND available_at IS NULL AND run_open AND NOT is_gate;
+
+CREATE INDEX task_reclaimable ON task_state (lane_id) WHERE lease_expired;
+
+CREATE INDEX task_held ON task_state (attempt_worker_id) WHERE current_attempt IS NOT NULL;
+
+CREATE INDEX task_unfinished ON task_state (run_number, phase) WHERE outcome IS NULL OR outcome <> 'success';
+
+CREATE INDEX task_of_parent ON task_state (parent_number, outcome) WHERE parent_number IS NOT NULL;
+
+CREATE VIEW task AS
+SELECT spec.id, spec.tenant, state.machine_id, state.state, state.phase, state.outcome, state.revision, state.trigger, state.reason, state.actor,
+       state.metadata, state.entered_at, state.created_at, state.started_at, state.completed_at, spec.run_id, spec.parent_task_id, spec.depth,
+       spec.position, spec.name, state.lane_id, state.priority, state.is_gate, spec.critical, state.review_wanted, state.has_checks,
+       state.has_subtasks, state.allocated, state.run_open, state.open_dependencies, state.available_at, state.epoch, state.current_attempt,
+       state.worker_id, state.lease_expired, state.attempt_count, state.max_attempts, state.retry_count, state.max_retries, state.reclaim_count,
+       state.max_reclaims, spec.policy, spec.budget_usd, state.cost_usd, state.reserved_usd, state.session_id, state.keep_session,
+       state.attempt_worker_id, state.attempt_started_at, state.attempt_resumed, state.attempt_cost_usd, state.attempt_error,
+       state.attempt_exit_code, state.attempt_log_path, state.question, state.answer, state.comment, state.error, state.cancel_requested_at,
+       spec.payload, state.output, state.tokens_in, state.tokens_out, state.cost_is_estimated, state.attempt_tokens_in, state.attempt_tokens_out,
+       state.attempt_cost_is_estimated, state.number, state.run_number, state.parent_number
+  FROM task_state AS state JOIN task_spec AS spec ON spec.number = state.number;
+
+CREATE VIEW entity AS
+SELECT 'run' AS kind, 0 AS kind_code, number, id, tenant, machine_id, state, revision, trigger, reason, actor, metadata, entered_at FROM run
+UNION ALL SELECT 'task', 1, number, id, tenant, machine_id, state, revision, trigger, reason, actor, metadata, entered_at FROM task
+UNION ALL SELECT 'worker', 2, number, id, tenant, machine_id, state, revision, trigger, reason, actor, metadata, entered_at FROM worker
+UNION ALL SELECT 'breaker', 3, number, id, tenant, machine_id, state, revision, trigger, reason, actor, metadata, entered_at FROM breaker;
+
+CREATE VIEW transition AS
+SELECT trail.position, coalesce(task.tenant, run.tenant, worker.tenant, breaker.tenant) AS tenant,
+       CASE trail.kind WHEN 0 THEN 'run' WHEN 1 THEN 'task' WHEN 2 THEN 'worker' WHEN 3 THEN 'breaker' END AS kind, trail.number,
+       coalesce(task.id, run.id, worker.id, breaker.id) AS entity_id, trail.revision, coalesce(trail.run_id, task.run_id, run.id) AS run_id,
+       coalesce(rule.machine_id, created.machine_id, run.machine_id, worker.machine_id, breaker.machine_id) AS machine_id, rule.from_state,
+       coalesce(rule.to_state, beginning.name) AS to_state,
+       coalesce(rule.trigger, 'create') AS trigger, coalesce(rule.severity, 'info') AS severity, trail.reason, trail.actor,
+       CASE WHEN trail.metadata IS NOT '' THEN trail.metadata
+            WHEN trail.revision = 0 THEN '{"run_id":' || json_quote(task.run_id) || ',"depends_on":[],"critical":' || iif(task.critical, 'true', 'false') || ',"max_retries":' || created.max_retries || '}'
+            ELSE '{"worker_id":' || json_quote(trail.actor) || ',"epoch":' || (trail.epoch + (trail.started_at IS NOT NULL)) || '}' END AS metadata,
+       trail.at,
+       (trail.at - prior.at) / 1e6 AS seconds_in_state
+  FROM trail
+  LEFT JOIN rule ON rule.id = trail.rule_id
+  LEFT JOIN task_spec AS task ON task.number = CASE trail.kind WHEN 1 THEN trail.number END
+  LEFT JOIN task_state AS created ON created.number = CASE WHEN trail.kind = 1 AND trail.revision = 0 THEN trail.number END
+  LEFT JOIN run ON run.number = CASE trail.kind WHEN 0 THEN trail.number END
+  LEFT JOIN worker ON worker.number = CASE trail.kind WHEN 2 THEN trail.number END
+  LEFT JOIN breaker ON breaker.number = CASE trail.kind WHEN 3 THEN trail.number END
+  LEFT JOIN state AS beginning ON trail.revision = 0 AND beginning.initial = 1
+       AND beginning.machine_id = coalesce(created.machine_id, run.machine_id, worker.machine_id, breaker.machine_id)
+  LEFT JOIN trail AS prior ON prior.number = trail.number AND prior.kind = trail.kind AND prior.revision = trail.revision - 1;
+
+CREATE VIEW attempt AS
+SELECT task.id AS task_id, trail.epoch, task.tenant, coalesce(trail.worker_id, trail.actor) AS worker_id, trail.started_at,
+       max(trail.at, trail.started_at) AS ended_at, rule.trigger AS ended_by, trail.error, trail.exit_code,
+       coalesce(trail.cost_usd, 0) AS cost_usd, trail.session_id, coalesce(trail.resumed, 0) AS resumed, trail.log_path,
+       coalesce(trail.tokens_in, 0) AS tokens_in, coalesce(trail.tokens_out, 0) AS tokens_out,
+       coalesce(trail.cost_is_estimated, 0) AS cost_is_estimated
+  FROM task_spec AS task JOIN trail ON trail.kind = 1 AND trail.number = task.number AND trail.started_at IS NOT NULL
+  JOIN rule ON rule.id = trail.rule_id;
+
+CREATE TRIGGER transition_is_not_inserted INSTEAD OF INSERT ON transition BEGIN SELECT RAISE(ABORT, 'pointsman: only the law writes the audit trail'); END;
+
+CREATE TRIGGER transition_is_not_changed INSTEAD OF UPDATE ON transition BEGIN SELECT RAISE(ABORT, 'pointsman: only the law writes the audit trail'); END;
+
+CREATE TRIGGER transition_is_not_deleted INSTEAD OF DELETE ON transition BEGIN SELECT RAISE(ABORT, 'pointsman: only the law writes the audit trail'); END;
+
+CREATE TRIGGER attempt_is_not_inserted INSTEAD OF INSERT ON attempt BEGIN SELECT RAISE(ABORT, 'pointsman: only the law writes attempts'); END;
+
+CREATE TRIGGER attempt_is_not_changed INSTEAD OF UPDATE ON attempt BEGIN SELECT RAISE(ABORT, 'pointsman: only the law writes attempts'); END;
+
+CREATE TRIGGER attempt_is_not_deleted INSTEAD OF DELETE ON attempt BEGIN SELECT RAISE(ABORT, 'pointsman: only the law writes attempts'); END;
+
+CREATE TRIGGER task_is_specified BEFORE INSERT ON task_spec BEGIN
+    SELECT RAISE(ABORT, 'pointsman: this task exists already and cannot be replaced')
+     WHERE EXISTS (SELECT 1 FROM task_spec WHERE id = new.id)
+        OR EXISTS (SELECT 1 FROM task_spec WHERE run_id = new.run_id AND name = new.name)
+        OR EXISTS (SELECT 1 FROM task_spec WHERE number = new.number);
+    SELECT RAISE(ABORT, 'pointsman: the id of a task does not begin like that of another kind')
+     WHERE new.id GLOB 'run_*' OR new.id GLOB 'j_*' OR new.id GLOB 'worker_*' OR new.id GLOB 'breaker_*';
+    SELECT RAISE(ABORT, 'pointsman: a task belongs to a run that exists, and has a parent that exists or none')
+     WHERE new.run_id IS NOT (SELECT id FROM run WHERE number = new.run_number)
+        OR new.parent_task_id IS NOT (SELECT id FROM task_spec WHERE number = new.parent_number);
+END;
+
+CREATE TRIGGER task_spec_keeps_its_place BEFORE UPDATE OF number, rowid, oid, _rowid_ ON task_spec BEGIN
+    SELECT RAISE(ABORT, 'pointsman: a task keeps its place in the file');
+END;
+
+CREATE TRIGGER task_keeps_its_spec
+    BEFORE UPDATE OF run_number, parent_number, position, depth, critical, id, tenant, run_id, name, parent_task_id, budget_usd, policy,
+                     payload ON task_spec BEGIN
+    SELECT RAISE(ABORT, 'pointsman: a task keeps its id, machine, tenant, run, name, payload and everything else that it was created with');
+END;
+
+CREATE TRIGGER task_spec_is_not_deleted BEFORE DELETE ON task_spec BEGIN SELECT RAISE(ABORT, 'pointsman: a task cannot be deleted'); END;
+
+CREATE TRIGGER task_begins AFTER INSERT ON task_state BEGIN
+    SELECT RAISE(ABORT, 'pointsman: a run that has succeeded gets no more tasks')
+     WHERE (SELECT outcome FROM run WHERE number = new.run_number) IS 'success';
+    INSERT INTO trail (at, number, kind, revision, reason, actor, metadata)
+    VALUES (new.created_at, new.number, 1,
+            coalesce((SELECT 0 FROM state
+                       WHERE machine_id = new.machine_id AND initial = 1 AND kind = 'task' AND new.epoch = 0 AND new.attempt_worker_id IS NULL AND new.number > 0
+                         AND (new.revision = 1
+                              OR (new.revision = 0 AND name = new.state AND phase = new.phase AND outcome IS new.outcome))),
+                     RAISE(ABORT, 'pointsman: a task is created once, in the initial state of a task machine')),
+            new.reason, new.actor,
+            (SELECT CASE WHEN task_spec.run_number IS NOT new.run_number OR task_spec.parent_number IS NOT new.parent_number
+                         THEN RAISE(ABORT, 'pointsman: the two rows of a task have the same number, run and parent')
+                         WHEN task_spec.tenant IS NOT (SELECT tenant FROM lane WHERE id = new.lane_id)
+                         THEN RAISE(ABORT, 'pointsman: the lane of a task is one of its tenant')
+                         WHEN new.revision = 1 OR new.metadata = '{"run_id":' || json_quote(task_spec.run_id) || ',"depends_on":[],"critical":' || iif(task_spec.critical, 'true', 'false') || ',"max_retries":' || new.max_retries || '}' THEN ''
+                         ELSE new.metadata END
+               FROM (VALUES (new.number)) LEFT JOIN task_spec ON task_spec.number = new.number));
+    -- A task that waits for nothing may be created with its first move: then it has two lines, with the same actor.
+    INSERT INTO trail (at, number, kind, revision, rule_id, reason, actor, metadata)
+    SELECT new.entered_at, new.number, 1, 1,
+           coalesce((SELECT rule.id FROM rule JOIN state ON state.machine_id = rule.machine_id AND state.name = rule.from_state
+                      WHERE rule.machine_id = new.machine_id AND state.initial = 1 AND rule.to_state = new.state AND rule.trigger = new.trigger
+                        AND rule.to_phase = new.phase AND rule.to_phase IN ('held', 'queued') AND rule.needs_worker = 0
+                        AND (rule.needs_session = 0 OR new.session_id IS NOT NULL) AND new.open_dependencies = 0
+                        AND new.entered_at = new.created_at),
+                    RAISE(ABORT, 'pointsman: a task is created once, in the initial state of a task machine')),
+           new.reason, new.actor, new.metadata
+     WHERE new.revision = 1;
+END;
+
+CREATE TRIGGER task_moves
+    AFTER UPDATE OF revision, state, phase, outcome, worker_id, attempt_worker_id, current_attempt, epoch, trigger, reason, actor, metadata,
+                    entered_at, started_at, completed_at, output ON task_state
+    WHEN new.revision <> old.revision
+      OR (new.state, new.phase, new.outcome, new.worker_id, new.attempt_worker_id, new.current_attempt, new.epoch, new.trigger, new.reason,
+          new.actor, new.metadata, new.entered_at, new.started_at, new.completed_at, new.output)
+  IS NOT (old.state, old.phase, old.outcome, old.worker_id, old.attempt_worker_id, old.current_attempt, old.epoch, old.trigger, old.reason,
+          old.actor, old.metadata, old.entered_at, old.started_at, old.completed_at, old.output) BEGIN
+    INSERT INTO trail (at, number, kind, revision, rule_id, reason, actor, metadata, epoch, worker_id, started_at, resumed, session_id,
+                       cost_usd, error, exit_code, log_path, tokens_in, tokens_out, cost_is_estimated)
+    VALUES (new.entered_at, new.number, 1, new.revision,
+            coalesce((SELECT id FROM rule
+                       WHERE machine_id = old.machine_id AND from_state = old.state AND to_state = new.state AND trigger = new.trigger
+                         AND to_phase = new.phase AND to_outcome IS new.outcome AND new.revision = old.revision + 1
+                         AND needs_worker = (new.worker_id IS NOT NULL)
+                         AND (needs_session = 0 OR new.session_id IS NOT NULL)
+                         AND (needs_dependencies = 0 OR new.open_dependencies = 0)
+                         -- A new attempt has the next epoch; otherwise the epoch stays.
+                         AND new.epoch = old.epoch + (new.current_attempt IS NOT NULL AND new.current_attempt IS NOT old.current_attempt)
+                         -- The worker is the worker of the attempt, begins it itself, and serves the tenant.
+                         AND (new.worker_id IS NULL OR new.worker_id IS new.attempt_worker_id)
+                         AND (new.epoch = old.epoch OR new.actor IS new.attempt_worker_id)
+                         AND (new.attempt_worker_id IS old.attempt_worker_id
+                              OR EXISTS (SELECT 1 FROM lane JOIN worker ON worker.id = new.attempt_worker_id
+                                          WHERE lane.id = new.lane_id
+                                            AND (worker.tenant = lane.tenant OR worker.serves = '"all"'
+                                                 OR EXISTS (SELECT 1 FROM json_each(worker.serves) WHERE value = lane.tenant))))),
+                     CASE WHEN new.revision <> old.revision THEN RAISE(ABORT, 'pointsman: no rule of its machine allows this task to move like this')
+                          ELSE RAISE(ABORT, 'pointsman: only a move changes the phase, outcome, output, worker, epoch, times and cause of a task; change its state instead, in the view task') END),
+            new.reason, new.actor,
+            CASE WHEN new.epoch <> old.epoch AND new.metadata = '{"worker_id":' || json_quote(new.actor) || ',"epoch":' || new.epoch || '}' THEN '' ELSE new.metadata END,
+            CASE WHEN old.current_attempt IS NOT NULL AND new.current_attempt IS NOT old.current_attempt THEN old.epoch WHEN new.epoch <> old.epoch THEN new.epoch END,
+            CASE WHEN old.current_attempt IS NOT NULL AND new.current_attempt IS NOT old.current_attempt THEN nullif(old.attempt_worker_id, new.actor) END,
+            CASE WHEN old.current_attempt IS NOT NULL AND new.current_attempt IS NOT old.current_attempt THEN old.attempt_started_at END,
+            CASE WHEN old.current_attempt IS NOT NULL AND new.current_attempt IS NOT old.current_attempt THEN nullif(old.attempt_resumed, 0) END,
+            CASE WHEN old.current_attempt IS NOT NULL AND new.current_attempt IS NOT old.current_attempt THEN CASE WHEN new.current_attempt IS NULL THEN new.session_id ELSE old.session_id END END,
+            nullif(CASE WHEN old.current_attempt IS NOT NULL AND new.current_attempt IS NOT old.current_attempt THEN CASE WHEN new.current_attempt IS NULL THEN new.attempt_cost_usd ELSE old.attempt_cost_usd END END, 0),
+            CASE WHEN old.current_attempt IS NOT NULL AND new.current_attempt IS NOT old.current_attempt THEN CASE WHEN new.current_attempt IS NULL THEN new.attempt_error ELSE old.attempt_error END END,
+            CASE WHEN old.current_attempt IS NOT NULL AND new.current_attempt IS NOT old.current_attempt THEN CASE WHEN new.current_attempt IS NULL THEN new.attempt_exit_code ELSE old.attempt_exit_code END END,
+            CASE WHEN old.current_attempt IS NOT NULL AND new.current_attempt IS NOT old.current_attempt THEN CASE WHEN new.current_attempt IS NULL THEN new.attempt_log_path ELSE old.attempt_log_path END END,
+            nullif(CASE WHEN old.current_attempt IS NOT NULL AND new.current_attempt IS NOT old.current_attempt THEN CASE WHEN new.current_attempt IS NULL THEN new.attempt_tokens_in ELSE old.attempt_tokens_in END END, 0),
+            nullif(CASE WHEN old.current_attempt IS NOT NULL AND new.current_attempt IS NOT old.current_attempt THEN CASE WHEN new.current_attempt IS NULL THEN new.attempt_tokens_out ELSE old.attempt_tokens_out END END, 0),
+            nullif(CASE WHEN old.current_attempt IS NOT NULL AND new.current_attempt IS NOT old.current_attempt THEN CASE WHEN new.current_attempt IS NULL THEN new.attempt_cost_is_estimated ELSE old.attempt_cost_is_estimated END END, 0));
+END;
+
+CREATE TRIGGER attempt_finds_room AFTER UPDATE OF epoch ON task_state
+    WHEN new.epoch <> old.epoch AND new.current_attempt IS NOT NULL AND new.lease_expired = 0 BEGIN
+    SELECT RAISE(ABORT, 'pointsman: a worker that has ended gets no task, and no worker gets more than it may hold')
+      FROM worker
+     WHERE worker.id = new.attempt_worker_id
+       AND (worker.phase = 'done'
+            OR (max_concurrent_tasks < (SELECT count(*) FROM task_state AS held
+                                         WHERE held.attempt_worker_id = new.attempt_worker_id AND held.current_attempt IS NOT NULL)
+                AND max_concurrent_tasks < (SELECT count(*) FROM task_state AS held
+                                             WHERE held.attempt_worker_id = new.attempt_worker_id
+                                               AND held.current_attempt IS NOT NULL AND held.lease_expired = 0)));
+END;
+
+CREATE TRIGGER task_keeps_its_place BEFORE UPDATE OF number, rowid, oid, _rowid_ ON task_state BEGIN
+    SELECT RAISE(ABORT, 'pointsman: a task keeps its place in the file');
+END;
+
+CREATE TRIGGER task_keeps_what_it_began_with
+    BEFORE UPDATE OF run_number, parent_number, machine_id, created_at, lane_id, priority, is_gate, review_wanted, has_checks, allocated,
+                     max_attempts, max_retries, max_reclaims ON task_state
+    WHEN (new.run_number, new.parent_number, new.machine_id, new.created_at, new.lane_id, new.priority, new.is_gate, new.review_wanted,
+          new.has_checks, new.allocated, new.max_attempts, new.max_retries, new.max_reclaims)
+  IS NOT (old.run_number, old.parent_number, old.machine_id, old.created_at, old.lane_id, old.priority, old.is_gate, old.review_wanted,
+          old.has_checks, old.allocated, old.max_attempts, old.max_retries, old.max_reclaims) BEGIN
+    SELECT RAISE(ABORT, 'pointsman: a task keeps its id, machine, tenant, run, name, payload and everything else that it was created with');
+END;
+
+CREATE TRIGGER task_is_not_deleted BEFORE DELETE ON task_state BEGIN SELECT RAISE(ABORT, 'pointsman: a task cannot be deleted'); END;
+
+CREATE TRIGGER task_waits_for_others AFTER UPDATE OF open_dependencies ON task_state
+    WHEN new.open_dependencies = 0 AND old.open_dependencies > 0 BEGIN
+    SELECT RAISE(ABORT, 'pointsman: a task waits until all tasks that it depends on have succeeded')
+     WHERE EXISTS (SELECT 1 FROM dependency JOIN task_spec AS other ON other.id = dependency.depends_on_id
+                                            JOIN task_state AS awaited ON awaited.number = other.number
+                    WHERE dependency.task_id = (SELECT id FROM task_spec WHERE number = new.number)
+                      AND (awaited.outcome IS NULL OR awaited.outcome <> 'success'));
+END;
+
+CREATE TRIGGER attempt_stays_lost AFTER UPDATE OF lease_expired ON task_state
+    WHEN new.lease_expired < old.lease_expired AND new.current_attempt IS old.current_attempt BEGIN
+    SELECT RAISE(ABORT, 'pointsman: an attempt that has lost its lease does not get it back');
+END;
+
+CREATE TRIGGER task_created_by_hand INSTEAD OF INSERT ON task BEGIN
+    INSERT INTO task_spec (number, run_number, parent_number, position, depth, critical, id, tenant, run_id, name, parent_task_id,
+                           budget_usd, policy, payload)
+    VALUES (new.number, (SELECT number FROM run WHERE id = new.run_id), (SELECT number FROM task_spec WHERE id = new.parent_task_id),
+            new.position, new.depth, new.critical, new.id, new.tenant, new.run_id, new.name, new.parent_task_id, new.budget_usd,
+            new.policy, new.payload);
+    INSERT INTO task_state (number, run_number, parent_number, lane_id, priority, phase, open_dependencies, available_at, run_open,
+                            is_gate, allocated, lease_expired, current_attempt, attempt_worker_id, outcome, revision, machine_id, state,
+                            trigger, epoch, worker_id, entered_at, created_at, started_at, completed_at, cancel_requested_at,
+                            attempt_started_at, attempt_count, max_attempts, retry_count, max_retries, reclaim_count, max_reclaims,
+                            review_wanted, has_checks, has_subtasks, keep_session, attempt_resumed, attempt_exit_code, cost_usd,
+                            reserved_usd, attempt_cost_usd, tokens_in, tokens_out, cost_is_estimated, attempt_tokens_in,
+                            attempt_tokens_out, attempt_cost_is_estimated, session_id, reason, actor, metadata, attempt_error,
+                            attempt_log_path, question, answer, comment, error, output)
+    VALUES (last_insert_rowid(), (SELECT number FROM run WHERE id = new.run_id), (SELECT number FROM task_spec WHERE id = new.parent_task_id),
+            new.lane_id, new.priority, new.phase, new.open_dependencies, new.available_at, new.run_open, new.is_gate, new.allocated,
+            new.lease_expired, new.current_attempt, new.attempt_worker_id, new.outcome, coalesce(new.revision, 0), new.machine_id,
+            new.state, coalesce(new.trigger, 'create'), new.epoch, new.worker_id, new.entered_at, new.created_at, new.started_at,
+            new.completed_at, new.cancel_requested_at, new.attempt_started_at, new.attempt_count, new.max_attempts, new.retry_count,
+            new.max_retries, new.reclaim_count, new.max_reclaims, new.review_wanted, new.has_checks, new.has_subtasks, new.keep_session,
+            new.attempt_resumed, new.attempt_exit_code, new.cost_usd, new.reserved_usd, new.attempt_cost_usd, coalesce(new.tokens_in, 0),
+            coalesce(new.tokens_out, 0), coalesce(new.cost_is_estimated, 0), coalesce(new.attempt_tokens_in, 0),
+            coalesce(new.attempt_tokens_out, 0), coalesce(new.attempt_cost_is_estimated, 0), new.session_id, new.reason, new.actor,
+            new.metadata, new.attempt_error, new.attempt_log_path, new.question, new.answer, new.comment, new.error, new.output);
+END;
+
+CREATE TRIGGER task_changed_by_hand INSTEAD OF UPDATE ON task BEGIN
+    SELECT RAISE(ABORT, 'pointsman: a task keeps its place in the file') WHERE new.number IS NOT old.number;
+    UPDATE task_spec
+       SET (run_number, parent_number, position, depth, critical, id, tenant, run_id, name, parent_task_id, budget_usd, policy, payload)
+         = (new.run_number, new.parent_number, new.position, new.depth, new.critical, new.id, new.tenant, new.run_id, new.name,
+            new.parent_task_id, new.budget_usd, new.policy, new.payload)
+     WHERE number = old.number
+       AND (new.run_number, new.parent_number, new.position, new.depth, new.critical, new.id, new.tenant, new.run_id, new.name,
+            new.parent_task_id, new.budget_usd, new.policy, new.payload)
+    IS NOT (old.run_number, old.parent_number, old.position, old.depth, old.critical, old.id, old.tenant, old.run_id, old.name,
+            old.parent_task_id, old.budget_usd, old.policy, old.payload);
+    UPDATE task_state
+       SET (run_number, parent_number, lane_id, priority, phase, open_dependencies, available_at, run_open, is_gate, allocated,
+            lease_expired, current_attempt, attempt_worker_id, outcome, revision, machine_id, state, trigger, epoch, worker_id,
+            entered_at, created_at, started_at, completed_at, cancel_requested_at, attempt_started_at, attempt_count, max_attempts,
+            retry_count, max_retries, reclaim_count, max_reclaims, review_wanted, has_checks, has_subtasks, keep_session, attempt_resumed,
+            attempt_exit_code, cost_usd, reserved_usd, attempt_cost_usd, tokens_in, tokens_out, cost_is_estimated, attempt_tokens_in,
+            attempt_tokens_out, attempt_cost_is_estimated, session_id, reason, actor, metadata, attempt_error, attempt_log_path, question,
+            answer, comment, error, output)
+         = (new.run_number, new.parent_number, new.lane_id, new.priority, new.phase, new.open_dependencies, new.available_at,
+            new.run_open, new.is_gate, new.allocated, new.lease_expired, new.current_attempt, new.attempt_worker_id, new.outcome,
+            new.revision, new.machine_id, new.state, new.trigger, new.epoch, new.worker_id, new.entered_at, new.created_at,
+            new.started_at, new.completed_at, new.cancel_requested_at, new.attempt_started_at, new.attempt_count, new.max_attempts,
+            new.retry_count, new.max_retries, new.reclaim_count, new.max_reclaims, new.review_wanted, new.has_checks, new.has_subtasks,
+            new.keep_session, new.attempt_resumed, new.attempt_exit_code, new.cost_usd, new.reserved_usd, new.attempt_cost_usd,
+            new.tokens_in, new.tokens_out, new.cost_is_estimated, new.attempt_tokens_in, new.attempt_tokens_out,
+            new.attempt_cost_is_estimated, new.session_id, new.reason, new.actor, new.metadata, new.attempt_error, new.attempt_log_path,
+            new.question, new.answer, new.comment, new.error, new.output)
+     WHERE number = old.number AND (new.state IS old.state OR new.revision IS NOT old.revision);
+    UPDATE task_state
+       SET (run_number, parent_number, lane_id, priority, open_dependencies, run_open, is_gate, allocated, attempt_worker_id, machine_id,
+            epoch, created_at, cancel_requested_at, attempt_started_at, attempt_count, max_attempts, retry_count, max_retries,
+            reclaim_count, max_reclaims, review_wanted, has_checks, has_subtasks, keep_session, attempt_resumed, attempt_exit_code,
+            cost_usd, attempt_cost_usd, tokens_in, tokens_out, cost_is_estimated, attempt_tokens_in, attempt_tokens_out,
+            attempt_cost_is_estimated, session_id, attempt_error, attempt_log_path, question, answer, comment, error, output)
+         = (new.run_number, new.parent_number, new.lane_id, new.priority, new.open_dependencies, new.run_open, new.is_gate, new.allocated,
+            new.attempt_worker_id, new.machine_id, new.epoch, new.created_at, new.cancel_requested_at, new.attempt_started_at,
+            new.attempt_count, new.max_attempts, new.retry_count, new.max_retries, new.reclaim_count, new.max_reclaims, new.review_wanted,
+            new.has_checks, new.has_subtasks, new.keep_session, new.attempt_resumed, new.attempt_exit_code, new.cost_usd,
+            new.attempt_cost_usd, new.tokens_in, new.tokens_out, new.cost_is_estimated, new.attempt_tokens_in, new.attempt_tokens_out,
+            new.attempt_cost_is_estimated, new.session_id, new.attempt_error, new.attempt_log_path, new.question, new.answer, new.comment,
+            new.error, new.output),
+           state = new.state, revision = old.revision + 1, phase = to_phase, outcome = to_outcome, trigger = moved.cause, actor = 'sql',
+           metadata = NULL, entered_at = moved.at, reason = CASE WHEN new.reason IS NOT old.reason THEN new.reason END,
+           completed_at = CASE WHEN to_phase = 'done' THEN moved.at END,
+           current_attempt = NULL, worker_id = NULL, lease_expired = 0, reserved_usd = 0, available_at = NULL
+      FROM (SELECT trigger AS cause, to_phase, to_outcome,
+                   max(old.entered_at, CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER) * 1000) AS at
+              FROM rule
+             WHERE machine_id = old.machine_id AND from_state = old.state AND to_state = new.state
+               -- No hand-typed change begins an attempt: nothing would run.
+               AND needs_worker = 0 AND to_phase <> 'active'
+               AND new.epoch = old.epoch AND new.attempt_worker_id IS old.attempt_worker_id
+               AND (needs_session = 0 OR new.session_id IS NOT NULL)
+               AND (needs_dependencies = 0 OR new.open_dependencies = 0)
+             ORDER BY trigger LIMIT 1) AS moved
+     WHERE number = old.number AND new.state IS NOT old.state AND new.revision IS old.revision;
+    SELECT RAISE(ABORT, 'pointsman: no rule of its machine allows this task to move like this')
+     WHERE new.state IS NOT old.state AND new.revision IS old.revision AND changes() = 0;
+END;
+
+CREATE TRIGGER task_deleted_by_hand INSTEAD OF DELETE ON task BEGIN SELECT RAISE(ABORT, 'pointsman: a task cannot be deleted'); END;
+
+CREATE TRIGGER dependency_comes_with_its_task BEFORE INSERT ON dependency
+    WHEN new.task_id <> new.depends_on_id BEGIN
+    SELECT RAISE(ABORT, 'pointsman: a task gets its dependencies when it is created, and counts those that are open')
+     WHERE NOT EXISTS (SELECT 1 FROM task
+                        WHERE id = new.task_id AND revision = 0
+                          AND (open_dependencies > 0
+                               OR EXISTS (SELECT 1 FROM task AS other WHERE other.id = new.depends_on_id AND other.outcome = 'success')));
+END;
+
+CREATE TRIGGER run_succeeds_with_its_tasks AFTER UPDATE OF outcome ON run
+    WHEN new.outcome = 'success' AND old.outcome IS NOT 'success' BEGIN
+    SELECT RAISE(ABORT, 'pointsman: a run succeeds only when all of its tasks have succeeded')
+     WHERE EXISTS (SELECT 1 FROM task_state WHERE run_number = new.number AND (outcome IS NULL OR outcome <> 'success'));
+END;
+
+CREATE TRIGGER run_is_validated_with_its_tasks AFTER UPDATE OF revision ON run
+    WHEN new.revision <> old.revision BEGIN
+    SELECT RAISE(ABORT, 'pointsman: a run is validated only when all of its tasks have succeeded')
+     WHERE EXISTS (SELECT 1 FROM rule
+                    WHERE machine_id = old.machine_id AND from_state = old.state AND to_state = new.state AND trigger = new.trigger
+                      AND needs_dependencies = 1)
+       AND EXISTS (SELECT 1 FROM task_state WHERE run_number = new.number AND (outcome IS NULL OR outcome <> 'success'));
+END;
+
+CREATE TRIGGER worker_ends_without_tasks AFTER UPDATE OF phase ON worker
+    WHEN new.phase = 'done' AND old.phase <> 'done' BEGIN
+    SELECT RAISE(ABORT, 'pointsman: a worker ends only when it holds no task')
+     WHERE EXISTS (SELECT 1 FROM task_state WHERE attempt_worker_id = new.id AND current_attempt IS NOT NULL AND lease_expired = 0);
+END;
+
+CREATE TRIGGER trail_goes_on BEFORE INSERT ON trail
+    WHEN new.revision < 0
+      OR EXISTS (SELECT 1 FROM trail WHERE number = new.number AND kind = new.kind AND revision = new.revision)
+      OR new.revision <= CASE new.kind WHEN 1 THEN (SELECT revision FROM task_state WHERE number = new.number)
+                                       WHEN 0 THEN (SELECT revision FROM run WHERE number = new.number)
+                                       WHEN 2 THEN (SELECT revision FROM worker WHERE number = new.number)
+                                       WHEN 3 THEN (SELECT revision FROM breaker WHERE number = new.number) END IS NOT TRUE BEGIN
+    SELECT RAISE(ABORT, 'pointsman: only the law writes the audit trail');
 END;

@@ -6,6 +6,7 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import datetime
 from heapq import merge
 from itertools import islice
 from pathlib import Path
@@ -18,7 +19,7 @@ from pointsman.errors import Conflict, LawBroken, StoreBusy, StoreError, StoreFu
 from pointsman.store.clock import DatabaseTime
 from pointsman.store.columns import Row, to_json
 from pointsman.store.contract import Foresee, Reader, Transaction, Wakeup
-from pointsman.store.rows import BegunTask, Entity, Task
+from pointsman.store.rows import BegunTask, EndedTask, Entity, PlainMove, PlainReport, Task
 from pointsman.store.scripts import check_version, read_migrations, read_queries, refuse_conversion
 from pointsman.store.sqlite.bell import Bell
 from pointsman.store.sqlite.lock_holder import advise, find_lock_holder
@@ -326,17 +327,39 @@ class SqliteTransaction(Transaction, SqliteReader):
         lanes = [self._all(Task, query, lane_id=lane_id, limit=limit, **values) for lane_id in lane_ids]
         return _merge(lanes, limit, lambda task: (-task.priority, task.id))
 
+    def end_plain_tasks(
+        self, tenant: str, reports: Sequence[PlainReport], moves: Sequence[PlainMove], now: datetime, key_id: str | None = None
+    ) -> list[EndedTask]:
+        if not reports or not moves:
+            return []
+        told = {report.task_id: report for report in reports}
+        asked = to_json([(report.task_id, report.epoch) for report in reports])
+        found = self._rows("find_plain_to_end", reports=asked, tenant=tenant, key_id=key_id)
+        ended: list[Any] = []
+        for move in moves:
+            if plain := [row for row in found if row[8] == move.from_state and row[7] == move.machine_id]:
+                ends = [
+                    (row[6], report.session_id, report.exit_code, report.log_path, report.output if move.stores_output else None)
+                    for row in plain
+                    for report in (told[row[0]],)
+                ]
+                values = {"to_state": move.to_state, "trigger": move.trigger, "now": self._from_instant(now)}
+                self._rows("end_plain_tasks", ends=to_json(ends), **values)
+                ended += plain
+        return list(map(reader_of(EndedTask, 6), ended))
+
     def _begin_plain(
         self, tenant: str, lane_ids: Sequence[int], limit: int, run_id: str | None, told: dict[str, Any]
     ) -> list[BegunTask]:
-        where = ("find_claimable", {"tenant": tenant}) if run_id is None else ("find_claimable_of_run", {"run_id": run_id})
+        where = ("find_claimable", {}) if run_id is None else ("find_claimable_of_run", {"run_id": run_id})
         query, values = where
         lanes = [self._rows(query, lane_id=lane_id, limit=limit, **values) for lane_id in lane_ids]
-        due = [task_id for task_id, _ in _merge(lanes, limit, lambda row: (-row[1], row[0]))]
+        due = [number for number, _ in _merge(lanes, limit, lambda row: (-row[1], row[0]))]
         if not due:
             return []
-        told |= {"tenant": tenant, "run_id": run_id, "lane_ids": to_json(lane_ids), "ids": to_json(due)}
-        return self._all(BegunTask, "begin_plain_tasks", **told)
+        told |= {"tenant": tenant, "run_id": run_id, "lane_ids": to_json(lane_ids), "numbers": to_json(due)}
+        begun = self._column("begin_plain_tasks", **told)
+        return self._all(BegunTask, "tell_begun", numbers=to_json(begun))
 
     def _write(self, query: str, rows: Sequence[Struct]) -> list[Any]:
         if not rows:

@@ -15,8 +15,8 @@ from typing import Any
 from msgspec import UNSET, Struct
 from msgspec.structs import fields
 
-from pointsman.store.columns import Row, RowReader, compile_reader, table_of, types_of
-from pointsman.store.rows import ZERO_USD, Entity
+from pointsman.store.columns import Row, RowReader, compile_reader, moving_table_of, table_of, types_of
+from pointsman.store.rows import ZERO_USD, Entity, Task
 from pointsman.store.scripts import Dialect
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -88,5 +88,6 @@ def encoder_of(statement: str, row_type: type[Struct]) -> Encoder:
 def update_of(row_type: type[Entity], columns: tuple[str, ...], *, moved: int) -> tuple[str, Encoder]:
     """The statement that stores these columns of a row whose revision was `moved` less, and what to bind to it."""
     changes = ", ".join(f"{column} = :{column}" for column in columns)
-    statement = f"UPDATE {table_of(row_type)} SET {changes} WHERE id = :id AND revision = :revision - {moved}"  # noqa: S608
+    found = "number = (SELECT number FROM task_spec WHERE id = :id)" if row_type is Task else "id = :id"
+    statement = f"UPDATE {moving_table_of(row_type)} SET {changes} WHERE {found} AND revision = :revision - {moved}"  # noqa: S608
     return statement, encoder_of(statement, row_type)
