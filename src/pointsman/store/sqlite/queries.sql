@@ -180,19 +180,21 @@ SELECT id FROM worker
  ORDER BY id LIMIT :limit
 
 -- name: find_waiting_tenants
--- One look into task_claimable and task_reclaimable for each lane that is found, and then the tenants of these lanes: neither their tasks nor idle
--- tenants are read.
-WITH RECURSIVE claimable (lane_id) AS (
-    SELECT min(lane_id) FROM task_state WHERE phase = 'queued' AND open_dependencies = 0 AND available_at IS NULL AND run_open AND NOT is_gate AND NOT allocated
+-- One look into task_claimable and task_reclaimable for each lane with such tasks: neither these tasks nor idle lanes are read.
+WITH RECURSIVE waiting (lane_id) AS (
+    SELECT (SELECT min(lane_id) FROM (
+               SELECT min(lane_id) AS lane_id FROM task_state
+                WHERE phase = 'queued' AND open_dependencies = 0 AND available_at IS NULL AND run_open AND NOT is_gate AND NOT allocated
+                UNION ALL SELECT min(lane_id) FROM task_state WHERE lease_expired AND run_open))
     UNION ALL
-    SELECT (SELECT min(lane_id) FROM task_state
-             WHERE lane_id > claimable.lane_id AND phase = 'queued' AND open_dependencies = 0 AND available_at IS NULL AND run_open AND NOT is_gate AND NOT allocated)
-      FROM claimable WHERE lane_id IS NOT NULL
+    SELECT (SELECT min(lane_id) FROM (
+               SELECT min(lane_id) AS lane_id FROM task_state
+                WHERE lane_id > waiting.lane_id AND phase = 'queued' AND open_dependencies = 0 AND available_at IS NULL
+                  AND run_open AND NOT is_gate AND NOT allocated
+                UNION ALL SELECT min(lane_id) FROM task_state WHERE lane_id > waiting.lane_id AND lease_expired AND run_open))
+      FROM waiting WHERE lane_id IS NOT NULL
 )
-SELECT DISTINCT tenant FROM lane
- WHERE tenant > :after
-   AND (id IN (SELECT lane_id FROM claimable) OR id IN (SELECT lane_id FROM task_state WHERE lease_expired AND run_open))
- ORDER BY tenant LIMIT :limit
+SELECT DISTINCT tenant FROM waiting CROSS JOIN lane ON lane.id = waiting.lane_id WHERE tenant > :after ORDER BY tenant LIMIT :limit
 
 -- name: find_silent_workers
 SELECT id FROM worker
@@ -250,7 +252,7 @@ SELECT lane.tenant, count(*), min(queued_at) FROM (
          WHERE phase = 'queued' AND open_dependencies = 0 AND available_at IS NULL AND run_open AND NOT is_gate
         UNION ALL
         SELECT lane_id, NULL FROM task_state INDEXED BY task_reclaimable WHERE lease_expired AND run_open
-       ) AS waiting JOIN lane ON lane.id = waiting.lane_id
+       ) AS waiting CROSS JOIN lane ON lane.id = waiting.lane_id
  GROUP BY lane.tenant ORDER BY lane.tenant
 
 -- name: list_runs_of_name

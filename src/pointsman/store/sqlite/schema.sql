@@ -1,5 +1,5 @@
 -- The schema of a new database, and for readers: what all migrations come to. `make docs` writes it; never edit it.
--- 3dd5e87131888e1fb61d3dba953dc58f246c3842019f80f6258e117c0a9d0aa8
+-- 9ce84a8d93101cefce587a46080c055fdd11dc6589e3e7cd6298e8f09f32efb5
 
 CREATE TABLE tenant (
     id         TEXT PRIMARY KEY,
@@ -949,14 +949,8 @@ CREATE TRIGGER task_begins AFTER INSERT ON task_state BEGIN
      WHERE new.revision = 1;
 END;
 
-CREATE TRIGGER task_moves
-    AFTER UPDATE OF revision, state, phase, outcome, worker_id, attempt_worker_id, current_attempt, epoch, trigger, reason, actor, metadata,
-                    entered_at, started_at, completed_at, output ON task_state
-    WHEN new.revision <> old.revision
-      OR (new.state, new.phase, new.outcome, new.worker_id, new.attempt_worker_id, new.current_attempt, new.epoch, new.trigger, new.reason,
-          new.actor, new.metadata, new.entered_at, new.started_at, new.completed_at, new.output)
-  IS NOT (old.state, old.phase, old.outcome, old.worker_id, old.attempt_worker_id, old.current_attempt, old.epoch, old.trigger, old.reason,
-          old.actor, old.metadata, old.entered_at, old.started_at, old.completed_at, old.output) BEGIN
+CREATE TRIGGER task_moves AFTER UPDATE OF revision ON task_state
+    WHEN new.revision <> old.revision BEGIN
     INSERT INTO trail (at, number, kind, revision, rule_id, reason, actor, metadata, epoch, worker_id, started_at, resumed, session_id,
                        cost_usd, error, exit_code, log_path, tokens_in, tokens_out, cost_is_estimated)
     VALUES (new.entered_at, new.number, 1, new.revision,
@@ -976,8 +970,7 @@ CREATE TRIGGER task_moves
                                           WHERE lane.id = new.lane_id
                                             AND (worker.tenant = lane.tenant OR worker.serves = '"all"'
                                                  OR EXISTS (SELECT 1 FROM json_each(worker.serves) WHERE value = lane.tenant))))),
-                     CASE WHEN new.revision <> old.revision THEN RAISE(ABORT, 'pointsman: no rule of its machine allows this task to move like this')
-                          ELSE RAISE(ABORT, 'pointsman: only a move changes the phase, outcome, output, worker, epoch, times and cause of a task; change its state instead, in the view task') END),
+                     RAISE(ABORT, 'pointsman: no rule of its machine allows this task to move like this')),
             new.reason, new.actor,
             CASE WHEN new.epoch <> old.epoch AND new.metadata = '{"worker_id":' || json_quote(new.actor) || ',"epoch":' || new.epoch || '}' THEN '' ELSE new.metadata END,
             CASE WHEN old.current_attempt IS NOT NULL AND new.current_attempt IS NOT old.current_attempt THEN old.epoch WHEN new.epoch <> old.epoch THEN new.epoch END,
@@ -1005,6 +998,37 @@ CREATE TRIGGER attempt_finds_room AFTER UPDATE OF epoch ON task_state
                 AND max_concurrent_tasks < (SELECT count(*) FROM task_state AS held
                                              WHERE held.attempt_worker_id = new.attempt_worker_id
                                                AND held.current_attempt IS NOT NULL AND held.lease_expired = 0)));
+END;
+
+CREATE TRIGGER task_moved_by_hand
+    AFTER UPDATE OF state, phase, outcome, worker_id, attempt_worker_id, current_attempt, epoch, trigger, reason, actor, metadata,
+                    entered_at, started_at, completed_at, output ON task_state
+    WHEN new.revision = old.revision BEGIN
+    SELECT RAISE(ABORT, 'pointsman: only a move changes the phase, outcome, output, worker, epoch, times and cause of a task; change its state instead')
+     WHERE new.state = old.state
+       AND (new.phase, new.outcome, new.worker_id, new.attempt_worker_id, new.current_attempt, new.epoch, new.trigger, new.reason,
+            new.actor, new.metadata, new.entered_at, new.started_at, new.completed_at, new.output)
+    IS NOT (old.phase, old.outcome, old.worker_id, old.attempt_worker_id, old.current_attempt, old.epoch, old.trigger, old.reason,
+            old.actor, old.metadata, old.entered_at, old.started_at, old.completed_at, old.output);
+    UPDATE task_state SET state = old.state WHERE number = new.number AND new.state <> old.state;
+    UPDATE task_state
+       SET state = new.state, revision = new.revision + 1, phase = to_phase, outcome = to_outcome, trigger = moved.cause, actor = 'sql',
+           metadata = NULL, entered_at = moved.at, reason = CASE WHEN new.reason IS NOT old.reason THEN new.reason END,
+           started_at = old.started_at, completed_at = CASE WHEN to_phase = 'done' THEN moved.at END,
+           current_attempt = NULL, worker_id = NULL, lease_expired = 0, reserved_usd = 0, available_at = NULL
+      FROM (SELECT trigger AS cause, to_phase, to_outcome,
+                   max(old.entered_at, CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER) * 1000) AS at
+              FROM rule
+             WHERE machine_id = old.machine_id AND from_state = old.state AND to_state = new.state
+               -- No hand-typed change begins an attempt: nothing would run.
+               AND needs_worker = 0 AND to_phase <> 'active'
+               AND new.epoch = old.epoch AND new.attempt_worker_id IS old.attempt_worker_id
+               AND (needs_session = 0 OR new.session_id IS NOT NULL)
+               AND (needs_dependencies = 0 OR new.open_dependencies = 0)
+             ORDER BY trigger LIMIT 1) AS moved
+     WHERE number = new.number AND new.state <> old.state;
+    SELECT RAISE(ABORT, 'pointsman: no rule of its machine allows this task to move like this')
+     WHERE new.state <> old.state AND changes() = 0;
 END;
 
 CREATE TRIGGER task_keeps_its_place BEFORE UPDATE OF number, rowid, oid, _rowid_ ON task_state BEGIN
@@ -1091,37 +1115,7 @@ CREATE TRIGGER task_changed_by_hand INSTEAD OF UPDATE ON task BEGIN
             new.tokens_in, new.tokens_out, new.cost_is_estimated, new.attempt_tokens_in, new.attempt_tokens_out,
             new.attempt_cost_is_estimated, new.session_id, new.reason, new.actor, new.metadata, new.attempt_error, new.attempt_log_path,
             new.question, new.answer, new.comment, new.error, new.output)
-     WHERE number = old.number AND (new.state IS old.state OR new.revision IS NOT old.revision);
-    UPDATE task_state
-       SET (run_number, parent_number, lane_id, priority, open_dependencies, run_open, is_gate, allocated, attempt_worker_id, machine_id,
-            epoch, created_at, cancel_requested_at, attempt_started_at, attempt_count, max_attempts, retry_count, max_retries,
-            reclaim_count, max_reclaims, review_wanted, has_checks, has_subtasks, keep_session, attempt_resumed, attempt_exit_code,
-            cost_usd, attempt_cost_usd, tokens_in, tokens_out, cost_is_estimated, attempt_tokens_in, attempt_tokens_out,
-            attempt_cost_is_estimated, session_id, attempt_error, attempt_log_path, question, answer, comment, error, output)
-         = (new.run_number, new.parent_number, new.lane_id, new.priority, new.open_dependencies, new.run_open, new.is_gate, new.allocated,
-            new.attempt_worker_id, new.machine_id, new.epoch, new.created_at, new.cancel_requested_at, new.attempt_started_at,
-            new.attempt_count, new.max_attempts, new.retry_count, new.max_retries, new.reclaim_count, new.max_reclaims, new.review_wanted,
-            new.has_checks, new.has_subtasks, new.keep_session, new.attempt_resumed, new.attempt_exit_code, new.cost_usd,
-            new.attempt_cost_usd, new.tokens_in, new.tokens_out, new.cost_is_estimated, new.attempt_tokens_in, new.attempt_tokens_out,
-            new.attempt_cost_is_estimated, new.session_id, new.attempt_error, new.attempt_log_path, new.question, new.answer, new.comment,
-            new.error, new.output),
-           state = new.state, revision = old.revision + 1, phase = to_phase, outcome = to_outcome, trigger = moved.cause, actor = 'sql',
-           metadata = NULL, entered_at = moved.at, reason = CASE WHEN new.reason IS NOT old.reason THEN new.reason END,
-           completed_at = CASE WHEN to_phase = 'done' THEN moved.at END,
-           current_attempt = NULL, worker_id = NULL, lease_expired = 0, reserved_usd = 0, available_at = NULL
-      FROM (SELECT trigger AS cause, to_phase, to_outcome,
-                   max(old.entered_at, CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER) * 1000) AS at
-              FROM rule
-             WHERE machine_id = old.machine_id AND from_state = old.state AND to_state = new.state
-               -- No hand-typed change begins an attempt: nothing would run.
-               AND needs_worker = 0 AND to_phase <> 'active'
-               AND new.epoch = old.epoch AND new.attempt_worker_id IS old.attempt_worker_id
-               AND (needs_session = 0 OR new.session_id IS NOT NULL)
-               AND (needs_dependencies = 0 OR new.open_dependencies = 0)
-             ORDER BY trigger LIMIT 1) AS moved
-     WHERE number = old.number AND new.state IS NOT old.state AND new.revision IS old.revision;
-    SELECT RAISE(ABORT, 'pointsman: no rule of its machine allows this task to move like this')
-     WHERE new.state IS NOT old.state AND new.revision IS old.revision AND changes() = 0;
+     WHERE number = old.number;
 END;
 
 CREATE TRIGGER task_deleted_by_hand INSTEAD OF DELETE ON task BEGIN SELECT RAISE(ABORT, 'pointsman: a task cannot be deleted'); END;
