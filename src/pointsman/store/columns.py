@@ -46,6 +46,11 @@ def table_of(row_type: type[Struct]) -> str:
     return getattr(row_type, "TABLE", row_type.__name__.lower())
 
 
+def moving_table_of(row_type: type[Struct]) -> str:
+    """The table whose rows move."""
+    return getattr(row_type, "MOVING_TABLE", table_of(row_type))
+
+
 @cache
 def types_of(row_type: type[Struct]) -> dict[str, type]:
     """The fields of a row in their order, each with the type of its values, without None."""
@@ -122,7 +127,7 @@ def _write_conditions(columns: Mapping[str, str], searched: str) -> str:
 
 
 IS_PLAIN_TO_BEGIN = (
-    "task.epoch = 0 AND task.retry_count = 0 AND task.budget_usd IS NULL AND task.session_id IS NULL AND task.question IS NULL "
+    "task.epoch = 0 AND task.retry_count = 0 AND spec.budget_usd IS NULL AND task.session_id IS NULL AND task.question IS NULL "
     "AND task.answer IS NULL AND task.comment IS NULL AND task.cancel_requested_at IS NULL AND NOT task.keep_session "
     "AND NOT task.has_checks AND NOT task.review_wanted AND (SELECT tool IS NULL FROM lane WHERE lane.id = task.lane_id)"
 )
@@ -131,7 +136,9 @@ IS_PLAIN_TO_BEGIN = (
 SELECT_LISTS = {table: select_list(row_type) for table, row_type in ROW_TYPES.items()} | {
     "task_in_brief": select_list(Task, leave_out=2),
     "task_to_claim": select_list(Task, leave_out=1),
-    "begun_task": ", ".join(f"task.{name}" for name in BegunTask.__struct_fields__[:-3]),
+    "begun_task": ", ".join(f"{'spec' if name in Task.SPEC else 'task'}.{name}" for name in BegunTask.__struct_fields__[:-3]),
+    "spec_columns": ", ".join(Task.SPEC),
+    "state_columns": ", ".join(name for name in Task.__struct_fields__ if name not in Task.SPEC),
     "is_plain_to_begin": IS_PLAIN_TO_BEGIN,
     "api_key_in_brief": select_list(ApiKey),
     "run_conditions": _write_conditions(RUN_CONDITIONS, "run"),

@@ -29,7 +29,16 @@ from msgspec import Struct
 from pointsman.errors import Conflict, Problem, RequestInvalid
 from pointsman.kernel.machine import Kind, Machine
 from pointsman.store.clock import NEVER, DatabaseTime
-from pointsman.store.columns import NOTICE_CONDITIONS, RUN_CONDITIONS, TASK_CONDITIONS, WORKER_CONDITIONS, Row, to_json
+from pointsman.store.columns import (
+    NOTICE_CONDITIONS,
+    ROW_TYPES,
+    RUN_CONDITIONS,
+    TASK_CONDITIONS,
+    WORKER_CONDITIONS,
+    Row,
+    moving_table_of,
+    to_json,
+)
 from pointsman.store.law import RuleRow, StateRow, rule_rows, state_rows
 from pointsman.store.rows import (
     Account,
@@ -833,7 +842,7 @@ class Transaction(Reader):
 
         That is no move: the law is lifted for this one statement, which only the owner of the tables can do.
         """
-        with self._lawless(kind):
+        with self._lawless(moving_table_of(ROW_TYPES[kind])):
             self._rows_of(f"restore_{kind}s", ids)
 
     @abstractmethod

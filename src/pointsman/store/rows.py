@@ -122,16 +122,16 @@ class RunTag(Struct, frozen=True, kw_only=True):
 
 
 class Task(Entity, kw_only=True):
+    """A task in two tables: `task_spec` has what was asked for, `task_state` where it stands. `task` is a view of both."""
+
+    MOVING_TABLE = "task_state"
+    SPEC = ("id", "tenant", "run_id", "parent_task_id", "depth", "position", "name", "critical", "policy", "budget_usd", "payload")
+    """The columns of `task_spec`."""
     FIXED = (
-        "run_id",
-        "parent_task_id",
-        "depth",
-        "position",
-        "name",
+        *SPEC,
         "lane_id",
         "priority",
         "is_gate",
-        "critical",
         "review_wanted",
         "has_checks",
         "allocated",
@@ -140,9 +140,6 @@ class Task(Entity, kw_only=True):
         "max_attempts",
         "max_retries",
         "max_reclaims",
-        "policy",
-        "budget_usd",
-        "payload",
     )
     run_id: str
     parent_task_id: str | None = None

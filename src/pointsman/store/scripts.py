@@ -5,11 +5,11 @@
     -- name: select_tasks
     SELECT {task_in_brief} FROM task WHERE task.id IN :ids ORDER BY task.id
 
-    -- name: insert_tasks
-    INSERT INTO {new task}
+    -- name: insert_runs
+    INSERT INTO {new run}
 
 `:id` is a parameter, `IN :ids` compares with a list, `{task}` stands for the columns of a row in the order of its fields
-(`columns.SELECT_LISTS`), and `{new task}` for the table, columns and values of rows to insert.
+(`columns.SELECT_LISTS`), `{new run}` for the table, columns and values of rows to insert, and `{rows of task}` for such rows alone.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from pointsman.store.columns import ROW_TYPES, SELECT_LISTS
 
 _NAME = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
 _COMMENT = re.compile(r"^ *--.*\n", re.MULTILINE)
-_HOLE = re.compile(r"\{(new )?(\w+)\}")
+_HOLE = re.compile(r"\{(new |rows of )?(\w+)\}")
 _PARAMETER = re.compile(r"(\bIN )?(?<!:):(\w+)")
 _HEADER = """\
 -- The whole schema, for readers: all migrations in one file. `make docs` writes it and a test compares it; never edit it.
@@ -48,10 +48,17 @@ class Dialect(NamedTuple):
     parameter: str
     any_of: str
     insert: Callable[[type[Struct]], str]
+    rows: Callable[[type[Struct]], str] = lambda row_type: f"no rows of {row_type}"
+    """Where one statement takes all rows of a batch: what it takes them from."""
 
     def write(self, query: str) -> str:
-        filled = _HOLE.sub(lambda hole: self.insert(ROW_TYPES[hole[2]]) if hole[1] else SELECT_LISTS[hole[2]], query)
+        filled = _HOLE.sub(lambda hole: self._fill(hole[1], hole[2]), query)
         return _PARAMETER.sub(lambda found: (self.any_of if found[1] else self.parameter).format(found[2]), filled)
+
+    def _fill(self, kind: str | None, name: str) -> str:
+        if kind is None:
+            return SELECT_LISTS[name]
+        return (self.insert if kind == "new " else self.rows)(ROW_TYPES[name])
 
 
 def read_migrations(package: str) -> list[Migration]:

@@ -461,13 +461,13 @@ def write_as_the_version_before(url: str, lifecycle: Lifecycle) -> None:
         with closing(open_store(url)) as store:
             # Every transaction of this version asks for quotas and for the time.
             session.ask("CREATE TABLE quota (tenant text)")
-            session.ask("CREATE TABLE clock_correction AS SELECT * FROM clock")
+            session.ask("CREATE TABLE clock_offset AS SELECT * FROM clock")
             transaction = store.begin()
             for machine in lifecycle.machines:
                 transaction.insert_machine(machine, fingerprint=take_fingerprint(machine), definition=lifecycle.text)
             transaction.commit()
             session.ask("DROP TABLE quota")
-            session.ask("DROP TABLE clock_correction")
+            session.ask("DROP TABLE clock_offset")
         assert session.ask("SELECT max(number) FROM migration") == [(2,)]
 
 

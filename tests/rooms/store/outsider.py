@@ -13,11 +13,14 @@ from typing import Any, Protocol
 import psycopg
 from msgspec.structs import asdict
 
-from pointsman.store.rows import Attempt, Entity, Transition
+from pointsman.store.rows import Attempt, Entity, Task, Transition
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 NEVER = "infinity"
 """An instant that is in no calendar, as PostgreSQL writes it."""
+TABLES_OF = {"task": ("task_spec", "task_state")}
+"""The tables of a view, which have its triggers and constraints."""
+_VIEW_OF = {table: view for view, tables in TABLES_OF.items() for table in tables}
 _TABLE = re.compile(r"(?:UPDATE|INTO) (\w+)")
 
 
@@ -96,12 +99,12 @@ class SqliteOutsider:
     """Here constraints are kept by the table."""
 
     def _triggers(self, table: str) -> list[tuple[str, str]]:
-        found = self.ask("SELECT name, sql FROM sqlite_schema WHERE type = 'trigger' AND tbl_name = :table", table=table)
-        return [(name, sql) for name, sql in found]
+        found = "SELECT name, sql FROM sqlite_schema WHERE type = 'trigger' AND tbl_name = :table"
+        return [(name, sql) for each in TABLES_OF.get(table, (table,)) for name, sql in self.ask(found, table=each)]
 
     def checks(self) -> set[str]:
         tables = self.ask("SELECT name, sql FROM sqlite_schema WHERE type = 'table'")
-        return {f"{name}: {check}" for name, sql in tables for check in _parenthesized(sql, "CHECK (")}
+        return {f"{_VIEW_OF.get(name, name)}: {check}" for name, sql in tables for check in _parenthesized(sql, "CHECK (")}
 
 
 class PostgresOutsider:
@@ -125,7 +128,8 @@ class PostgresOutsider:
             yield
 
     def suspend_law(self, table: str) -> None:
-        self.ask(f"ALTER TABLE {table} DISABLE TRIGGER USER")
+        for each in TABLES_OF.get(table, (table,)):
+            self.ask(f"ALTER TABLE {each} DISABLE TRIGGER USER")
 
     @contextmanager
     def lawless(self, table: str) -> Iterator[None]:
@@ -133,26 +137,28 @@ class PostgresOutsider:
         try:
             yield
         finally:
-            self.ask(f"ALTER TABLE {table} ENABLE TRIGGER USER")
+            self._restore_law(table)
+
+    def _restore_law(self, table: str) -> None:
+        for each in TABLES_OF.get(table, (table,)):
+            self.ask(f"ALTER TABLE {each} ENABLE TRIGGER USER")
 
     @contextmanager
     def unguarded(self, table: str) -> Iterator[None]:
-        guards = self.ask(
-            "SELECT tgname FROM pg_trigger WHERE tgrelid = CAST(:table AS regclass) AND NOT tgisinternal AND tgtype & 1 = 1",
-            table=table,
-        )
-        for (name,) in guards:
-            self.ask(f"ALTER TABLE {table} DISABLE TRIGGER {name}")
+        guards = "SELECT tgname FROM pg_trigger WHERE tgrelid = CAST(:table AS regclass) AND NOT tgisinternal AND tgtype & 1 = 1"
+        for each in TABLES_OF.get(table, (table,)):
+            for (name,) in self.ask(guards, table=each):
+                self.ask(f"ALTER TABLE {each} DISABLE TRIGGER {name}")
         try:
             yield
         finally:
-            self.ask(f"ALTER TABLE {table} ENABLE TRIGGER USER")
+            self._restore_law(table)
 
     def checks(self) -> set[str]:
         found = self.ask(
             "SELECT relname, conname FROM pg_constraint JOIN pg_class ON pg_class.oid = conrelid WHERE contype = 'c'"
         )
-        return {f"{table}: {name}" for table, name in found}
+        return {f"{_VIEW_OF.get(table, table)}: {name}" for table, name in found}
 
 
 @contextmanager
@@ -177,6 +183,12 @@ def type_columns(prompt: Outsider, row: Entity, **columns: Any) -> None:
     """Run UPDATE … SET … WHERE id = …"""
     changes = ", ".join(f"{name} = :{name}" for name in columns)
     prompt.ask(f"UPDATE {kind_of(row)} SET {changes} WHERE id = :known_id", known_id=row.id, **columns)
+
+
+def type_spec(prompt: Outsider, task: Task, **columns: Any) -> None:
+    """The same for what was asked for, which only the owner of the tables can change."""
+    changes = ", ".join(f"{name} = :{name}" for name in columns)
+    prompt.ask(f"UPDATE task_spec SET {changes} WHERE id = :known_id", known_id=task.id, **columns)
 
 
 def type_row(prompt: Outsider, row: Entity | Attempt | Transition, insertion: str = "INSERT") -> None:

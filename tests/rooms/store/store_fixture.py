@@ -79,6 +79,7 @@ class StoreFixture:
                 begun.insert_machine(machine, fingerprint="f", definition="d") for machine in MACHINES.values()
             ]
             self.lane_id = begun.insert_lane(ACME, None, "[]", fails_fast=False).id
+        self._lane_ids = {ACME: self.lane_id}
         self.machine_ids = {row.name: row.id for row in rows}
         self._machines = {row.id: MACHINES[row.name] for row in rows}
 
@@ -94,7 +95,10 @@ class StoreFixture:
 
     def task(self, run: Run, machine: str = "standard.task", **columns: Any) -> Task:
         begins = self._beginning(machine)
-        return Task(**{**begins, "run_id": run.id, "name": begins["id"], "lane_id": self.lane_id, **TEXTS, **columns})
+        known = {**begins, "run_id": run.id, "name": begins["id"], **TEXTS, **columns}
+        if "lane_id" not in known:
+            known["lane_id"] = self._lane_of(known["tenant"])
+        return Task(**known)
 
     def worker(self, machine: str = "standard.worker", **columns: Any) -> Worker:
         named = {"name": "bob", "lifecycle": machine.partition(".")[0], "heartbeat_at": AT}
@@ -124,6 +128,12 @@ class StoreFixture:
     def lane(self, *capabilities: str, tenant: str = ACME) -> int:
         with self.transaction() as begun:
             return begun.insert_lane(tenant, None, json.dumps(capabilities), fails_fast=False).id
+
+    def _lane_of(self, tenant: str) -> int:
+        """A lane of the tenant itself, unless there is no such tenant."""
+        if tenant not in self._lane_ids and self.prompt.ask("SELECT id FROM tenant WHERE id = :id", id=tenant):
+            self._lane_ids[tenant] = self.lane(tenant=tenant)
+        return self._lane_ids.get(tenant, self.lane_id)
 
     # Rows in the store.
 

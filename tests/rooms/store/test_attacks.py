@@ -342,6 +342,8 @@ def test_an_ordinary_role_gets_no_further(postgres: StoreFixture) -> None:
 FORGED_TASK = 'jsonb_populate_record(task, \'{"id":"task_forged","number":1000000,"name":"forged","retry_count":99}\')'
 CHANGE = "UPDATE task SET retry_count = 99"
 FORGED_ROW = f"INSERT INTO task OVERRIDING USER VALUE SELECT ({FORGED_TASK}).* FROM task WHERE id = %(task)s"
+CHANGE_STATE = "UPDATE task_state SET retry_count = 99"
+NUMBER = "(SELECT number FROM task_spec WHERE id = %(task)s)"
 BROKEN_ROWS = {
     # ways to write a task that has had more retries than it may have
     "insert": FORGED_ROW,
@@ -350,14 +352,19 @@ BROKEN_ROWS = {
     "update from another": f"{CHANGE} FROM task AS other WHERE other.id = task.id AND task.id = %(task)s",
     "update within a query": f"WITH forged AS ({CHANGE} WHERE id = %(task)s RETURNING id) SELECT id FROM forged",
     "insert or update": (
-        "INSERT INTO task OVERRIDING USER VALUE SELECT * FROM task WHERE id = %(task)s "
-        "ON CONFLICT (id) DO UPDATE SET retry_count = 99"
+        f"INSERT INTO task_state SELECT * FROM task_state WHERE number = {NUMBER} ON CONFLICT (number) DO UPDATE SET retry_count = 99"
     ),
     "merge": (
         "MERGE INTO task USING (SELECT %(task)s AS id) AS own ON own.id = task.id WHEN MATCHED THEN UPDATE SET retry_count = 99"
     ),
     "a view": "UPDATE seen SET retry_count = 99 WHERE id = %(task)s",
-    "a cursor": f"{CHANGE} WHERE CURRENT OF there",
+    "the table": f"{CHANGE_STATE} WHERE number = {NUMBER}",
+    "the table within a query": f"WITH forged AS ({CHANGE_STATE} WHERE number = {NUMBER} RETURNING number) SELECT number FROM forged",
+    "merge into the table": (
+        f"MERGE INTO task_state USING (SELECT {NUMBER} AS number) AS own ON own.number = task_state.number "
+        "WHEN MATCHED THEN UPDATE SET retry_count = 99"
+    ),
+    "a cursor": f"{CHANGE_STATE} WHERE CURRENT OF there",
 }
 
 
@@ -369,7 +376,8 @@ def test_every_way_to_write_a_row_is_under_the_law(postgres: StoreFixture, way: 
     with ordinary_role(postgres) as session:
         session.execute(b"BEGIN; SET CONSTRAINTS ALL DEFERRED; CREATE TEMPORARY VIEW seen AS SELECT * FROM task")
         session.execute(f"SET LOCAL {setting}; SET LOCAL enable_mergejoin = off".encode())
-        session.execute(f"DECLARE there CURSOR FOR SELECT * FROM task WHERE id = '{task.id}' FOR UPDATE; FETCH there".encode())
+        there = f"SELECT * FROM task_state WHERE number = (SELECT number FROM task WHERE id = '{task.id}') FOR UPDATE"
+        session.execute(f"DECLARE there CURSOR FOR {there}; FETCH there".encode())
         with pytest.raises(psycopg.errors.CheckViolation, match="task_retries_in_bounds") as refused:
             session.execute(BROKEN_ROWS[way].encode(), {"task": task.id})
         assert refused.value.diag.constraint_name == "task_retries_in_bounds"

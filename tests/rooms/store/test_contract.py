@@ -229,7 +229,7 @@ def test_tenants_see_nothing_of_each_other(db: StoreFixture) -> None:
         }
         assert not [name for name, *_ in begun.measure_transitions(ACME) if name == "standard.run"]
         assert nothing(begun.select_claimable(ACME, [db.lane_id], 9), begun.find_claimable_runs(ACME, [db.lane_id], 9))
-        assert ids(begun.select_claimable(GLOBEX, [db.lane_id], 9)) == [second.id]
+        assert ids(begun.select_claimable(GLOBEX, [second.lane_id], 9)) == [second.id]
         assert nothing(begun.find_free_workers(ACME, 9), begun.list_guarded_breakers(ACME))
         assert begun.find_free_workers(GLOBEX, 9) == [worker.id]
         assert [row.tool for row in begun.list_guarded_breakers(GLOBEX)] == ["git"]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from tests.rooms.store.outsider import type_columns
+from tests.rooms.store.outsider import type_columns, type_spec
 from tests.rooms.store.store_fixture import ACME, AT, GLOBEX, JSON, SECOND, WORDS, StoreFixture, attempt_of, find, ids
 
 from pointsman.errors import LawBroken
@@ -134,7 +134,7 @@ def test_a_task_does_not_begin_this_way_with(db: StoreFixture, column: str) -> N
     special, plain = put_waiting(db, 2, max_retries=2)
     worker = db.put(db.worker(max_concurrent_tasks=9))
     with db.prompt.lawless("task"):
-        type_columns(db.prompt, special, **NOT_PLAIN_TO_BEGIN[column])
+        (type_spec if column in Task.SPEC else type_columns)(db.prompt, special, **NOT_PLAIN_TO_BEGIN[column])
     assert getattr(find(db.store, special), column) != getattr(special, column)
     with db.transaction() as begun:
         assert ids(begin(begun, worker, plain)) == [plain.id]
@@ -155,7 +155,7 @@ NOT_PLAIN_TO_END: dict[str, dict[str, Any]] = {
 def test_a_task_does_not_end_this_way_with(db: StoreFixture, column: str) -> None:
     plain, special = put_running(db, 2, max_retries=2)
     with db.prompt.lawless("task"):
-        type_columns(db.prompt, special, **NOT_PLAIN_TO_END[column])
+        (type_spec if column in Task.SPEC else type_columns)(db.prompt, special, **NOT_PLAIN_TO_END[column])
     with db.transaction() as begun:
         assert ids(end(begun, [special, plain])) == [plain.id]
 

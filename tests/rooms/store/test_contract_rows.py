@@ -110,7 +110,7 @@ def test_a_task_comes_back_as_it_was_stored(db: StoreFixture) -> None:
         depth=1,
         position=7,
         name=WORDS,
-        lane_id=db.lane("gpu"),
+        lane_id=db.lane("gpu", tenant=GLOBEX),
         priority=-3,
         critical=False,
         review_wanted=True,

@@ -284,7 +284,7 @@ def test_claims_return_only_tasks_of_their_tenant_lanes_and_allocation(db: Store
     with db.transaction() as begun:
         for tenant, lane_id, task in (
             (ACME, db.lane_id, mine),
-            (GLOBEX, db.lane_id, theirs),
+            (GLOBEX, theirs.lane_id, theirs),
             (ACME, other_lane, elsewhere),
         ):
             assert ids(begun.select_claimable(tenant, [lane_id], 99)) == [task.id]

@@ -128,8 +128,6 @@ UNTHINKABLE: dict[str, tuple[str, str, dict[str, Any], dict[str, Any]]] = {
     "a task that started before it was created": ("standard.task", "PENDING", {}, {"started_at": BEFORE}),
     "a task that was completed before it started": ("standard.task", "TIMED_OUT", {}, {"completed_at": AT}),
     "a task that was completed before it was created": ("standard.task", "SKIPPED", {}, {"completed_at": BEFORE}),
-    "a task six levels deep": ("standard.task", "PENDING", {"depth": 5}, {"depth": 6}),
-    "a task below the top level without a parent": ("standard.task", "PENDING", {}, {"depth": 1}),
     "a task with a negative number of dependencies": ("standard.task", "PENDING", {}, {"open_dependencies": -1}),
     "a task with a negative number of attempts": ("standard.task", "PENDING", {}, {"attempt_count": -1}),
     "a task with too many attempts": (
@@ -146,8 +144,6 @@ UNTHINKABLE: dict[str, tuple[str, str, dict[str, Any], dict[str, Any]]] = {
         {"max_reclaims": 2, "reclaim_count": 2},
         {"reclaim_count": 3},
     ),
-    "a task whose policy is not JSON": ("standard.task", "PENDING", {}, {"policy": "be nice"}),
-    "a task with a negative budget": ("standard.task", "PENDING", {}, {"budget_usd": -ONE}),
     "a task with a negative cost": ("standard.task", "PENDING", {}, {"cost_usd": -ONE}),
     "a task with a negative reservation": ("standard.task", "RUNNING", {}, {"reserved_usd": -ONE}),
     "a task with a reservation that does not run": ("standard.task", "QUEUED", {}, {"reserved_usd": ONE}),
@@ -214,6 +210,11 @@ NEW_AND_UNTHINKABLE: dict[str, tuple[str, dict[str, Any]]] = {
     "a worker that serves what is no JSON": ("standard.worker", {"serves": "some"}),
     "a worker that serves what is no list": ("standard.worker", {"serves": "{}"}),
     "a task with a negative epoch": ("standard.task", {"epoch": -1}),
+    # what nobody can change afterwards
+    "a task six levels deep": ("standard.task", {"depth": 6}),
+    "a task below the top level without a parent": ("standard.task", {"depth": 1}),
+    "a task whose policy is not JSON": ("standard.task", {"policy": "be nice"}),
+    "a task with a negative budget": ("standard.task", {"budget_usd": -ONE}),
 }
 WITH_AN_ATTEMPT = (
     "a task with an attempt that does not run",
@@ -236,7 +237,7 @@ _STATE = (
     "INSERT INTO state (machine_id, name, phase, outcome, initial, kind) "
     "VALUES (5000, 'A', '{phase}', {outcome}, {initial}, 'run')"
 )
-_CLOCK = "INSERT INTO clock_correction (id, revision, offset_seconds, corrected_at) VALUES (1, 1, {offset}, {at})"
+_CLOCK = "INSERT INTO clock_offset (id, revision, offset_seconds, corrected_at) VALUES (1, 1, {offset}, {at})"
 _ACCOUNT = (
     "INSERT INTO account (tenant, budget_usd, spent_usd, tokens_in, tokens_out, cost_is_estimated) "
     "VALUES ('acme', {budget_usd}, {spent_usd}, {tokens_in}, {tokens_out}, :no)"
@@ -323,7 +324,7 @@ UNSPEAKABLE: dict[str, str] = {
     "a duty that has failed zero times": (
         "INSERT INTO duty_failure (name, process, failures, error, failed_at) SELECT 'a', 'b', 0, 'c', created_at FROM tenant"
     ),
-    "a second clock": "INSERT INTO clock_correction (id, revision, offset_seconds, corrected_at) "
+    "a second clock": "INSERT INTO clock_offset (id, revision, offset_seconds, corrected_at) "
     "SELECT 2, 1, 0.0, created_at FROM tenant",
     "a clock that is off by more than all time": _CLOCK.format(offset="-1e300", at=":at"),
     "a clock that is off for ever": _CLOCK.format(offset="9e99", at=":at"),

@@ -30,7 +30,7 @@ def test_claims_of_a_run_sort_nothing_but_the_heads_of_lanes(database_url: str) 
         else:
             below = plan[plan.index("task_claimable_of_run") :]
             assert "Sort" not in below
-            assert "Index Cond: ((run_id = " in below
+            assert "Index Cond: ((run_number = " in below
             assert "lane_id = lane.id" in below.split("Filter:")[0]
 
 
@@ -51,7 +51,7 @@ def test_tenants_with_tasks_to_claim_are_found_without_reading_their_tasks(datab
     open_store(database_url).close()
     plan = explain(database_url, "find_waiting_tenants", {"after": "acme", "limit": 10})
     for index in ("task_claimable", "task_reclaimable"):
-        assert f"{index} (tenant>?)" in plan or f"{index} on task" in plan, plan
+        assert f"{index} (lane_id>?)" in plan or f"{index} on task" in plan, plan
     assert "SCAN task" not in plan
     assert "Seq Scan" not in plan
 
@@ -161,7 +161,7 @@ def count_read(session: psycopg.Connection[Any]) -> int:
     """How many rows of these tables the transaction has read."""
     asked = b"""
         SELECT sum(seq_tup_read + coalesce(idx_tup_fetch, 0))::integer FROM pg_stat_xact_user_tables
-         WHERE relname IN ('run', 'task', 'dependency')
+         WHERE relname IN ('run', 'task_spec', 'task_state', 'dependency')
     """
     ((read,),) = session.execute(asked).fetchall()
     return int(read)

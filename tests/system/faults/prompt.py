@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 import apsw
 import psycopg
+from tests.rooms.store.outsider import TABLES_OF
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -48,8 +49,9 @@ class SqlitePrompt:
         return self._connection.execute(sql, bound).fetchall()
 
     def suspend_law(self, table: str) -> None:
-        for (name,) in self.ask("SELECT name FROM sqlite_schema WHERE type = 'trigger' AND tbl_name = :table", table=table):
-            self.ask(f"DROP TRIGGER {name}")
+        for each in TABLES_OF.get(table, (table,)):
+            for (name,) in self.ask("SELECT name FROM sqlite_schema WHERE type = 'trigger' AND tbl_name = :table", table=each):
+                self.ask(f"DROP TRIGGER {name}")
 
     @contextmanager
     def lawless(self, table: str) -> Iterator[None]:  # noqa: ARG002 - of all tables at once
@@ -70,13 +72,15 @@ class PostgresPrompt:
         return cursor.fetchall() if cursor.description else []
 
     def suspend_law(self, table: str) -> None:
-        self.ask(f"ALTER TABLE {table} DISABLE TRIGGER USER")
+        for each in TABLES_OF.get(table, (table,)):
+            self.ask(f"ALTER TABLE {each} DISABLE TRIGGER USER")
 
     @contextmanager
     def lawless(self, table: str) -> Iterator[None]:
         self.suspend_law(table)
         yield
-        self.ask(f"ALTER TABLE {table} ENABLE TRIGGER USER")
+        for each in TABLES_OF.get(table, (table,)):
+            self.ask(f"ALTER TABLE {each} ENABLE TRIGGER USER")
 
 
 @contextmanager

@@ -292,7 +292,7 @@ class Simulation:
                 return
 
     def _count_corrections(self) -> int:
-        ((revision,),) = self._connection.execute("SELECT coalesce(max(revision), 0) FROM clock_correction").fetchall()
+        ((revision,),) = self._connection.execute("SELECT coalesce(max(revision), 0) FROM clock_offset").fetchall()
         assert isinstance(revision, int)
         return revision
 

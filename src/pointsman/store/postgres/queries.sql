@@ -4,7 +4,7 @@
 -- In the order of their ids, so that two transactions that lock several runs never wait for each other. Foreign keys may still
 -- refer to a locked run.
 SELECT {run} FROM run
- WHERE id = ANY(ARRAY(SELECT unnest(:ids::text[]) UNION SELECT run_id FROM task WHERE task.id IN :task_ids))
+ WHERE id = ANY(ARRAY(SELECT unnest(:ids::text[]) UNION SELECT run_id FROM task_spec WHERE task_spec.id IN :task_ids))
  ORDER BY id FOR NO KEY UPDATE
 
 -- name: lock_workers
@@ -28,150 +28,172 @@ SELECT {breaker} FROM breaker WHERE tenant = :tenant AND tool IN :tools ORDER BY
 -- that a long run that is locked does not hide the others; and not more, so that skipping it stays cheap.
 -- What this finds was true before the lock, so a second statement reads the tasks themselves (as for the next two queries).
 WITH head AS MATERIALIZED (
-    SELECT first.id, first.run_id, first.priority
+    SELECT first.number, first.run_number, first.priority
       FROM unnest(:lane_ids::integer[]) AS lane (id)
      CROSS JOIN LATERAL (
-           SELECT task.id, task.run_id, task.priority FROM task
-            WHERE task.tenant = :tenant AND task.lane_id = lane.id
+           SELECT number, run_number, priority FROM task_state
+            WHERE lane_id = lane.id
               AND phase = 'queued' AND open_dependencies = 0 AND available_at IS NULL AND run_open AND NOT is_gate AND NOT allocated
-            ORDER BY task.priority DESC, task.id LIMIT :limit::bigint + 200) AS first
-     ORDER BY first.priority DESC, first.id
+            ORDER BY priority DESC, number LIMIT :limit::bigint + 200) AS first
+     ORDER BY first.priority DESC, first.number
 )
-SELECT head.id FROM head JOIN run ON run.id = head.run_id
- ORDER BY head.priority DESC, head.id LIMIT :limit
+SELECT task_id(head.number) FROM head JOIN run ON run.number = head.run_number
+ ORDER BY head.priority DESC, head.number LIMIT :limit
    FOR NO KEY UPDATE OF run SKIP LOCKED
 
 -- name: select_claimable_of_run
 -- Takes the head of each lane in the order of task_claimable_of_run, and sorts the heads alone. The run is locked, so this is final.
-SELECT first.*
-  FROM unnest(:lane_ids::integer[]) AS lane (id)
- CROSS JOIN LATERAL (
-       SELECT {task_to_claim} FROM task
-        WHERE task.run_id = :run_id AND task.lane_id = lane.id
-          AND phase = 'queued' AND open_dependencies = 0 AND available_at IS NULL AND run_open AND NOT is_gate AND NOT allocated
-        ORDER BY task.priority DESC, task.id LIMIT :limit) AS first
- ORDER BY first.priority DESC, first.id LIMIT :limit
+WITH head AS MATERIALIZED (
+    SELECT first.number, first.priority
+      FROM unnest(:lane_ids::integer[]) AS lane (id)
+     CROSS JOIN LATERAL (
+           SELECT number, priority FROM task_state
+            WHERE run_number = (SELECT run.number FROM run WHERE run.id = :run_id) AND lane_id = lane.id
+              AND phase = 'queued' AND open_dependencies = 0 AND available_at IS NULL AND run_open AND NOT is_gate AND NOT allocated
+            ORDER BY priority DESC, number LIMIT :limit) AS first
+     ORDER BY first.priority DESC, first.number LIMIT :limit
+)
+SELECT {task_to_claim} FROM head JOIN task ON task.number = head.number ORDER BY head.priority DESC, head.number
 
 -- name: end_plain_tasks
 -- Whatever is assumed stands in the WHERE: what differs is left out, and goes the general way. IS TRUE hides the condition from the planner,
 -- which would read a partial index from end to end while a table looks small.
-UPDATE task
+UPDATE task_state AS task
    SET state = move.to_state, phase = 'done', outcome = 'success', revision = task.revision + 1, trigger = move.trigger, reason = NULL,
        actor = attempt_worker_id, metadata = NULL, entered_at = greatest(entered_at, :now), completed_at = greatest(entered_at, :now),
        current_attempt = NULL, worker_id = NULL,
        session_id = coalesce(told.session_id, task.session_id), attempt_error = NULL,
        attempt_exit_code = coalesce(told.exit_code, attempt_exit_code), attempt_log_path = coalesce(told.log_path, attempt_log_path),
        output = CASE WHEN move.stores_output THEN coalesce(told.output, task.output) ELSE task.output END
-  FROM json_to_recordset(:reports) AS told (task_id text, epoch integer, output text, exit_code integer, session_id text, log_path text),
-       json_to_recordset(:moves) AS move (machine_id integer, from_state text, to_state text, trigger text, stores_output boolean)
- WHERE task.id = told.task_id
-   AND (current_attempt = told.epoch AND NOT lease_expired AND tenant = :tenant
+  FROM json_to_recordset(:reports) AS told (task_id text, epoch integer, output text, exit_code integer, session_id text, log_path text)
+  JOIN task_spec AS spec ON spec.id = told.task_id
+ CROSS JOIN json_to_recordset(:moves) AS move (machine_id integer, from_state text, to_state text, trigger text, stores_output boolean)
+ WHERE task.number = spec.number
+   AND (current_attempt = told.epoch AND NOT lease_expired AND spec.tenant = :tenant
         AND move.machine_id = task.machine_id AND move.from_state = task.state
         AND NOT has_checks AND NOT review_wanted AND NOT has_subtasks AND reserved_usd = 0 AND retry_count = 0
-        AND (position('"expected_exit_codes":[0]' IN policy) > 0 OR position('expected_exit_codes' IN policy) = 0)
+        AND (position('"expected_exit_codes":[0]' IN spec.policy) > 0 OR position('expected_exit_codes' IN spec.policy) = 0)
         AND (SELECT tool IS NULL FROM lane WHERE lane.id = lane_id)
         AND (:key_id::text IS NULL OR (SELECT key_id FROM worker WHERE worker.id = attempt_worker_id) = :key_id)) IS TRUE
-RETURNING task.id, run_id, attempt_worker_id, parent_task_id, EXISTS (SELECT 1 FROM dependency WHERE depends_on_id = task.id), policy
+RETURNING spec.id, spec.run_id, attempt_worker_id, spec.parent_task_id, EXISTS (SELECT 1 FROM dependency WHERE depends_on_id = spec.id), spec.policy
 
 -- name: begin_plain_tasks
 -- The tasks whose turn it is, as `select_claimable` takes them, and of these the ones about which nothing is special.
 WITH head AS MATERIALIZED (
-    SELECT first.id, first.run_id, first.priority
+    SELECT first.number, first.run_number, first.priority
       FROM unnest(:lane_ids::integer[]) AS lane (id)
      CROSS JOIN LATERAL (
-           SELECT task.id, task.run_id, task.priority FROM task
-            WHERE task.tenant = :tenant AND task.lane_id = lane.id
+           SELECT number, run_number, priority FROM task_state
+            WHERE lane_id = lane.id
               AND phase = 'queued' AND open_dependencies = 0 AND available_at IS NULL AND run_open AND NOT is_gate AND NOT allocated
-            ORDER BY task.priority DESC, task.id LIMIT :limit) AS first
-     ORDER BY first.priority DESC, first.id LIMIT :limit
+            ORDER BY priority DESC, number LIMIT :limit) AS first
+     ORDER BY first.priority DESC, first.number LIMIT :limit
 ), due AS MATERIALIZED (
-    SELECT head.id, run.phase, run.policy, run.budget_usd FROM head JOIN run ON run.id = head.run_id
-     ORDER BY head.priority DESC, head.id FOR NO KEY UPDATE OF run SKIP LOCKED
+    SELECT head.number, run.phase, run.policy, run.budget_usd FROM head JOIN run ON run.number = head.run_number
+     ORDER BY head.priority DESC, head.number FOR NO KEY UPDATE OF run SKIP LOCKED
 )
-UPDATE task
+UPDATE task_state AS task
    SET state = move.to_state, phase = 'active', revision = task.revision + 1, trigger = move.trigger, reason = NULL,
        actor = :worker_id, metadata = :metadata, entered_at = greatest(entered_at, :now),
        started_at = coalesce(started_at, greatest(entered_at, :now)), epoch = 1, current_attempt = 1, attempt_count = attempt_count + 1,
        worker_id = CASE WHEN move.needs_worker THEN :worker_id END, attempt_worker_id = :worker_id,
        attempt_started_at = greatest(entered_at, :now)
-  FROM due, json_to_recordset(:moves) AS move (machine_id integer, from_state text, to_state text, trigger text, needs_worker boolean)
- WHERE task.id = due.id AND move.machine_id = task.machine_id AND move.from_state = task.state
+  FROM due JOIN task_spec AS spec ON spec.number = due.number
+ CROSS JOIN json_to_recordset(:moves) AS move (machine_id integer, from_state text, to_state text, trigger text, needs_worker boolean)
+ WHERE task.number = due.number AND move.machine_id = task.machine_id AND move.from_state = task.state
    AND (task.phase = 'queued' AND open_dependencies = 0 AND available_at IS NULL AND run_open AND NOT is_gate AND NOT allocated
         AND {is_plain_to_begin}) IS TRUE AND due.budget_usd IS NULL
    AND NOT EXISTS (SELECT 1 FROM account WHERE account.tenant = :tenant AND account.budget_usd IS NOT NULL)
-   AND NOT EXISTS (SELECT 1 FROM task AS lost WHERE lost.lease_expired AND lost.tenant = :tenant AND lost.lane_id IN :lane_ids AND lost.run_open)
-RETURNING {begun_task}, due.phase, due.policy, task.payload
+   AND NOT EXISTS (SELECT 1 FROM task_state AS lost WHERE lost.lease_expired AND lost.lane_id IN :lane_ids AND lost.run_open)
+RETURNING {begun_task}, due.phase, due.policy, spec.payload
 
 -- name: begin_plain_tasks_of_run
 -- The same of a run that is locked, as `select_claimable_of_run` takes them.
 WITH head AS MATERIALIZED (
-    SELECT first.id
+    SELECT first.number, first.run_number
       FROM unnest(:lane_ids::integer[]) AS lane (id)
      CROSS JOIN LATERAL (
-           SELECT task.id, task.priority FROM task
-            WHERE task.run_id = :run_id AND task.lane_id = lane.id
+           SELECT number, run_number, priority FROM task_state
+            WHERE run_number = (SELECT run.number FROM run WHERE run.id = :run_id) AND lane_id = lane.id
               AND phase = 'queued' AND open_dependencies = 0 AND available_at IS NULL AND run_open AND NOT is_gate AND NOT allocated
-            ORDER BY task.priority DESC, task.id LIMIT :limit) AS first
-     ORDER BY first.priority DESC, first.id LIMIT :limit
+            ORDER BY priority DESC, number LIMIT :limit) AS first
+     ORDER BY first.priority DESC, first.number LIMIT :limit
 )
-UPDATE task
+UPDATE task_state AS task
    SET state = move.to_state, phase = 'active', revision = task.revision + 1, trigger = move.trigger, reason = NULL,
        actor = :worker_id, metadata = :metadata, entered_at = greatest(task.entered_at, :now),
        started_at = coalesce(task.started_at, greatest(task.entered_at, :now)), epoch = 1, current_attempt = 1,
        attempt_count = attempt_count + 1, worker_id = CASE WHEN move.needs_worker THEN :worker_id END, attempt_worker_id = :worker_id,
        attempt_started_at = greatest(task.entered_at, :now)
-  FROM head, run, json_to_recordset(:moves) AS move (machine_id integer, from_state text, to_state text, trigger text, needs_worker boolean)
- WHERE task.id = head.id AND move.machine_id = task.machine_id AND move.from_state = task.state AND run.id = :run_id
+  FROM head JOIN task_spec AS spec ON spec.number = head.number JOIN run ON run.number = head.run_number
+ CROSS JOIN json_to_recordset(:moves) AS move (machine_id integer, from_state text, to_state text, trigger text, needs_worker boolean)
+ WHERE task.number = head.number AND move.machine_id = task.machine_id AND move.from_state = task.state
    AND (task.phase = 'queued' AND open_dependencies = 0 AND available_at IS NULL AND run_open AND NOT is_gate AND NOT allocated
         AND {is_plain_to_begin}) IS TRUE AND run.budget_usd IS NULL
    AND NOT EXISTS (SELECT 1 FROM account WHERE account.tenant = :tenant AND account.budget_usd IS NOT NULL)
-   AND NOT EXISTS (SELECT 1 FROM task AS lost
-                    WHERE lost.lease_expired AND lost.tenant = :tenant AND lost.lane_id IN :lane_ids AND lost.run_id = :run_id AND lost.run_open)
-RETURNING {begun_task}, run.phase, run.policy, task.payload
+   AND NOT EXISTS (SELECT 1 FROM task_state AS lost
+                    WHERE lost.lease_expired AND lost.lane_id IN :lane_ids AND lost.run_number = task.run_number AND lost.run_open)
+RETURNING {begun_task}, run.phase, run.policy, spec.payload
+
+-- name: insert_tasks
+-- All rows come as one JSON parameter. A parent may be in the same statement: parents come first. No run has the number 0: the law says so.
+WITH new AS MATERIALIZED (
+    SELECT nextval('task_number_seq') AS number, coalesce((SELECT run.number FROM run WHERE run.id = task.run_id), 0) AS run_number, task.*
+      FROM {rows of task} AS task
+), numbered AS MATERIALIZED (
+    SELECT new.*, CASE WHEN parent_task_id IS NOT NULL
+                       THEN coalesce((SELECT task_spec.number FROM task_spec WHERE task_spec.id = new.parent_task_id),
+                                     (SELECT parent.number FROM new AS parent WHERE parent.id = new.parent_task_id LIMIT 1)) END AS parent_number
+      FROM new
+), spec AS (
+    INSERT INTO task_spec (number, run_number, parent_number, {spec_columns}) SELECT number, run_number, parent_number, {spec_columns} FROM numbered
+)
+INSERT INTO task_state (number, run_number, parent_number, {state_columns}) SELECT number, run_number, parent_number, {state_columns} FROM numbered
 
 -- name: select_allocated
 WITH head AS MATERIALIZED (
-    SELECT first.id, first.priority
+    SELECT first.number, first.priority
       FROM unnest(:lane_ids::integer[]) AS lane (id)
      CROSS JOIN LATERAL (
-           SELECT task.id, task.priority FROM task
-            WHERE task.run_id = :run_id AND task.lane_id = lane.id
+           SELECT number, priority FROM task_state
+            WHERE run_number = (SELECT run.number FROM run WHERE run.id = :run_id) AND lane_id = lane.id
               AND phase = 'queued' AND open_dependencies = 0 AND available_at IS NULL AND run_open AND NOT is_gate AND allocated
-            ORDER BY task.priority DESC, task.id LIMIT :limit) AS first
-     ORDER BY first.priority DESC, first.id LIMIT :limit
+            ORDER BY priority DESC, number LIMIT :limit) AS first
+     ORDER BY first.priority DESC, first.number LIMIT :limit
 )
-SELECT head.id FROM head JOIN run ON run.id = :run_id
- ORDER BY head.priority DESC, head.id
+SELECT task_id(head.number) FROM head JOIN run ON run.id = :run_id
+ ORDER BY head.priority DESC, head.number
    FOR NO KEY UPDATE OF run SKIP LOCKED
 
 -- name: select_reclaimable
 -- Few attempts are lost at a time, so sorting them is cheap.
-SELECT task.id FROM task JOIN run ON run.id = task.run_id
- WHERE lease_expired AND task.tenant = :tenant AND lane_id IN :lane_ids AND run_open
-   AND (:run_id::text IS NULL OR task.run_id = :run_id)
- ORDER BY task.priority DESC, task.id LIMIT :limit
+SELECT task_id(task.number) FROM task_state AS task JOIN run ON run.number = task.run_number
+ WHERE lease_expired AND lane_id IN :lane_ids AND run_open
+   AND (:run_id::text IS NULL OR run.id = :run_id)
+ ORDER BY task.priority DESC, task.number LIMIT :limit
    FOR NO KEY UPDATE OF run SKIP LOCKED
 
 -- name: find_claimable_runs
 -- DISTINCT over all claimable tasks would read every one of them: the head of each lane shows which runs to wait for.
-SELECT DISTINCT first.run_id
+SELECT DISTINCT run.id
   FROM unnest(:lane_ids::integer[]) AS lane (id)
  CROSS JOIN LATERAL (
-       SELECT task.run_id FROM task
-        WHERE task.tenant = :tenant AND task.lane_id = lane.id
+       SELECT run_number FROM task_state
+        WHERE lane_id = lane.id
           AND phase = 'queued' AND open_dependencies = 0 AND available_at IS NULL AND run_open AND NOT is_gate AND NOT allocated
-        ORDER BY task.priority DESC, task.id LIMIT :limit::bigint + 200) AS first
+        ORDER BY priority DESC, number LIMIT :limit::bigint + 200) AS first
+  JOIN run ON run.number = first.run_number
  LIMIT :limit
 
 -- name: release_dependents
-UPDATE task SET open_dependencies = open_dependencies - new.released
-  FROM json_to_recordset(:rows) AS new (id text, released integer)
- WHERE task.id = new.id
-RETURNING task.id, task.open_dependencies
+UPDATE task_state AS task SET open_dependencies = task.open_dependencies - new.released
+  FROM json_to_recordset(:rows) AS new (id text, released integer) JOIN task_spec AS spec ON spec.id = new.id
+ WHERE task.number = spec.number
+RETURNING spec.id, task.open_dependencies
 
 -- name: count_at_work
 -- Reads all attempts under way, of all tools: no more than all workers have slots.
-SELECT count(*) FROM task
+SELECT count(*) FROM task_state
  WHERE current_attempt IS NOT NULL AND NOT lease_expired
    AND lane_id = ANY(ARRAY(SELECT id FROM lane WHERE tenant = :tenant AND tool = :tool))
 
@@ -187,7 +209,7 @@ RETURNING timer.entity_id, timer.purpose
 SELECT {transition} FROM transition
  WHERE transition.position = ANY(ARRAY(
            SELECT position FROM (
-                   SELECT trail.position FROM task JOIN trail ON trail.number = task.number AND trail.kind = 1 WHERE task.run_id = :run_id
+                   SELECT trail.position FROM task_spec AS task JOIN trail ON trail.number = task.number AND trail.kind = 1 WHERE task.run_id = :run_id
                    UNION ALL
                    SELECT trail.position FROM run JOIN trail ON trail.number = run.number AND trail.kind = 0 WHERE run.id = :run_id
                ) AS own
@@ -219,32 +241,31 @@ SELECT {worker} FROM worker
 SELECT id FROM worker
  WHERE tenant = :tenant AND phase IN ('queued', 'active') AND NOT missing AND run_id IS NULL AND capabilities::jsonb @> :needed::jsonb
    AND (only_run_id IS NULL OR :run_id::text IS NULL OR only_run_id = :run_id)
-   AND NOT EXISTS (SELECT 1 FROM task WHERE attempt_worker_id = worker.id AND current_attempt IS NOT NULL)
+   AND NOT EXISTS (SELECT 1 FROM task_state WHERE attempt_worker_id = worker.id AND current_attempt IS NOT NULL)
  UNION ALL
 SELECT id FROM worker
  WHERE serves <> '[]' AND tenant <> :tenant AND (serves = '"all"' OR serves::jsonb ? :tenant)
    AND phase IN ('queued', 'active') AND NOT missing AND run_id IS NULL AND capabilities::jsonb @> :needed::jsonb
    AND (only_run_id IS NULL OR :run_id::text IS NULL OR only_run_id = :run_id)
-   AND NOT EXISTS (SELECT 1 FROM task WHERE attempt_worker_id = worker.id AND current_attempt IS NOT NULL)
+   AND NOT EXISTS (SELECT 1 FROM task_state WHERE attempt_worker_id = worker.id AND current_attempt IS NOT NULL)
  ORDER BY id LIMIT :limit
 
 -- name: find_waiting_tenants
--- One look into task_claimable and task_reclaimable for each tenant that is found: neither their tasks nor idle tenants are read.
-WITH RECURSIVE waiting (tenant) AS (
+-- One look into task_claimable and task_reclaimable for each lane with such tasks: neither these tasks nor idle lanes are read.
+WITH RECURSIVE waiting (lane_id) AS (
     SELECT least(
-               (SELECT min(tenant) FROM task
-                 WHERE tenant > :after AND phase = 'queued' AND open_dependencies = 0 AND available_at IS NULL
-                   AND run_open AND NOT is_gate AND NOT allocated),
-               (SELECT min(tenant) FROM task WHERE tenant > :after AND lease_expired AND run_open))
+               (SELECT min(lane_id) FROM task_state
+                 WHERE phase = 'queued' AND open_dependencies = 0 AND available_at IS NULL AND run_open AND NOT is_gate AND NOT allocated),
+               (SELECT min(lane_id) FROM task_state WHERE lease_expired AND run_open))
     UNION ALL
     SELECT least(
-               (SELECT min(tenant) FROM task
-                 WHERE tenant > waiting.tenant AND phase = 'queued' AND open_dependencies = 0 AND available_at IS NULL
+               (SELECT min(lane_id) FROM task_state
+                 WHERE lane_id > waiting.lane_id AND phase = 'queued' AND open_dependencies = 0 AND available_at IS NULL
                    AND run_open AND NOT is_gate AND NOT allocated),
-               (SELECT min(tenant) FROM task WHERE tenant > waiting.tenant AND lease_expired AND run_open))
-      FROM waiting WHERE tenant IS NOT NULL
+               (SELECT min(lane_id) FROM task_state WHERE lane_id > waiting.lane_id AND lease_expired AND run_open))
+      FROM waiting WHERE lane_id IS NOT NULL
 )
-SELECT tenant FROM waiting WHERE tenant IS NOT NULL LIMIT :limit
+SELECT DISTINCT tenant FROM waiting JOIN lane ON lane.id = waiting.lane_id WHERE tenant > :after ORDER BY tenant LIMIT :limit
 
 -- name: find_silent_workers
 SELECT id FROM worker
@@ -266,7 +287,7 @@ SELECT kind, entity.id, state, entered_at
 
 -- name: read_clock
 -- What the clock shows, and its correction, if there is one.
-SELECT clock_timestamp(), clock_correction.* FROM (VALUES (0)) AS now LEFT JOIN clock_correction ON true
+SELECT clock_timestamp(), clock_offset.* FROM (VALUES (0)) AS now LEFT JOIN clock_offset ON true
 
 -- name: read_trail
 -- One text for thousands of rows: to send each row and read it in Python would take ten times as long. An instant is a number, because its text
@@ -293,10 +314,10 @@ SELECT {outbox} FROM outbox
 -- name: measure_queues
 -- Reads the claimable tasks (task_claimable_of_run) and those to take over (task_reclaimable), and no other ones.
 SELECT tenant, count(*), min(queued_at) FROM (
-        SELECT tenant, entered_at AS queued_at FROM task
+        SELECT tenant, entered_at AS queued_at FROM task_state JOIN lane ON lane.id = lane_id
          WHERE phase = 'queued' AND open_dependencies = 0 AND available_at IS NULL AND run_open AND NOT is_gate
         UNION ALL
-        SELECT tenant, CASE WHEN lease_expired THEN NULL ELSE entered_at END FROM task WHERE lease_expired AND run_open
+        SELECT tenant, CASE WHEN lease_expired THEN NULL ELSE entered_at END FROM task_state JOIN lane ON lane.id = lane_id WHERE lease_expired AND run_open
        ) AS waiting
  GROUP BY tenant ORDER BY tenant
 
@@ -312,4 +333,5 @@ SELECT {run} FROM run
 SELECT refuse_row('run', run.id, run_breaks(run)) FROM run WHERE run.id IN :ids AND run_breaks(run) IS NOT NULL
 
 -- name: check_tasks
-SELECT refuse_row('task', task.id, task_breaks(task)) FROM task WHERE task.id IN :ids AND task_breaks(task) IS NOT NULL
+SELECT refuse_row('task', spec.id, task_breaks(task)) FROM task_state AS task JOIN task_spec AS spec ON spec.number = task.number
+ WHERE spec.id IN :ids AND task_breaks(task) IS NOT NULL

@@ -21,16 +21,18 @@ BEGIN
     END LOOP;
 END $roles$;
 
-REVOKE ALL ON tenant, api_key, account, quota, machine, state, rule, run, run_tag, lane, worker, task, dependency, breaker, timer, trail, entity, transition, attempt,
-    seal, notice, duty_failure, outbox, outbox_cursor, idempotency_key, template, tombstone, clock, clock_correction, migration FROM pointsman_app, pointsman_read;
+REVOKE ALL ON tenant, api_key, account, quota, machine, state, rule, run, run_tag, lane, worker, task, task_spec, task_state, dependency, breaker, timer, trail, entity, transition, attempt,
+    seal, notice, duty_failure, outbox, outbox_cursor, idempotency_key, template, tombstone, clock, clock_correction, clock_offset, migration FROM pointsman_app, pointsman_read;
 
-GRANT SELECT ON tenant, account, quota, machine, state, rule, run, run_tag, lane, worker, task, dependency, breaker, timer, trail, entity, transition, attempt,
-    seal, notice, duty_failure, outbox, outbox_cursor, idempotency_key, template, tombstone, clock, clock_correction, migration TO pointsman_app, pointsman_read;
+GRANT SELECT ON tenant, account, quota, machine, state, rule, run, run_tag, lane, worker, task, task_spec, task_state, dependency, breaker, timer, trail, entity, transition, attempt,
+    seal, notice, duty_failure, outbox, outbox_cursor, idempotency_key, template, tombstone, clock, clock_correction, clock_offset, migration TO pointsman_app, pointsman_read;
 GRANT SELECT ON SEQUENCE trail_position_seq TO pointsman_app, pointsman_read;
+GRANT USAGE ON SEQUENCE task_number_seq TO pointsman_app;
 
-GRANT INSERT ON tenant, account, quota, machine, state, rule, run, run_tag, lane, worker, task, dependency, breaker, timer, seal, notice, duty_failure,
-    outbox, outbox_cursor, idempotency_key, template, tombstone, clock_correction TO pointsman_app;
-GRANT UPDATE ON account, quota, run, worker, task, breaker, timer, duty_failure, outbox, outbox_cursor, idempotency_key, template, clock_correction
+GRANT INSERT ON tenant, account, quota, machine, state, rule, run, run_tag, lane, worker, task, task_spec, task_state, dependency, breaker, timer, seal, notice, duty_failure,
+    outbox, outbox_cursor, idempotency_key, template, tombstone, clock_offset TO pointsman_app;
+GRANT UPDATE ON account, quota, run, worker, task, task_state, breaker, timer, duty_failure, outbox, outbox_cursor, idempotency_key, template,
+    clock_offset
     TO pointsman_app;
 -- A process that loads a machine locks the table. The law refuses every change.
 GRANT UPDATE ON machine TO pointsman_app;

@@ -48,7 +48,7 @@ BEGIN = Statement("BEGIN")
 START = Statement(
     "SELECT pg_current_xact_id()::text, pg_postmaster_start_time()::text, "
     "(SELECT count(*) FROM lane), EXISTS (SELECT FROM quota), "
-    "now(), clock_correction.* FROM (VALUES (0)) AS now LEFT JOIN clock_correction ON true"
+    "now(), clock_offset.* FROM (VALUES (0)) AS now LEFT JOIN clock_offset ON true"
 )
 READ = Statement("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
 ROLLBACK = Statement("ROLLBACK")

@@ -14,7 +14,7 @@ from msgspec import Struct
 from psycopg.abc import Buffer
 from psycopg.types.numeric import NumericBinaryLoader
 
-from pointsman.store.columns import Row, RowReader, compile_reader, table_of, types_of
+from pointsman.store.columns import Row, RowReader, compile_reader, moving_table_of, table_of, types_of
 from pointsman.store.postgres.statements import Statement
 from pointsman.store.rows import Entity
 from pointsman.store.scripts import Dialect
@@ -49,13 +49,17 @@ class UsdLoader(NumericBinaryLoader):
 
 
 def _insert(row_type: type[Struct]) -> str:
-    """All rows of a batch come as one JSON parameter."""
     columns = ", ".join(row_type.__struct_fields__)
+    return f"{table_of(row_type)} ({columns}) SELECT {columns} FROM {_rows(row_type)}"  # noqa: S608
+
+
+def _rows(row_type: type[Struct]) -> str:
+    """All rows of a batch come as one JSON parameter."""
     typed = ", ".join(f"{name} {_TYPES[kind]}" for name, kind in types_of(row_type).items())
-    return f"{table_of(row_type)} ({columns}) SELECT {columns} FROM json_to_recordset(:rows) AS new ({typed})"  # noqa: S608
+    return f"ROWS FROM (json_to_recordset(:rows) AS ({typed}))"
 
 
-DIALECT = Dialect(parameter=":{}", any_of="= ANY(:{})", insert=_insert)
+DIALECT = Dialect(parameter=":{}", any_of="= ANY(:{})", insert=_insert, rows=_rows)
 
 
 @cache
@@ -97,14 +101,18 @@ def update_of(rows: Sequence[Entity], columns: Sequence[str], *, moved: int) -> 
 @lru_cache(maxsize=4096)
 def _write_update(row_type: type[Entity], columns: tuple[str, ...], differing: tuple[str, ...], moved: int) -> Statement:
     types = {name: _TYPES[kind] for name, kind in types_of(row_type).items()}
-    table = table_of(row_type)
+    table, has_spec = moving_table_of(row_type), hasattr(row_type, "SPEC")
     values = {name: f"new.{name}" if name in differing else f":{name}::{types[name]}" for name in (*columns, "revision")}
     changes = ", ".join(f"{column} = {values[column]}" for column in columns)
     arrays = ", ".join(f":{name}::{types[name]}[]" for name in differing)
     if differing == ("id",):
         source, which = "", f"{table}.id = ANY({arrays})"
+        if has_spec:
+            which = f"{table}.number = ANY(ARRAY(SELECT task_spec.number FROM task_spec WHERE task_spec.id = ANY({arrays})))"
     else:
         source, which = f" FROM unnest({arrays}) AS new ({', '.join(differing)})", f"{table}.id = new.id"
+        if has_spec:
+            source, which = f"{source} JOIN task_spec ON task_spec.id = new.id", f"{table}.number = task_spec.number"
     # Only names of columns and tables are put in here.
     return Statement(
         f"UPDATE {table} SET {changes}{source} WHERE {which} AND {table}.revision = {values['revision']} - {moved}"  # noqa: S608

@@ -1,9 +1,9 @@
 -- name: correct_clock
 -- The first of several processes that notice a step corrects it; the others find another revision.
-INSERT INTO clock_correction (id, revision, offset_seconds, corrected_at) VALUES (1, :revision, :offset_seconds, :corrected_at)
+INSERT INTO clock_offset (id, revision, offset_seconds, corrected_at) VALUES (1, :revision, :offset_seconds, :corrected_at)
     ON CONFLICT (id) DO UPDATE
    SET revision = excluded.revision, offset_seconds = excluded.offset_seconds, corrected_at = excluded.corrected_at
- WHERE clock_correction.revision = excluded.revision - 1
+ WHERE clock_offset.revision = excluded.revision - 1
 RETURNING revision
 
 -- name: was_heard

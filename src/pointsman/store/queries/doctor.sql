@@ -21,7 +21,7 @@ SELECT 'breaker', id, 'it waits for an instant, but has no timer'
 UNION ALL
 -- A person who retries moves the run, too: then it has been in its state for a shorter time than the task.
 SELECT 'run', run.id, 'it goes on, although its critical task ' || task.name || ' has failed'
-  FROM run JOIN task ON task.run_id = run.id
+  FROM run JOIN task ON task.run_number = run.number
  WHERE run.phase = 'active' AND task.phase = 'done' AND task.outcome = 'failure' AND task.critical
    AND (task.outcome IS NULL OR task.outcome <> 'success') AND task.entered_at > run.entered_at
 UNION ALL
@@ -30,13 +30,13 @@ SELECT 'task', id, 'it waits for a worker, but has used up its attempts'
  WHERE phase = 'queued' AND attempt_count >= max_attempts AND (outcome IS NULL OR outcome <> 'success')
 UNION ALL
 SELECT DISTINCT 'run', run.id, 'its tasks do not know that it is ' || run.state
-  FROM task JOIN run ON run.id = task.run_id
+  FROM task JOIN run ON run.number = task.run_number
  WHERE (task.outcome IS NULL OR task.outcome <> 'success')
    AND task.run_open <> (run.missing_tasks = 0 AND (run.phase = 'active' OR (run.phase = 'queued' AND NOT run.allocates)))
 UNION ALL
 SELECT 'run', run.id, 'its promised amount is not the sum that its tasks have reserved'
   FROM run
- WHERE run.promised_usd <> coalesce((SELECT sum(reserved_usd) FROM task WHERE run_id = run.id AND phase = 'active'
+ WHERE run.promised_usd <> coalesce((SELECT sum(reserved_usd) FROM task_state WHERE run_number = run.number AND phase = 'active'
                                         AND (outcome IS NULL OR outcome <> 'success')), 0)
 UNION ALL
 SELECT DISTINCT 'run', run.id, 'it has ended, but workers are still allocated to it'
@@ -70,7 +70,7 @@ SELECT run.id, run.state, task.id, task.name, task.state,
        (SELECT to_state FROM transition WHERE transition.kind = 'task' AND transition.number = task.number ORDER BY revision DESC LIMIT 1) AS task_trail,
        (SELECT state.outcome FROM transition JOIN state ON state.machine_id = transition.machine_id AND state.name = transition.to_state
          WHERE transition.kind = 'task' AND transition.number = task.number ORDER BY revision DESC LIMIT 1) AS task_trail_outcome
-  FROM task JOIN run ON run.id = task.run_id
+  FROM task JOIN run ON run.number = task.run_number
  WHERE run.outcome = 'success' AND (task.outcome IS NULL OR task.outcome <> 'success')
  ORDER BY run.id, task.position, task.id
 
@@ -85,13 +85,13 @@ UPDATE run
    AND last.revision = (SELECT max(revision) FROM trail WHERE trail.kind = 0 AND trail.number = run.number)
 
 -- name: restore_tasks
-UPDATE task
+UPDATE task_state AS task
    SET state = last.to_state, phase = last.phase, outcome = last.outcome, revision = last.revision, trigger = last.trigger,
        reason = last.reason, actor = last.actor, metadata = last.metadata, entered_at = last.at,
        completed_at = CASE WHEN last.phase = 'done' THEN last.at END
   FROM (SELECT transition.*, state.phase, state.outcome
           FROM transition JOIN state ON state.machine_id = transition.machine_id AND state.name = transition.to_state) AS last
- WHERE last.kind = 'task' AND last.number = task.number AND task.id IN :ids
+ WHERE last.kind = 'task' AND last.number = task.number AND task.number IN (SELECT number FROM task_spec WHERE id IN :ids)
    AND last.revision = (SELECT max(revision) FROM trail WHERE trail.kind = 1 AND trail.number = task.number)
 
 -- name: list_stalled_runs
@@ -99,9 +99,9 @@ UPDATE task
 SELECT run.id, run.tenant
   FROM run
  WHERE run.phase = 'active'
-   AND EXISTS (SELECT 1 FROM task WHERE run_id = run.id AND (outcome IS NULL OR outcome <> 'success'))
-   AND NOT EXISTS (SELECT 1 FROM task WHERE run_id = run.id AND phase = 'active' AND (outcome IS NULL OR outcome <> 'success'))
-   AND NOT EXISTS (SELECT 1 FROM task WHERE run_id = run.id AND phase IN ('queued', 'held') AND open_dependencies = 0
+   AND EXISTS (SELECT 1 FROM task_state WHERE run_number = run.number AND (outcome IS NULL OR outcome <> 'success'))
+   AND NOT EXISTS (SELECT 1 FROM task_state WHERE run_number = run.number AND phase = 'active' AND (outcome IS NULL OR outcome <> 'success'))
+   AND NOT EXISTS (SELECT 1 FROM task_state WHERE run_number = run.number AND phase IN ('queued', 'held') AND open_dependencies = 0
                                         AND (outcome IS NULL OR outcome <> 'success'))
  ORDER BY run.id
 
@@ -109,19 +109,20 @@ SELECT run.id, run.tenant
 SELECT run.id, run.tenant, run.machine_id, run.state, run.has_checks
   FROM run
  WHERE run.phase <> 'done' AND run.missing_tasks = 0
-   AND NOT EXISTS (SELECT 1 FROM task WHERE run_id = run.id AND (outcome IS NULL OR outcome <> 'success'))
+   AND NOT EXISTS (SELECT 1 FROM task_state WHERE run_number = run.number AND (outcome IS NULL OR outcome <> 'success'))
  ORDER BY run.id
 
 -- name: list_failed_tasks
 -- A run that no rule leads out of has ended for good: nobody can do anything about its tasks.
 SELECT {task}
-  FROM run JOIN task ON task.run_id = run.id
+  FROM run JOIN task ON task.run_number = run.number
  WHERE task.phase = 'done' AND task.outcome = 'failure' AND (run.outcome IS NULL OR run.outcome = 'failure')
    AND EXISTS (SELECT 1 FROM rule WHERE rule.machine_id = run.machine_id AND rule.from_state = run.state)
  ORDER BY task.id DESC LIMIT :limit
 
 -- name: recount_dependencies
-UPDATE task
+UPDATE task_state AS task
    SET open_dependencies = (SELECT count(*) FROM dependency JOIN task AS other ON other.id = dependency.depends_on_id
-                             WHERE dependency.task_id = task.id AND (other.outcome IS NULL OR other.outcome <> 'success'))
- WHERE id IN :ids AND phase <> 'active'
+                             WHERE dependency.task_id = (SELECT id FROM task_spec WHERE task_spec.number = task.number)
+                               AND (other.outcome IS NULL OR other.outcome <> 'success'))
+ WHERE number IN (SELECT number FROM task_spec WHERE id IN :ids) AND phase <> 'active'

@@ -25,7 +25,7 @@ SELECT tally.tenant, machine.name, from_state, to_state, trigger, bucket, moves,
 SELECT worker.tenant, worker.state, count(*),
        CAST(sum(CASE WHEN missing THEN 0 ELSE max_concurrent_tasks END) AS BIGINT), CAST(coalesce(sum(held), 0) AS BIGINT)
   FROM worker LEFT JOIN (
-        SELECT attempt_worker_id, count(*) AS held FROM task
+        SELECT attempt_worker_id, count(*) AS held FROM task_state
          WHERE current_attempt IS NOT NULL AND NOT lease_expired
          GROUP BY attempt_worker_id
        ) AS at_work ON at_work.attempt_worker_id = worker.id

@@ -52,20 +52,20 @@ SELECT id, tenant FROM run
 -- name: assess_runs
 -- A few probes of task_unfinished for each run, however many tasks it has.
 SELECT run.id AS run_id,
-       (SELECT id FROM task WHERE run_id = run.id AND phase = 'done' AND critical
+       (SELECT task.id FROM task WHERE task.run_number = run.number AND phase = 'done' AND critical
            AND outcome <> 'success' AND (outcome IS NULL OR outcome <> 'success') LIMIT 1) AS failed_task,
-       (SELECT id FROM task WHERE run_id = run.id AND phase = 'done' AND (outcome IS NULL OR outcome <> 'success')
-           AND NOT EXISTS (SELECT 1 FROM task AS other WHERE other.run_id = run.id
+       (SELECT task.id FROM task WHERE task.run_number = run.number AND phase = 'done' AND (outcome IS NULL OR outcome <> 'success')
+           AND NOT EXISTS (SELECT 1 FROM task_state AS other WHERE other.run_number = run.number
                               AND other.phase IN ('held', 'queued', 'active') AND (other.outcome IS NULL OR other.outcome <> 'success'))
          LIMIT 1) AS last_failure,
-       EXISTS (SELECT 1 FROM task WHERE run_id = run.id AND (outcome IS NULL OR outcome <> 'success')) AS unfinished,
-       (EXISTS (SELECT 1 FROM task WHERE run_id = run.id AND phase = 'active' AND (outcome IS NULL OR outcome <> 'success'))
-        OR EXISTS (SELECT 1 FROM task WHERE run_id = run.id AND phase = 'queued' AND (outcome IS NULL OR outcome <> 'success')
+       EXISTS (SELECT 1 FROM task_state WHERE run_number = run.number AND (outcome IS NULL OR outcome <> 'success')) AS unfinished,
+       (EXISTS (SELECT 1 FROM task_state WHERE run_number = run.number AND phase = 'active' AND (outcome IS NULL OR outcome <> 'success'))
+        OR EXISTS (SELECT 1 FROM task_state WHERE run_number = run.number AND phase = 'queued' AND (outcome IS NULL OR outcome <> 'success')
                       AND open_dependencies = 0)
-        OR EXISTS (SELECT 1 FROM task WHERE run_id = run.id AND phase = 'held' AND (outcome IS NULL OR outcome <> 'success')
+        OR EXISTS (SELECT 1 FROM task_state WHERE run_number = run.number AND phase = 'held' AND (outcome IS NULL OR outcome <> 'success')
                       AND available_at IS NOT NULL)) AS moving
   FROM run WHERE id IN :ids
 
 -- name: open_runs
-UPDATE task SET run_open = :is_open
- WHERE run_id IN :ids AND (outcome IS NULL OR outcome <> 'success') AND run_open <> :is_open
+UPDATE task_state SET run_open = :is_open
+ WHERE run_number IN (SELECT number FROM run WHERE id IN :ids) AND (outcome IS NULL OR outcome <> 'success') AND run_open <> :is_open

@@ -22,7 +22,7 @@ SELECT {task_in_brief}, NULL, task.output
 -- name: search_unfinished_tasks
 -- The same for conditions that no task fulfills that has succeeded. Reads task_unfinished.
 SELECT {task_in_brief}, NULL, task.output
-  FROM run JOIN task ON task.run_id = run.id AND (task.outcome IS NULL OR task.outcome <> 'success')
+  FROM run JOIN task ON task.run_number = run.number AND (task.outcome IS NULL OR task.outcome <> 'success')
  WHERE run.tenant = :tenant AND run.created_at >= :since AND (run.created_at, run.id) <= (:before, :before_id)
    AND (run.id <> :before_id OR task.id < :before_task)
    AND NOT EXISTS (SELECT 1 FROM tombstone WHERE tombstone.task_id = task.id) AND {task_conditions}
@@ -42,7 +42,7 @@ SELECT {task_in_brief} FROM task WHERE current_attempt IS NOT NULL AND tenant = 
 SELECT {task_in_brief}, NULL, NULL, alike
   FROM task JOIN (
         SELECT min(task.id) AS first_id, count(*) AS alike
-          FROM task JOIN run ON run.id = task.run_id
+          FROM task JOIN run ON run.number = task.run_number
          WHERE task.tenant = :tenant AND (CAST(:run_id AS TEXT) IS NULL OR task.run_id = CAST(:run_id AS TEXT)) AND run.phase <> 'done'
            AND (task.outcome IS NULL OR task.outcome <> 'success') AND task.phase <> 'done' AND open_dependencies = 0
          GROUP BY task.run_id, lane_id, task.machine_id, task.state, run_open, available_at IS NULL, lease_expired, question IS NULL,
@@ -55,17 +55,14 @@ SELECT {task_in_brief} FROM task WHERE id IN :ids ORDER BY id
 
 -- name: select_run_tasks
 SELECT {task_in_brief} FROM task
- WHERE run_id = :run_id AND phase IN :phases AND (outcome IS NULL OR outcome <> 'success')
+ WHERE run_number = (SELECT number FROM run WHERE run.id = :run_id) AND phase IN :phases AND (outcome IS NULL OR outcome <> 'success')
  ORDER BY id
 
 -- name: find_task_names
-SELECT name, id FROM task WHERE run_id = :run_id
+SELECT name, id FROM task_spec WHERE run_id = :run_id
 
 -- name: select_to_claim
 SELECT {task_to_claim} FROM task WHERE id IN :ids
-
--- name: insert_tasks
-INSERT INTO {new task}
 
 -- name: insert_dependencies
 INSERT INTO {new dependency}
@@ -91,9 +88,9 @@ SELECT {dependency}
 -- name: assess_subtasks
 -- Asks whether there is such a subtask, not how many: this runs whenever one of them ends.
 SELECT id AS parent_task_id,
-       EXISTS (SELECT 1 FROM task AS subtask WHERE subtask.parent_task_id = parent.id AND subtask.outcome IS NULL) AS open,
+       EXISTS (SELECT 1 FROM task_state AS subtask WHERE subtask.parent_number = parent.number AND subtask.outcome IS NULL) AS open,
        EXISTS (SELECT 1 FROM task AS subtask
-                WHERE subtask.parent_task_id = parent.id AND subtask.outcome IN ('failure', 'canceled') AND subtask.critical) AS failed
+                WHERE subtask.parent_number = parent.number AND subtask.outcome IN ('failure', 'canceled') AND subtask.critical) AS failed
   FROM task AS parent
  WHERE id IN :ids AND has_subtasks
 
@@ -104,14 +101,14 @@ SELECT name, NULL AS parent, position, phase, outcome, trigger, coalesce(actor =
 UNION ALL
 SELECT subtask.name, parent.name, subtask.position, subtask.phase, subtask.outcome, subtask.trigger,
        coalesce(subtask.actor = subtask.attempt_worker_id, false), subtask.output
-  FROM task AS parent JOIN task AS subtask ON subtask.parent_task_id = parent.id
+  FROM task AS parent JOIN task AS subtask ON subtask.parent_number = parent.number
  WHERE parent.run_id = :run_id AND parent.tenant = :tenant AND parent.name IN :names
  ORDER BY 3
 
 -- name: list_attempt_times
 -- Of the attempts that have ended; the index on the run of a task finds the tasks, the primary key their attempts.
 SELECT attempt.task_id, attempt.epoch, attempt.worker_id, attempt.started_at, attempt.ended_at, attempt.log_path IS NOT NULL AS has_log
-  FROM task JOIN attempt ON attempt.task_id = task.id
+  FROM task_spec AS task JOIN attempt ON attempt.task_id = task.id
  WHERE task.run_id = :run_id AND task.tenant = :tenant
 
 -- name: list_attempts
@@ -132,21 +129,22 @@ SELECT id, epoch + 1, tenant, NULL, NULL, NULL, NULL, NULL, NULL, 0, session_id,
 -- name: count_claimable
 -- Reads task_claimable, task_reclaimable and the runs that workers have to themselves, and no more rows than it counts.
 SELECT count(*) FROM (
-    SELECT 1 FROM task WHERE task.tenant = :tenant AND task.phase = 'queued' AND open_dependencies = 0 AND available_at IS NULL AND run_open AND NOT is_gate AND NOT allocated
+    SELECT 1 FROM lane JOIN task_state AS task ON task.lane_id = lane.id
+     WHERE lane.tenant = :tenant AND task.phase = 'queued' AND open_dependencies = 0 AND available_at IS NULL AND run_open AND NOT is_gate AND NOT allocated
     UNION ALL
-    SELECT 1 FROM task WHERE task.tenant = :tenant AND lease_expired AND run_open
+    SELECT 1 FROM lane JOIN task_state AS task ON task.lane_id = lane.id WHERE lane.tenant = :tenant AND lease_expired AND run_open
     UNION ALL
-    SELECT 1 FROM worker JOIN task ON task.run_id = worker.run_id
+    SELECT 1 FROM worker JOIN run ON run.id = worker.run_id JOIN task_state AS task ON task.run_number = run.number
      WHERE worker.tenant = :tenant AND worker.run_id IS NOT NULL AND task.phase = 'queued' AND open_dependencies = 0 AND available_at IS NULL AND run_open AND NOT is_gate AND allocated
      LIMIT :most) AS waiting
 
 -- name: count_claimable_of_all
 -- The same for all tenants.
 SELECT count(*) FROM (
-    SELECT 1 FROM task WHERE task.phase = 'queued' AND open_dependencies = 0 AND available_at IS NULL AND run_open AND NOT is_gate AND NOT allocated
+    SELECT 1 FROM task_state AS task WHERE task.phase = 'queued' AND open_dependencies = 0 AND available_at IS NULL AND run_open AND NOT is_gate AND NOT allocated
     UNION ALL
-    SELECT 1 FROM task WHERE lease_expired AND run_open
+    SELECT 1 FROM task_state WHERE lease_expired AND run_open
     UNION ALL
-    SELECT 1 FROM worker JOIN task ON task.run_id = worker.run_id
+    SELECT 1 FROM worker JOIN run ON run.id = worker.run_id JOIN task_state AS task ON task.run_number = run.number
      WHERE worker.run_id IS NOT NULL AND task.phase = 'queued' AND open_dependencies = 0 AND available_at IS NULL AND run_open AND NOT is_gate AND allocated
      LIMIT :most) AS waiting

@@ -2,7 +2,7 @@
 INSERT INTO {new worker}
 
 -- name: count_held
-SELECT attempt_worker_id, count(*) FROM task
+SELECT attempt_worker_id, count(*) FROM task_state
  WHERE attempt_worker_id IN :ids AND current_attempt IS NOT NULL AND NOT lease_expired
  GROUP BY attempt_worker_id
 
