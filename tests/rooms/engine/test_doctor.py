@@ -429,6 +429,11 @@ async def test_a_run_that_was_called_a_success_is_put_back_and_follows_its_steps
         assert (await engine.audit()).findings == []
 
 
+FAIL_SECOND = """
+    UPDATE task_state SET state = 'S_FAILED', outcome = 'failure' WHERE number = (SELECT number FROM task_spec WHERE name = 's2')
+"""
+
+
 async def test_a_step_that_was_called_a_failure_after_its_success_is_put_back(database_url: str, clock: ManualClock) -> None:
     """Document 001, recovery 4: all steps actually succeeded."""
     async with open_engine(database_url, clock) as engine:
@@ -436,7 +441,7 @@ async def test_a_step_that_was_called_a_failure_after_its_success_is_put_back(da
         await work_off(engine, worker)
         assert await state_of(engine, run) == "S_SUCCESS"
         with prompt(database_url) as somebody, somebody.lawless("task"):
-            somebody.ask("UPDATE task SET state = 'S_FAILED', outcome = 'failure' WHERE name = 's2'")
+            somebody.ask(FAIL_SECOND)
         (found,) = await engine.diagnose()
         assert (found.subject, found.kind) == ("contradiction", "task")
         assert found.finding == "The run is S_SUCCESS, but its task s2 is S_FAILED."
@@ -453,7 +458,7 @@ async def test_a_contradiction_that_the_audit_trail_confirms_is_left_to_a_person
         await work_off(engine, worker)
         with prompt(database_url) as somebody:
             with somebody.lawless("task"):
-                somebody.ask("UPDATE task SET state = 'S_FAILED', outcome = 'failure' WHERE name = 's2'")
+                somebody.ask(FAIL_SECOND)
             with somebody.lawless("trail"):
                 failed = "SELECT min(id) FROM rule WHERE from_state = 'S_RUNNING' AND to_state = 'S_FAILED'"
                 second = "SELECT id FROM task WHERE name = 's2'"

@@ -1,4 +1,4 @@
-"""Writes the stores of the version before, which `test_upgrades.py` converts.
+"""Writes stores of the present schema, which `test_upgrades.py` converts once there is a newer one.
 
 Run this before the tables are changed, and commit the files:
 
@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import gzip
-import shutil
 import tempfile
 from contextlib import closing
 from decimal import Decimal
@@ -32,6 +31,7 @@ from pointsman.engine.policy import Backoff
 from pointsman.engine.submit import NewRun, NewTask
 from pointsman.store.contract import Reader
 from pointsman.store.rows import Run, Worker
+from pointsman.store.scripts import read_migrations
 
 FOLDER = Path(__file__).with_name("former")
 TENANTS = ("default", "acme")
@@ -45,7 +45,7 @@ COLUMNS = {
     "attempt": "task_id, epoch, tenant, worker_id, started_at, ended_at, ended_by, error, exit_code, cost_usd, session_id, "
     "resumed, log_path, tokens_in, tokens_out, cost_is_estimated",
 }
-"""Tables that are views now."""
+"""Tables of schema 10 that are views now."""
 
 
 async def fill(engine: Engine, clock: ManualClock) -> None:
@@ -191,13 +191,14 @@ def see(reader: Reader) -> dict[str, Any]:
     return told
 
 
-def read_file(name: str) -> bytes:
-    return gzip.decompress((FOLDER / f"{name}.gz").read_bytes())
+def read_file(schema: int, name: str) -> bytes:
+    return gzip.decompress((FOLDER / str(schema) / f"{name}.gz").read_bytes())
 
 
 def _write_file(name: str, content: bytes) -> None:
-    FOLDER.mkdir(exist_ok=True)
-    (FOLDER / f"{name}.gz").write_bytes(gzip.compress(content, mtime=0))
+    folder = FOLDER / str(read_migrations("pointsman.store.sqlite")[-1].number)
+    folder.mkdir(exist_ok=True)
+    (folder / f"{name}.gz").write_bytes(gzip.compress(content, mtime=0))
 
 
 async def _fill_url(url: str) -> bytes:
@@ -233,7 +234,6 @@ def _write_postgres() -> None:
 
 if __name__ == "__main__":
     databases.claim_ownership()
-    shutil.rmtree(FOLDER, ignore_errors=True)
     with tempfile.TemporaryDirectory() as made:
         _write_sqlite(Path(made))
     _write_postgres()

@@ -1,6 +1,6 @@
-"""A store that the version before has written is converted when it is opened, and its rows are under the present law.
+"""A store that an older version has written is converted when it is opened, and its rows are under the present law.
 
-`former.py` has filled these stores with the version before; the files beside it are what was in them, and what a reader said.
+`former.py` has filled these stores; the files beside it are what was in them, and what a reader said.
 """
 
 from __future__ import annotations
@@ -23,20 +23,26 @@ from pointsman.errors import StoreUnusable
 from pointsman.store.contract import Store
 from pointsman.store.scripts import Migration, read_migrations
 
-BEFORE = 10
-"""The last migration of the version before."""
+SCHEMAS = (10, 12)
+"""The last migrations of older versions."""
+
+
+@pytest.fixture(params=SCHEMAS)
+def schema(request: pytest.FixtureRequest) -> int:
+    number: int = request.param
+    return number
 
 
 @pytest.fixture(params=DATABASES)
-def former_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """A database as the version before has left it."""
+def former_url(request: pytest.FixtureRequest, tmp_path: Path, schema: int) -> str:
+    """A database as an older version has left it."""
     if request.param == "sqlite":
-        (tmp_path / "pointsman.db").write_bytes(former.read_file("sqlite"))
+        (tmp_path / "pointsman.db").write_bytes(former.read_file(schema, "sqlite"))
         return sqlite_url(tmp_path)
     url: str = request.getfixturevalue("empty_postgres_url")
-    with of_the_version_before(request.param):
+    with of_schema(schema, request.param):
         open_store(url).close()
-    stored = msgspec.json.decode(former.read_file("postgres"))
+    stored = msgspec.json.decode(former.read_file(schema, "postgres"))
     with psycopg.connect(url) as connection:
         connection.execute("SET session_replication_role = replica")  # neither the law nor foreign keys
         for table, rows in stored["rows"].items():
@@ -49,19 +55,19 @@ def former_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 @contextmanager
-def of_the_version_before(database: str) -> Iterator[None]:
+def of_schema(schema: int, database: str) -> Iterator[None]:
     def read_former_migrations(package: str) -> list[Migration]:
-        return read_migrations(package)[:BEFORE]
+        return read_migrations(package)[:schema]
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(f"pointsman.store.{database}.store.read_migrations", read_former_migrations)
         yield
 
 
-def told_before(url: str) -> dict[str, Any]:
-    """What a reader of the version before said."""
+def told_before(schema: int, url: str) -> dict[str, Any]:
+    """What a reader of the older version said."""
     found: dict[str, Any] = msgspec.json.decode(
-        former.read_file("sqlite.json" if url.startswith("sqlite") else "postgres.json")
+        former.read_file(schema, "sqlite.json" if url.startswith("sqlite") else "postgres.json")
     )
     return found
 
@@ -82,8 +88,8 @@ def tell(store: Store) -> dict[str, Any]:
         return former.see(reader)
 
 
-def test_a_reader_is_told_the_same_as_before(former_url: str) -> None:
-    before = told_before(former_url)
+def test_a_reader_is_told_the_same_as_before(former_url: str, schema: int) -> None:
+    before = told_before(schema, former_url)
     assert len(before["stream"]) > 200
     with closing(open_store(former_url)) as store:
         assert known_before(tell(store), before) == before
@@ -95,7 +101,7 @@ def test_a_reader_is_told_the_same_as_before(former_url: str) -> None:
             assert prompt.ask("PRAGMA foreign_key_check") == []
 
 
-async def test_work_of_the_version_before_goes_on(former_url: str) -> None:
+async def test_work_of_an_older_version_goes_on(former_url: str, schema: int) -> None:
     """Attempts that run are reported, what waits is claimed, timers fire, and every seal fits the trail that it seals."""
     clock = ManualClock()
     async with open_engine(former_url, clock) as engine:
@@ -113,12 +119,12 @@ async def test_work_of_the_version_before_goes_on(former_url: str) -> None:
         report = await engine.audit()
         assert report.findings == []
         assert not report.unsealed
-    before = told_before(former_url)["stream"]
+    before = told_before(schema, former_url)["stream"]
     with closing(open_store(former_url, clock)) as store:
         assert known_before(tell(store)["stream"][: len(before)], before) == before
 
 
-def test_rows_of_the_version_before_are_under_the_law(former_url: str) -> None:
+def test_rows_of_an_older_version_are_under_the_law(former_url: str) -> None:
     open_store(former_url).close()
     with outsider(former_url) as prompt:
         for table, column in (
@@ -134,14 +140,15 @@ def test_rows_of_the_version_before_are_under_the_law(former_url: str) -> None:
 
 
 @pytest.mark.parametrize("database", DATABASES)
-def test_a_process_of_the_version_before_is_told_why_it_cannot_go_on(
-    database: str, tmp_path: Path, request: pytest.FixtureRequest
+def test_a_process_of_an_older_version_is_told_why_it_cannot_go_on(
+    database: str, schema: int, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     url = sqlite_url(tmp_path) if database == "sqlite" else request.getfixturevalue("empty_postgres_url")
-    with of_the_version_before(database):
+    with of_schema(schema, database):
         open_store(url).close()
     with outsider(url) as older:
-        ask_for_the_time = "SELECT clock.* FROM (SELECT 0) AS now LEFT JOIN clock ON 1 = 1"
+        clock = "clock" if schema == 10 else "clock_correction"
+        ask_for_the_time = f"SELECT {clock}.* FROM (SELECT 0) AS now LEFT JOIN {clock} ON 1 = 1"
         for _ in range(6):  # as each process does, the driver prepares what it asks so often
             assert len(older.ask(ask_for_the_time)) == 1
         open_store(url).close()
@@ -195,10 +202,10 @@ def test_metadata_that_somebody_has_typed_is_converted_as_it_is(former_url: str)
         assert prompt.ask(told) == before
 
 
-def test_the_columns_of_a_view_have_the_types_of_those_of_the_table(request: pytest.FixtureRequest) -> None:
+def test_the_columns_of_a_view_have_the_types_of_those_of_the_table(request: pytest.FixtureRequest, schema: int) -> None:
     """PostgreSQL refuses a prepared statement whose columns change their types."""
     url = request.getfixturevalue("empty_postgres_url")
-    with of_the_version_before("postgres"):
+    with of_schema(schema, "postgres"):
         open_store(url).close()
     with psycopg.connect(url, autocommit=True) as older:
         for table, columns in former.COLUMNS.items():
@@ -208,11 +215,12 @@ def test_the_columns_of_a_view_have_the_types_of_those_of_the_table(request: pyt
             assert older.execute(f"EXECUTE a_{table}".encode()).fetchall() == []
 
 
-def test_a_trail_that_the_law_did_not_write_is_not_converted(former_url: str) -> None:
+@pytest.mark.parametrize("schema", [10], indirect=True)
+def test_a_trail_that_the_law_did_not_write_is_not_converted(former_url: str, schema: int) -> None:
     with outsider(former_url) as prompt, prompt.lawless("attempt"):
         prompt.ask("UPDATE attempt SET ended_by = 'magic'")
     with pytest.raises(StoreUnusable, match=r"cannot be converted.*an attempt is stored whose end is not in the audit trail"):
         open_store(former_url).close()
     with outsider(former_url) as prompt:
-        assert prompt.ask("SELECT max(number) FROM migration") == [(BEFORE,)]
-        assert len(prompt.ask("SELECT position FROM transition")) == len(told_before(former_url)["stream"])
+        assert prompt.ask("SELECT max(number) FROM migration") == [(schema,)]
+        assert len(prompt.ask("SELECT position FROM transition")) == len(told_before(schema, former_url)["stream"])

@@ -173,7 +173,7 @@ def a_breaker_lets_one_probe_through(project: Project) -> None:
 def a_success_with_a_failed_step_is_put_right(project: Project) -> None:
     project.write_flow("{name: build, lifecycle: pipeline, tasks: {fetch: {run: 'true'}}}")
     project.call("run", "flow.yaml")
-    project.ask_without_law("task", "UPDATE task SET state = 'S_FAILED', outcome = 'failure'")
+    project.ask_without_law("task", "UPDATE task_state SET state = 'S_FAILED', outcome = 'failure'")
     said = project.read("doctor", code=1)
     assert "The run is S_SUCCESS, but its task fetch is S_FAILED." in said.out
     project.follow(said, "doctor --")

@@ -80,7 +80,7 @@ def break_worker(project: Project, worker: str) -> None:
     project.write_flow("{name: damaged, lifecycle: approval, tasks: {work: {run: 'true'}}}")
     project.call("workers", "pause", worker)
     run = project.submit()
-    change = "UPDATE task SET policy = :policy WHERE run_id = :run"
+    change = "UPDATE task_spec SET policy = :policy WHERE run_id = :run"
     ((sound,),) = project.ask("SELECT policy FROM task WHERE run_id = :run", run=run)
     project.ask_without_law("task", change, policy="[]", run=run)
     project.call("workers", "resume", worker)
