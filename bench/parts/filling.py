@@ -15,11 +15,12 @@ from bench.databases import closed_after, file_of
 from psycopg.sql import SQL, Composable, Composed, Identifier, Literal
 
 # In the order in which they refer to each other.
-TABLES = ("run", "task", "dependency", "trail")
+TABLES = ("run", "task_spec", "task_state", "dependency", "trail")
 IDS = frozenset({"id", "run_id", "task_id", "entity_id", "depends_on_id", "parent_run_id", "parent_task_id"})
+NUMBERS = frozenset({"number", "run_number", "parent_number"})
 NUMBERED_BY_THE_DATABASE = frozenset({"position"})
 OF_TASKS = "kind IN (0, 1)"  # runs and tasks
-LAST_NUMBER = "SELECT max(number) FROM (SELECT number FROM run UNION ALL SELECT number FROM task) AS entity"
+LAST_NUMBER = "SELECT max(number) FROM (SELECT number FROM run UNION ALL SELECT number FROM task_spec) AS entity"
 APART_MILLISECONDS = 3_600_000
 """Between one copy and the next: nothing that is copied took longer."""
 
@@ -73,8 +74,8 @@ def _multiply_in_sqlite(url: str, copies: int) -> None:
                 values = ", ".join(
                     f'earlier("{column}", :by)'
                     if column in IDS
-                    else '"number" + :later'
-                    if column == "number"
+                    else f'"{column}" + :later'
+                    if column in NUMBERS
                     else f'"{column}"'
                     for column in columns[table]
                 )
@@ -110,8 +111,8 @@ def _multiply_in_postgres(url: str, copies: int) -> None:
                 for table in TABLES:
                     later = (copies - 1 - copy) * last
                     connection.execute(_copy_statement(table, columns[table], copy * APART_MILLISECONDS, later))
-        for table in ("run", "task"):
-            connection.execute(f"SELECT setval('{table}_number_seq', max(number)) FROM {table}".encode())
+        for kind, table in (("run", "run"), ("task", "task_spec")):
+            connection.execute(f"SELECT setval('{kind}_number_seq', max(number)) FROM {table}".encode())
         connection.execute("VACUUM (ANALYZE)")
         connection.execute("CHECKPOINT")
 
@@ -121,8 +122,8 @@ def _copy_statement(table: str, columns: list[str], by: int, later: int) -> Comp
     values = SQL(", ").join(
         _earlier(column, by)
         if column in IDS
-        else SQL("number + {}").format(later)
-        if column == "number"
+        else SQL("{} + {}").format(Identifier(column), later)
+        if column in NUMBERS
         else Identifier(column)
         for column in columns
     )

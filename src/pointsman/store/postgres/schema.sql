@@ -2123,6 +2123,14 @@ SELECT task.number, spec.run_number, spec.parent_number, entered_at, created_at,
   FROM former_task AS task JOIN task_spec AS spec ON spec.number = task.number
  ORDER BY task.number;
 
+-- Claims ask for lanes only, so from now on a lane belongs to the tenant of its tasks. The engine has never done anything else.
+DO $$
+BEGIN
+    IF EXISTS (SELECT FROM task_state JOIN task_spec USING (number) JOIN lane ON lane.id = lane_id WHERE lane.tenant <> task_spec.tenant) THEN
+        RAISE EXCEPTION 'pointsman: a task has the lane of another tenant';
+    END IF;
+END $$;
+
 SELECT setval('task_number', last_value, is_called) FROM task_number_seq;
 ALTER SEQUENCE task_number OWNED BY task_spec.number;
 DROP TABLE former_task;
