@@ -22,24 +22,35 @@ SELECT {worker} FROM worker WHERE id IN :ids ORDER BY id LIMIT :limit
 SELECT {breaker} FROM breaker WHERE tenant = :tenant AND tool IN :tools ORDER BY id
 
 -- name: select_claimable
--- One lane at a time, in the order of task_claimable: no sorting, and no row is read that is not taken.
-SELECT {task_to_claim} FROM task
+-- The numbers of the first tasks of one lane, in the order of task_claimable: no sorting, and no row of a task is read.
+SELECT number, priority FROM task_state
  WHERE lane_id = :lane_id
    AND phase = 'queued' AND open_dependencies = 0 AND available_at IS NULL AND run_open AND NOT is_gate AND NOT allocated
- ORDER BY task.priority DESC, task.number LIMIT :limit
+ ORDER BY priority DESC, number LIMIT :limit
 
 -- name: select_claimable_of_run
 -- The same in the order of task_claimable_of_run.
-SELECT {task_to_claim} FROM task
- WHERE run_number = (SELECT number FROM run WHERE run.id = :run_id) AND lane_id = :lane_id
+SELECT number, priority FROM task_state
+ WHERE run_number = (SELECT number FROM run WHERE id = :run_id) AND lane_id = :lane_id
    AND phase = 'queued' AND open_dependencies = 0 AND available_at IS NULL AND run_open AND NOT is_gate AND NOT allocated
- ORDER BY task.priority DESC, task.number LIMIT :limit
+ ORDER BY priority DESC, number LIMIT :limit
+
+-- name: select_allocated
+SELECT number, priority FROM task_state
+ WHERE run_number = (SELECT number FROM run WHERE id = :run_id) AND lane_id = :lane_id
+   AND phase = 'queued' AND open_dependencies = 0 AND available_at IS NULL AND run_open AND NOT is_gate AND allocated
+ ORDER BY priority DESC, number LIMIT :limit
+
+-- name: select_numbered
+SELECT {task_to_claim} FROM json_each(:numbers) AS due CROSS JOIN task ON task.number = due.value ORDER BY due.key
 
 -- name: find_plain_to_end
--- Of the tasks of these reports, the ones about which nothing is special. CROSS JOIN keeps the order.
-SELECT spec.id, spec.run_id, task.attempt_worker_id, spec.parent_task_id, EXISTS (SELECT 1 FROM dependency WHERE depends_on_id = spec.id), spec.policy,
-       task.number, task.machine_id, task.state
-  FROM json_each(:reports) AS told CROSS JOIN task_spec AS spec ON spec.id = told.value ->> 0 CROSS JOIN task_state AS task ON task.number = spec.number
+-- Of the tasks of these reports, the ones about which nothing is special. CROSS JOIN keeps the order: from the reports to their tasks.
+SELECT task.machine_id, task.state, task.number,
+       spec.id, spec.run_id, task.attempt_worker_id, spec.parent_task_id, EXISTS (SELECT 1 FROM dependency WHERE depends_on_id = spec.id), spec.policy
+  FROM json_each(:reports) AS told
+ CROSS JOIN task_spec AS spec ON spec.id = told.value ->> 0
+ CROSS JOIN task_state AS task ON task.number = spec.number
  WHERE task.current_attempt = told.value ->> 1 AND NOT task.lease_expired AND spec.tenant = :tenant
    AND NOT task.has_checks AND NOT task.review_wanted AND NOT task.has_subtasks AND task.reserved_usd = 0 AND task.retry_count = 0
    AND (instr(spec.policy, '"expected_exit_codes":[0]') OR NOT instr(spec.policy, 'expected_exit_codes'))
@@ -47,7 +58,7 @@ SELECT spec.id, spec.run_id, task.attempt_worker_id, spec.parent_task_id, EXISTS
    AND (:key_id IS NULL OR (SELECT key_id FROM worker WHERE worker.id = task.attempt_worker_id) = :key_id)
 
 -- name: end_plain_tasks
--- The writer holds the database, so they still are as they were found.
+-- They still are as they were found. One statement for all of them: each statement copies the pages that it changes, in case it fails.
 UPDATE task_state
    SET state = :to_state, phase = 'done', outcome = 'success', revision = revision + 1, trigger = :trigger, reason = NULL,
        actor = attempt_worker_id, metadata = NULL, entered_at = max(entered_at, :now), completed_at = max(entered_at, :now),
@@ -56,19 +67,6 @@ UPDATE task_state
        attempt_log_path = coalesce(told.value ->> 3, attempt_log_path), output = coalesce(told.value ->> 4, output)
   FROM json_each(:ends) AS told
  WHERE number = told.value ->> 0
-
--- name: find_claimable
--- `select_claimable` and `select_claimable_of_run` without the tasks themselves.
-SELECT number, priority FROM task_state
- WHERE lane_id = :lane_id
-   AND phase = 'queued' AND open_dependencies = 0 AND available_at IS NULL AND run_open AND NOT is_gate AND NOT allocated
- ORDER BY priority DESC, number LIMIT :limit
-
--- name: find_claimable_of_run
-SELECT number, priority FROM task_state
- WHERE run_number = (SELECT number FROM run WHERE id = :run_id) AND lane_id = :lane_id
-   AND phase = 'queued' AND open_dependencies = 0 AND available_at IS NULL AND run_open AND NOT is_gate AND NOT allocated
- ORDER BY priority DESC, number LIMIT :limit
 
 -- name: begin_plain_tasks
 -- Of these tasks, whose turn it is, the ones about which nothing is special.
@@ -94,14 +92,11 @@ RETURNING number
 
 -- name: tell_begun
 SELECT {begun_task}, run.phase, run.policy, spec.payload
-  FROM json_each(:numbers) AS due CROSS JOIN task_state AS task ON task.number = due.value CROSS JOIN task_spec AS spec ON spec.number = due.value
-  CROSS JOIN run ON run.number = task.run_number
-
--- name: select_allocated
-SELECT {task_to_claim} FROM task
- WHERE run_number = (SELECT number FROM run WHERE run.id = :run_id) AND lane_id = :lane_id
-   AND phase = 'queued' AND open_dependencies = 0 AND available_at IS NULL AND run_open AND NOT is_gate AND allocated
- ORDER BY task.priority DESC, task.number LIMIT :limit
+  FROM json_each(:numbers) AS due
+ CROSS JOIN task_state AS task ON task.number = due.value
+ CROSS JOIN task_spec AS spec ON spec.number = due.value
+ CROSS JOIN run ON run.number = task.run_number
+ ORDER BY due.key
 
 -- name: select_reclaimable
 SELECT {task_to_claim} FROM task

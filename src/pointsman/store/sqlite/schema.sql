@@ -1,5 +1,5 @@
 -- The schema of a new database, and for readers: what all migrations come to. `make docs` writes it; never edit it.
--- 9ce84a8d93101cefce587a46080c055fdd11dc6589e3e7cd6298e8f09f32efb5
+-- 06d783b9df0a39595ce6418435bafa912a22974cb1f266d0f7375c7a64c1a6ec
 
 CREATE TABLE tenant (
     id         TEXT PRIMARY KEY,
@@ -918,35 +918,42 @@ END;
 
 CREATE TRIGGER task_spec_is_not_deleted BEFORE DELETE ON task_spec BEGIN SELECT RAISE(ABORT, 'pointsman: a task cannot be deleted'); END;
 
-CREATE TRIGGER task_begins AFTER INSERT ON task_state BEGIN
-    SELECT RAISE(ABORT, 'pointsman: a run that has succeeded gets no more tasks')
-     WHERE (SELECT outcome FROM run WHERE number = new.run_number) IS 'success';
+CREATE TRIGGER task_fits_its_spec AFTER INSERT ON task_state BEGIN
+    SELECT CASE WHEN (SELECT outcome FROM run WHERE number = new.run_number) IS 'success'
+                THEN RAISE(ABORT, 'pointsman: a run that has succeeded gets no more tasks')
+                WHEN (SELECT (run_number, parent_number) IS NOT (new.run_number, new.parent_number) FROM task_spec WHERE number = new.number) IS NOT 0
+                THEN RAISE(ABORT, 'pointsman: the two rows of a task have the same number, run and parent')
+                WHEN (SELECT tenant FROM lane WHERE id = new.lane_id) IS NOT (SELECT tenant FROM task_spec WHERE number = new.number)
+                THEN RAISE(ABORT, 'pointsman: the lane of a task is one of its tenant') END;
+END;
+
+CREATE TRIGGER task_begins AFTER INSERT ON task_state
+    WHEN new.revision <> 1 BEGIN
     INSERT INTO trail (at, number, kind, revision, reason, actor, metadata)
     VALUES (new.created_at, new.number, 1,
             coalesce((SELECT 0 FROM state
-                       WHERE machine_id = new.machine_id AND initial = 1 AND kind = 'task' AND new.epoch = 0 AND new.attempt_worker_id IS NULL AND new.number > 0
-                         AND (new.revision = 1
-                              OR (new.revision = 0 AND name = new.state AND phase = new.phase AND outcome IS new.outcome))),
+                       WHERE machine_id = new.machine_id AND name = new.state AND initial = 1 AND kind = 'task' AND phase = new.phase
+                         AND outcome IS new.outcome AND new.revision = 0 AND new.epoch = 0 AND new.attempt_worker_id IS NULL AND new.number > 0),
                      RAISE(ABORT, 'pointsman: a task is created once, in the initial state of a task machine')),
             new.reason, new.actor,
-            (SELECT CASE WHEN task_spec.run_number IS NOT new.run_number OR task_spec.parent_number IS NOT new.parent_number
-                         THEN RAISE(ABORT, 'pointsman: the two rows of a task have the same number, run and parent')
-                         WHEN task_spec.tenant IS NOT (SELECT tenant FROM lane WHERE id = new.lane_id)
-                         THEN RAISE(ABORT, 'pointsman: the lane of a task is one of its tenant')
-                         WHEN new.revision = 1 OR new.metadata = '{"run_id":' || json_quote(task_spec.run_id) || ',"depends_on":[],"critical":' || iif(task_spec.critical, 'true', 'false') || ',"max_retries":' || new.max_retries || '}' THEN ''
-                         ELSE new.metadata END
-               FROM (VALUES (new.number)) LEFT JOIN task_spec ON task_spec.number = new.number));
-    -- A task that waits for nothing may be created with its first move: then it has two lines, with the same actor.
+            (SELECT CASE WHEN new.metadata = '{"run_id":' || json_quote(run_id) || ',"depends_on":[],"critical":' || iif(critical, 'true', 'false') || ',"max_retries":' || new.max_retries || '}' THEN ''
+                         ELSE new.metadata END FROM task_spec WHERE number = new.number));
+END;
+
+CREATE TRIGGER task_begins_with_its_first_move AFTER INSERT ON task_state
+    WHEN new.revision = 1 BEGIN
+    INSERT INTO trail (at, number, kind, revision, reason, actor, metadata)
+    VALUES (new.created_at, new.number, 1, 0, new.reason, new.actor, '');
     INSERT INTO trail (at, number, kind, revision, rule_id, reason, actor, metadata)
-    SELECT new.entered_at, new.number, 1, 1,
-           coalesce((SELECT rule.id FROM rule JOIN state ON state.machine_id = rule.machine_id AND state.name = rule.from_state
-                      WHERE rule.machine_id = new.machine_id AND state.initial = 1 AND rule.to_state = new.state AND rule.trigger = new.trigger
-                        AND rule.to_phase = new.phase AND rule.to_phase IN ('held', 'queued') AND rule.needs_worker = 0
-                        AND (rule.needs_session = 0 OR new.session_id IS NOT NULL) AND new.open_dependencies = 0
-                        AND new.entered_at = new.created_at),
-                    RAISE(ABORT, 'pointsman: a task is created once, in the initial state of a task machine')),
-           new.reason, new.actor, new.metadata
-     WHERE new.revision = 1;
+    VALUES (new.entered_at, new.number, 1, 1,
+            coalesce((SELECT rule.id FROM rule JOIN state ON state.machine_id = rule.machine_id AND state.name = rule.from_state
+                       WHERE rule.machine_id = new.machine_id AND state.initial = 1 AND state.kind = 'task' AND rule.to_state = new.state
+                         AND rule.trigger = new.trigger AND rule.to_phase = new.phase AND rule.to_phase IN ('held', 'queued')
+                         AND rule.needs_worker = 0 AND (rule.needs_session = 0 OR new.session_id IS NOT NULL)
+                         AND new.open_dependencies = 0 AND new.epoch = 0 AND new.attempt_worker_id IS NULL AND new.number > 0
+                         AND new.entered_at = new.created_at),
+                     RAISE(ABORT, 'pointsman: a task is created once, in the initial state of a task machine')),
+            new.reason, new.actor, new.metadata);
 END;
 
 CREATE TRIGGER task_moves AFTER UPDATE OF revision ON task_state
@@ -993,11 +1000,14 @@ CREATE TRIGGER attempt_finds_room AFTER UPDATE OF epoch ON task_state
       FROM worker
      WHERE worker.id = new.attempt_worker_id
        AND (worker.phase = 'done'
-            OR (max_concurrent_tasks < (SELECT count(*) FROM task_state AS held
-                                         WHERE held.attempt_worker_id = new.attempt_worker_id AND held.current_attempt IS NOT NULL)
-                AND max_concurrent_tasks < (SELECT count(*) FROM task_state AS held
-                                             WHERE held.attempt_worker_id = new.attempt_worker_id
-                                               AND held.current_attempt IS NOT NULL AND held.lease_expired = 0)));
+            OR (max_concurrent_tasks <= (SELECT number FROM task_state
+                                          WHERE attempt_worker_id = new.attempt_worker_id AND current_attempt IS NOT NULL ORDER BY number DESC LIMIT 1)
+                                      - (SELECT number FROM task_state
+                                          WHERE attempt_worker_id = new.attempt_worker_id AND current_attempt IS NOT NULL ORDER BY number LIMIT 1)
+                AND max_concurrent_tasks < (SELECT count(*) FROM task_state
+                                             WHERE attempt_worker_id = new.attempt_worker_id AND current_attempt IS NOT NULL)
+                AND max_concurrent_tasks < (SELECT count(*) FROM task_state
+                                             WHERE attempt_worker_id = new.attempt_worker_id AND current_attempt IS NOT NULL AND lease_expired = 0)));
 END;
 
 CREATE TRIGGER task_moved_by_hand

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import threading
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from heapq import merge
 from itertools import islice
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import apsw
 from msgspec import Struct
@@ -40,7 +41,7 @@ BUSY_TIMEOUT_SECONDS = 5.0
 SWITCH_TRIES = 500
 CACHE_KIB = 65_536
 CHECKPOINT_PAGES = 4_000
-Found = TypeVar("Found")
+to_ended = reader_of(EndedTask, len(EndedTask.__struct_fields__))
 
 
 class SqliteStore:
@@ -310,22 +311,27 @@ class SqliteTransaction(Transaction, SqliteReader):
             self._rows(query, machine_id=machine_id)
         return machine_id
 
-    def select_claimable(self, tenant: str, lane_ids: Sequence[int], limit: int) -> list[Task]:
-        return self._first("select_claimable", lane_ids, tenant=tenant, limit=limit)
+    def select_claimable(self, tenant: str, lane_ids: Sequence[int], limit: int) -> list[Task]:  # noqa: ARG002 - lanes have one
+        return self._select_first("select_claimable", lane_ids, limit)
 
     def select_claimable_of_run(self, run_id: str, lane_ids: Sequence[int], limit: int) -> list[Task]:
-        return self._first("select_claimable_of_run", lane_ids, run_id=run_id, limit=limit)
+        return self._select_first("select_claimable_of_run", lane_ids, limit, run_id=run_id)
 
     def select_allocated(self, run_id: str, lane_ids: Sequence[int], limit: int) -> list[Task]:
-        return self._first("select_allocated", lane_ids, run_id=run_id, limit=limit)
+        return self._select_first("select_allocated", lane_ids, limit, run_id=run_id)
 
-    def select_reclaimable(self, tenant: str, lane_ids: Sequence[int], limit: int, run_id: str | None = None) -> list[Task]:
-        return self._all(Task, "select_reclaimable", tenant=tenant, lane_ids=to_json(lane_ids), limit=limit, run_id=run_id)
+    def select_reclaimable(self, tenant: str, lane_ids: Sequence[int], limit: int, run_id: str | None = None) -> list[Task]:  # noqa: ARG002
+        return self._all(Task, "select_reclaimable", lane_ids=to_json(lane_ids), limit=limit, run_id=run_id)
 
-    def _first(self, query: str, lane_ids: Sequence[int], *, limit: int, **values: Any) -> list[Task]:
-        """The first tasks of several lanes, each of which is in order."""
-        lanes = [self._all(Task, query, lane_id=lane_id, limit=limit, **values) for lane_id in lane_ids]
-        return _merge(lanes, limit, lambda task: (-task.priority, task.id))
+    def _select_first(self, query: str, lane_ids: Sequence[int], limit: int, **values: Any) -> list[Task]:
+        numbers = self._find_first(query, lane_ids, limit, **values)
+        return self._all(Task, "select_numbered", numbers=to_json(numbers)) if numbers else []
+
+    def _find_first(self, query: str, lane_ids: Sequence[int], limit: int, **values: Any) -> list[int]:
+        """The numbers of the first tasks of several lanes, each of which is in order."""
+        lanes = [self._rows(query, lane_id=lane_id, limit=limit, **values) for lane_id in lane_ids]
+        first = lanes[0] if len(lanes) == 1 else islice(merge(*lanes, key=lambda row: (-row[1], row[0])), limit)
+        return [number for number, _ in first]
 
     def end_plain_tasks(
         self, tenant: str, reports: Sequence[PlainReport], moves: Sequence[PlainMove], now: datetime, key_id: str | None = None
@@ -333,28 +339,26 @@ class SqliteTransaction(Transaction, SqliteReader):
         if not reports or not moves:
             return []
         told = {report.task_id: report for report in reports}
-        asked = to_json([(report.task_id, report.epoch) for report in reports])
-        found = self._rows("find_plain_to_end", reports=asked, tenant=tenant, key_id=key_id)
-        ended: list[Any] = []
+        attempts = to_json([(report.task_id, report.epoch) for report in reports])
+        alike: dict[tuple[int, str], list[Any]] = defaultdict(list)
+        for row in self._rows("find_plain_to_end", reports=attempts, tenant=tenant, key_id=key_id):
+            alike[row[:2]].append(row[2:])
+        ended: list[EndedTask] = []
         for move in moves:
-            if plain := [row for row in found if row[8] == move.from_state and row[7] == move.machine_id]:
-                ends = [
-                    (row[6], report.session_id, report.exit_code, report.log_path, report.output if move.stores_output else None)
-                    for row in plain
-                    for report in (told[row[0]],)
-                ]
+            if rows := alike.get((move.machine_id, move.from_state)):
+                ends = [_end(number, told[task_id], move) for number, task_id, *_ in rows]
                 values = {"to_state": move.to_state, "trigger": move.trigger, "now": self._from_instant(now)}
                 self._rows("end_plain_tasks", ends=to_json(ends), **values)
-                ended += plain
-        return list(map(reader_of(EndedTask, 6), ended))
+                ended += [to_ended(row[1:]) for row in rows]
+        return ended
 
     def _begin_plain(
         self, tenant: str, lane_ids: Sequence[int], limit: int, run_id: str | None, told: dict[str, Any]
     ) -> list[BegunTask]:
-        where = ("find_claimable", {}) if run_id is None else ("find_claimable_of_run", {"run_id": run_id})
-        query, values = where
-        lanes = [self._rows(query, lane_id=lane_id, limit=limit, **values) for lane_id in lane_ids]
-        due = [number for number, _ in _merge(lanes, limit, lambda row: (-row[1], row[0]))]
+        if run_id is None:
+            due = self._find_first("select_claimable", lane_ids, limit)
+        else:
+            due = self._find_first("select_claimable_of_run", lane_ids, limit, run_id=run_id)
         if not due:
             return []
         told |= {"tenant": tenant, "run_id": run_id, "lane_ids": to_json(lane_ids), "numbers": to_json(due)}
@@ -389,9 +393,10 @@ class SqliteTransaction(Transaction, SqliteReader):
             raise explain(error, self._connection.filename) from error
 
 
-def _merge(lanes: Sequence[list[Found]], limit: int, order: Callable[[Found], tuple[int, str]]) -> list[Found]:
-    """The first rows of several lanes, each of which is in order."""
-    return lanes[0] if len(lanes) == 1 else list(islice(merge(*lanes, key=order), limit))
+def _end(number: int, report: PlainReport, move: PlainMove) -> tuple[Any, ...]:
+    """What `end_plain_tasks` reads about one task."""
+    output = report.output if move.stores_output else None
+    return number, report.session_id, report.exit_code, report.log_path, output
 
 
 def explain(error: apsw.Error, url: str) -> StoreError:
