@@ -59,7 +59,8 @@ _STRAYS = (
     "        return _claim_of_tenant(work, worker, (*_waiting_tenants(work, ''), worker.tenant)[0], room)\n",
 )
 _TASK_MOVES = """\
-coalesce((SELECT {} FROM rule
+new.revision,
+            coalesce((SELECT {} FROM rule
                        WHERE machine_id = old.machine_id {}AND to_state = new.state AND trigger = new.trigger
                          AND to_phase = new.phase AND to_outcome IS new.outcome AND new.revision = old.revision + 1
                          AND needs_worker = (new.worker_id IS NOT NULL)"""
@@ -293,17 +294,17 @@ BUGS = (
     ),
     _bug(
         "a plain task ends whoever reports",
-        "sqlite:end_plain_tasks",
-        "current_attempt = told.epoch AND NOT lease_expired",
-        "current_attempt IS NOT NULL",
+        "sqlite:find_plain_to_end",
+        "task.current_attempt = told.value ->> 1 AND NOT task.lease_expired",
+        "task.current_attempt IS NOT NULL",
         "a stale epoch is refused",
         TRUE,
         HISTORY,
     ),
     _bug(
         "a task with checks ends as a plain one",
-        "sqlite:end_plain_tasks",
-        "NOT has_checks AND ",
+        "sqlite:find_plain_to_end",
+        "NOT task.has_checks AND ",
         "",
         COUNTS,
         LAW,
@@ -322,8 +323,8 @@ BUGS = (
     ),
     _bug(
         "a task with subtasks ends as a plain one",
-        "sqlite:end_plain_tasks",
-        "NOT has_subtasks AND ",
+        "sqlite:find_plain_to_end",
+        "NOT task.has_subtasks AND ",
         "",
         WAITS,
         COUNTS,
@@ -368,7 +369,7 @@ BUGS = (
     _bug("a worker claims for a tenant that it does not serve", *_STRAYS, LAW, SERVES),
     Bug(
         "nobody keeps the law, and a worker claims for a tenant that it does not serve",
-        (Patch(*_STRAYS), Patch("sqlite:schema", "(worker.tenant = new.tenant OR ", "(1 OR ")),
+        (Patch(*_STRAYS), Patch("sqlite:schema", "(worker.tenant = lane.tenant OR ", "(1 OR ")),
         (SERVES,),
     ),
     _bug(

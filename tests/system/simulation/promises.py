@@ -117,8 +117,9 @@ class Promises:
 
     def note(self, _change: int, _database: str, table: str, row: int) -> None:
         """The update hook of every connection; it also tells of what is rolled back later, which does no harm."""
-        if table in self._dirty:
-            self._dirty[table].add(row)
+        kind = "task" if table == "task_state" else table
+        if kind in self._dirty:
+            self._dirty[kind].add(row)
 
     # looking
 
@@ -142,7 +143,7 @@ class Promises:
         """All of it anew, from the first row to the last."""
         fresh = Promises(self._connection, frozenset((self._names[number], state) for number, state in self._sealed))
         for kind in KINDS:
-            fresh._dirty[kind] = {row for (row,) in self._rows(f"SELECT rowid FROM {kind}")}
+            fresh._dirty[kind] = {row for (row,) in self._rows(f"SELECT number FROM {kind}")}
         fresh.changed_budgets = self.changed_budgets
         fresh._at_work = self._at_work
         fresh.look()
@@ -156,7 +157,7 @@ class Promises:
         if not numbers:
             return []
         listed = ",".join(map(str, sorted(numbers)))
-        return [self._types[kind]._make(row) for row in self._rows(f"SELECT * FROM {kind} WHERE rowid IN ({listed})")]
+        return [self._types[kind]._make(row) for row in self._rows(f"SELECT * FROM {kind} WHERE number IN ({listed})")]
 
     def _rows(self, query: str, values: tuple[Any, ...] = ()) -> list[Any]:
         return self._connection.execute(query, values).fetchall()

@@ -277,7 +277,7 @@ def test_a_worker_that_takes_the_place_of_another_is_told_of_its_new_tasks(scene
 
 def test_whoever_waits_is_told_of_tasks_that_the_doctor_has_freed(scene: Scene) -> None:
     scene.submit(NewTask(name="a"))
-    scene.process.store.writer.execute("UPDATE task SET open_dependencies = 1")
+    scene.process.store.writer.execute("UPDATE task_state SET open_dependencies = 1")
     with scene.process.store.read() as reader:
         found = tuple(diagnose(reader, template()[1], reader.now()))
     scene.do(Repair(diagnoses=tuple(each for each in found if each.kind == "task")))
