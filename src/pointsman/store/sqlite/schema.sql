@@ -1,5 +1,5 @@
 -- The schema of a new database, and for readers: what all migrations come to. `make docs` writes it; never edit it.
--- 06d783b9df0a39595ce6418435bafa912a22974cb1f266d0f7375c7a64c1a6ec
+-- f78b0732ffcead1f5713823c8189fadf8e183a23de49831a3f4e333f74adb39b
 
 CREATE TABLE tenant (
     id         TEXT PRIMARY KEY,
@@ -906,6 +906,11 @@ CREATE TRIGGER task_is_specified BEFORE INSERT ON task_spec BEGIN
         OR new.parent_task_id IS NOT (SELECT id FROM task_spec WHERE number = new.parent_number);
 END;
 
+CREATE TRIGGER task_has_a_number AFTER INSERT ON task_spec
+    WHEN new.number < 1 BEGIN
+    SELECT RAISE(ABORT, 'pointsman: a task is created once, with a number from 1 on');
+END;
+
 CREATE TRIGGER task_spec_keeps_its_place BEFORE UPDATE OF number, rowid, oid, _rowid_ ON task_spec BEGIN
     SELECT RAISE(ABORT, 'pointsman: a task keeps its place in the file');
 END;
@@ -933,7 +938,7 @@ CREATE TRIGGER task_begins AFTER INSERT ON task_state
     VALUES (new.created_at, new.number, 1,
             coalesce((SELECT 0 FROM state
                        WHERE machine_id = new.machine_id AND name = new.state AND initial = 1 AND kind = 'task' AND phase = new.phase
-                         AND outcome IS new.outcome AND new.revision = 0 AND new.epoch = 0 AND new.attempt_worker_id IS NULL AND new.number > 0),
+                         AND outcome IS new.outcome AND new.revision = 0 AND new.epoch = 0 AND new.attempt_worker_id IS NULL),
                      RAISE(ABORT, 'pointsman: a task is created once, in the initial state of a task machine')),
             new.reason, new.actor,
             (SELECT CASE WHEN new.metadata = '{"run_id":' || json_quote(run_id) || ',"depends_on":[],"critical":' || iif(critical, 'true', 'false') || ',"max_retries":' || new.max_retries || '}' THEN ''
@@ -950,7 +955,7 @@ CREATE TRIGGER task_begins_with_its_first_move AFTER INSERT ON task_state
                        WHERE rule.machine_id = new.machine_id AND state.initial = 1 AND state.kind = 'task' AND rule.to_state = new.state
                          AND rule.trigger = new.trigger AND rule.to_phase = new.phase AND rule.to_phase IN ('held', 'queued')
                          AND rule.needs_worker = 0 AND (rule.needs_session = 0 OR new.session_id IS NOT NULL)
-                         AND new.open_dependencies = 0 AND new.epoch = 0 AND new.attempt_worker_id IS NULL AND new.number > 0
+                         AND new.open_dependencies = 0 AND new.epoch = 0 AND new.attempt_worker_id IS NULL
                          AND new.entered_at = new.created_at),
                      RAISE(ABORT, 'pointsman: a task is created once, in the initial state of a task machine')),
             new.reason, new.actor, new.metadata);
@@ -980,18 +985,18 @@ CREATE TRIGGER task_moves AFTER UPDATE OF revision ON task_state
                      RAISE(ABORT, 'pointsman: no rule of its machine allows this task to move like this')),
             new.reason, new.actor,
             CASE WHEN new.epoch <> old.epoch AND new.metadata = '{"worker_id":' || json_quote(new.actor) || ',"epoch":' || new.epoch || '}' THEN '' ELSE new.metadata END,
-            CASE WHEN old.current_attempt IS NOT NULL AND new.current_attempt IS NOT old.current_attempt THEN old.epoch WHEN new.epoch <> old.epoch THEN new.epoch END,
-            CASE WHEN old.current_attempt IS NOT NULL AND new.current_attempt IS NOT old.current_attempt THEN nullif(old.attempt_worker_id, new.actor) END,
-            CASE WHEN old.current_attempt IS NOT NULL AND new.current_attempt IS NOT old.current_attempt THEN old.attempt_started_at END,
-            CASE WHEN old.current_attempt IS NOT NULL AND new.current_attempt IS NOT old.current_attempt THEN nullif(old.attempt_resumed, 0) END,
-            CASE WHEN old.current_attempt IS NOT NULL AND new.current_attempt IS NOT old.current_attempt THEN CASE WHEN new.current_attempt IS NULL THEN new.session_id ELSE old.session_id END END,
-            nullif(CASE WHEN old.current_attempt IS NOT NULL AND new.current_attempt IS NOT old.current_attempt THEN CASE WHEN new.current_attempt IS NULL THEN new.attempt_cost_usd ELSE old.attempt_cost_usd END END, 0),
-            CASE WHEN old.current_attempt IS NOT NULL AND new.current_attempt IS NOT old.current_attempt THEN CASE WHEN new.current_attempt IS NULL THEN new.attempt_error ELSE old.attempt_error END END,
-            CASE WHEN old.current_attempt IS NOT NULL AND new.current_attempt IS NOT old.current_attempt THEN CASE WHEN new.current_attempt IS NULL THEN new.attempt_exit_code ELSE old.attempt_exit_code END END,
-            CASE WHEN old.current_attempt IS NOT NULL AND new.current_attempt IS NOT old.current_attempt THEN CASE WHEN new.current_attempt IS NULL THEN new.attempt_log_path ELSE old.attempt_log_path END END,
-            nullif(CASE WHEN old.current_attempt IS NOT NULL AND new.current_attempt IS NOT old.current_attempt THEN CASE WHEN new.current_attempt IS NULL THEN new.attempt_tokens_in ELSE old.attempt_tokens_in END END, 0),
-            nullif(CASE WHEN old.current_attempt IS NOT NULL AND new.current_attempt IS NOT old.current_attempt THEN CASE WHEN new.current_attempt IS NULL THEN new.attempt_tokens_out ELSE old.attempt_tokens_out END END, 0),
-            nullif(CASE WHEN old.current_attempt IS NOT NULL AND new.current_attempt IS NOT old.current_attempt THEN CASE WHEN new.current_attempt IS NULL THEN new.attempt_cost_is_estimated ELSE old.attempt_cost_is_estimated END END, 0));
+            CASE WHEN old.current_attempt <> coalesce(new.current_attempt, -1) THEN old.epoch WHEN new.epoch <> old.epoch THEN new.epoch END,
+            CASE WHEN old.current_attempt <> coalesce(new.current_attempt, -1) THEN nullif(old.attempt_worker_id, new.actor) END,
+            CASE WHEN old.current_attempt <> coalesce(new.current_attempt, -1) THEN old.attempt_started_at END,
+            CASE WHEN old.current_attempt <> coalesce(new.current_attempt, -1) THEN nullif(old.attempt_resumed, 0) END,
+            CASE WHEN old.current_attempt <> coalesce(new.current_attempt, -1) THEN iif(new.current_attempt IS NULL, new.session_id, old.session_id) END,
+            nullif(CASE WHEN old.current_attempt <> coalesce(new.current_attempt, -1) THEN iif(new.current_attempt IS NULL, new.attempt_cost_usd, old.attempt_cost_usd) END, 0),
+            CASE WHEN old.current_attempt <> coalesce(new.current_attempt, -1) THEN iif(new.current_attempt IS NULL, new.attempt_error, old.attempt_error) END,
+            CASE WHEN old.current_attempt <> coalesce(new.current_attempt, -1) THEN iif(new.current_attempt IS NULL, new.attempt_exit_code, old.attempt_exit_code) END,
+            CASE WHEN old.current_attempt <> coalesce(new.current_attempt, -1) THEN iif(new.current_attempt IS NULL, new.attempt_log_path, old.attempt_log_path) END,
+            nullif(CASE WHEN old.current_attempt <> coalesce(new.current_attempt, -1) THEN iif(new.current_attempt IS NULL, new.attempt_tokens_in, old.attempt_tokens_in) END, 0),
+            nullif(CASE WHEN old.current_attempt <> coalesce(new.current_attempt, -1) THEN iif(new.current_attempt IS NULL, new.attempt_tokens_out, old.attempt_tokens_out) END, 0),
+            nullif(CASE WHEN old.current_attempt <> coalesce(new.current_attempt, -1) THEN iif(new.current_attempt IS NULL, new.attempt_cost_is_estimated, old.attempt_cost_is_estimated) END, 0));
 END;
 
 CREATE TRIGGER attempt_finds_room AFTER UPDATE OF epoch ON task_state

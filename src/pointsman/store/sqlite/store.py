@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from heapq import merge
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +26,11 @@ from pointsman.store.sqlite.bell import Bell
 from pointsman.store.sqlite.lock_holder import advise, find_lock_holder
 from pointsman.store.sqlite.schema import find_schema
 from pointsman.store.sqlite.values import (
+    AT_ONCE,
     DIALECT,
     encoder_of,
     from_instant,
+    insert_several,
     reader_of,
     to_instant,
     update_of,
@@ -369,12 +371,14 @@ class SqliteTransaction(Transaction, SqliteReader):
         if not rows:
             return []
         statement = QUERIES[query]
-        return self._run_many(statement, map(encoder_of(statement, type(rows[0])), rows))
-
-    def _run_many(self, statement: str, rows: Iterable[Sequence[Any]]) -> list[Any]:
-        """Run a statement for each row. There is no network between, so fewer statements would gain nothing."""
+        values = list(map(encoder_of(statement, type(rows[0])), rows))
+        several = insert_several(statement)
+        whole = len(values) // AT_ONCE * AT_ONCE if several else 0
         try:
-            return self._connection.executemany(statement, rows).fetchall()
+            if several and whole:
+                groups = (values[first : first + AT_ONCE] for first in range(0, whole, AT_ONCE))
+                self._connection.executemany(several, (tuple(chain.from_iterable(group)) for group in groups)).fetchall()
+            return self._connection.executemany(statement, values[whole:]).fetchall()
         except apsw.Error as error:
             raise explain(error, self._connection.filename) from error
 

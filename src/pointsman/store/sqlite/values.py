@@ -23,6 +23,9 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 _MILLION = Decimal(1_000_000)
 _PARAMETER = re.compile(r":(\w+)")
+_INSERT = re.compile(r"(INSERT INTO .* VALUES )(\(.*\))")
+AT_ONCE = 16
+"""How many rows a statement inserts, if it can. Each statement copies the pages that it changes, in case it fails."""
 
 Encoder = Callable[[Struct], Sequence[Any]]
 
@@ -82,6 +85,13 @@ def encoder_of(statement: str, row_type: type[Struct]) -> Encoder:
     functions = {"from_instant": from_instant, "from_usd": from_usd, "UNSET": UNSET}
     compiled: Encoder = eval(f"lambda row: ({', '.join(values)},)", functions)  # noqa: S307 - only names of columns
     return compiled
+
+
+@cache
+def insert_several(statement: str) -> str | None:
+    """The same for `AT_ONCE` rows, if all that it does is insert one."""
+    found = _INSERT.fullmatch(statement)
+    return found and found[1] + ", ".join([_PARAMETER.sub("?", found[2])] * AT_ONCE)
 
 
 @lru_cache(maxsize=4096)

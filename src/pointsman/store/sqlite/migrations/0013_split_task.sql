@@ -115,10 +115,16 @@ CREATE TABLE task_state (
 -- Conversion
 
 CREATE TEMP TABLE converted (
+    lost          INTEGER CONSTRAINT "a task has a run or a parent that does not exist" CHECK (lost = 0),
     foreign_lanes INTEGER CONSTRAINT "a task has the lane of another tenant" CHECK (foreign_lanes = 0)
 );
 INSERT INTO temp.converted
-SELECT count(*) FROM task WHERE tenant IS NOT (SELECT lane.tenant FROM lane WHERE lane.id = task.lane_id);
+SELECT count(*) FILTER (WHERE run.id IS NULL OR (task.parent_task_id IS NOT NULL AND parent.id IS NULL)),
+       count(*) FILTER (WHERE task.tenant IS NOT lane.tenant)
+  FROM task
+  LEFT JOIN run ON run.id = task.run_id
+  LEFT JOIN task AS parent ON parent.id = task.parent_task_id
+  LEFT JOIN lane ON lane.id = task.lane_id;
 DROP TABLE temp.converted;
 
 INSERT INTO task_state (number, run_number, parent_number, lane_id, priority, phase, open_dependencies, available_at, run_open, is_gate,
@@ -246,6 +252,12 @@ CREATE TRIGGER task_is_specified BEFORE INSERT ON task_spec BEGIN
         OR new.parent_task_id IS NOT (SELECT id FROM task_spec WHERE number = new.parent_number);
 END;
 
+-- Before a row is inserted, SQLite says -1 for the number that it is still to get.
+CREATE TRIGGER task_has_a_number AFTER INSERT ON task_spec
+    WHEN new.number < 1 BEGIN
+    SELECT RAISE(ABORT, 'pointsman: a task is created once, with a number from 1 on');
+END;
+
 CREATE TRIGGER task_spec_keeps_its_place BEFORE UPDATE OF number, rowid, oid, _rowid_ ON task_spec BEGIN
     SELECT RAISE(ABORT, 'pointsman: a task keeps its place in the file');
 END;
@@ -275,7 +287,7 @@ CREATE TRIGGER task_begins AFTER INSERT ON task_state
     VALUES (new.created_at, new.number, 1,
             coalesce((SELECT 0 FROM state
                        WHERE machine_id = new.machine_id AND name = new.state AND initial = 1 AND kind = 'task' AND phase = new.phase
-                         AND outcome IS new.outcome AND new.revision = 0 AND new.epoch = 0 AND new.attempt_worker_id IS NULL AND new.number > 0),
+                         AND outcome IS new.outcome AND new.revision = 0 AND new.epoch = 0 AND new.attempt_worker_id IS NULL),
                      RAISE(ABORT, 'pointsman: a task is created once, in the initial state of a task machine')),
             new.reason, new.actor,
             (SELECT CASE WHEN new.metadata = '{"run_id":' || json_quote(run_id) || ',"depends_on":[],"critical":' || iif(critical, 'true', 'false') || ',"max_retries":' || new.max_retries || '}' THEN ''
@@ -293,13 +305,14 @@ CREATE TRIGGER task_begins_with_its_first_move AFTER INSERT ON task_state
                        WHERE rule.machine_id = new.machine_id AND state.initial = 1 AND state.kind = 'task' AND rule.to_state = new.state
                          AND rule.trigger = new.trigger AND rule.to_phase = new.phase AND rule.to_phase IN ('held', 'queued')
                          AND rule.needs_worker = 0 AND (rule.needs_session = 0 OR new.session_id IS NOT NULL)
-                         AND new.open_dependencies = 0 AND new.epoch = 0 AND new.attempt_worker_id IS NULL AND new.number > 0
+                         AND new.open_dependencies = 0 AND new.epoch = 0 AND new.attempt_worker_id IS NULL
                          AND new.entered_at = new.created_at),
                      RAISE(ABORT, 'pointsman: a task is created once, in the initial state of a task machine')),
             new.reason, new.actor, new.metadata);
 END;
 
--- An attempt that hands over to the next one ends as its task knew it before the move, and any other one as the move leaves it.
+-- An attempt that hands over to the next one ends as its task knew it before the move, and any other one as the move leaves it. VALUES, since SQLite
+-- writes what it selects for a table with triggers into a temporary table first.
 CREATE TRIGGER task_moves AFTER UPDATE OF revision ON task_state
     WHEN new.revision <> old.revision BEGIN
     INSERT INTO trail (at, number, kind, revision, rule_id, reason, actor, metadata, epoch, worker_id, started_at, resumed, session_id,
@@ -324,21 +337,21 @@ CREATE TRIGGER task_moves AFTER UPDATE OF revision ON task_state
                      RAISE(ABORT, 'pointsman: no rule of its machine allows this task to move like this')),
             new.reason, new.actor,
             CASE WHEN new.epoch <> old.epoch AND new.metadata = '{"worker_id":' || json_quote(new.actor) || ',"epoch":' || new.epoch || '}' THEN '' ELSE new.metadata END,
-            CASE WHEN old.current_attempt IS NOT NULL AND new.current_attempt IS NOT old.current_attempt THEN old.epoch WHEN new.epoch <> old.epoch THEN new.epoch END,
-            CASE WHEN old.current_attempt IS NOT NULL AND new.current_attempt IS NOT old.current_attempt THEN nullif(old.attempt_worker_id, new.actor) END,
-            CASE WHEN old.current_attempt IS NOT NULL AND new.current_attempt IS NOT old.current_attempt THEN old.attempt_started_at END,
-            CASE WHEN old.current_attempt IS NOT NULL AND new.current_attempt IS NOT old.current_attempt THEN nullif(old.attempt_resumed, 0) END,
-            CASE WHEN old.current_attempt IS NOT NULL AND new.current_attempt IS NOT old.current_attempt THEN CASE WHEN new.current_attempt IS NULL THEN new.session_id ELSE old.session_id END END,
-            nullif(CASE WHEN old.current_attempt IS NOT NULL AND new.current_attempt IS NOT old.current_attempt THEN CASE WHEN new.current_attempt IS NULL THEN new.attempt_cost_usd ELSE old.attempt_cost_usd END END, 0),
-            CASE WHEN old.current_attempt IS NOT NULL AND new.current_attempt IS NOT old.current_attempt THEN CASE WHEN new.current_attempt IS NULL THEN new.attempt_error ELSE old.attempt_error END END,
-            CASE WHEN old.current_attempt IS NOT NULL AND new.current_attempt IS NOT old.current_attempt THEN CASE WHEN new.current_attempt IS NULL THEN new.attempt_exit_code ELSE old.attempt_exit_code END END,
-            CASE WHEN old.current_attempt IS NOT NULL AND new.current_attempt IS NOT old.current_attempt THEN CASE WHEN new.current_attempt IS NULL THEN new.attempt_log_path ELSE old.attempt_log_path END END,
-            nullif(CASE WHEN old.current_attempt IS NOT NULL AND new.current_attempt IS NOT old.current_attempt THEN CASE WHEN new.current_attempt IS NULL THEN new.attempt_tokens_in ELSE old.attempt_tokens_in END END, 0),
-            nullif(CASE WHEN old.current_attempt IS NOT NULL AND new.current_attempt IS NOT old.current_attempt THEN CASE WHEN new.current_attempt IS NULL THEN new.attempt_tokens_out ELSE old.attempt_tokens_out END END, 0),
-            nullif(CASE WHEN old.current_attempt IS NOT NULL AND new.current_attempt IS NOT old.current_attempt THEN CASE WHEN new.current_attempt IS NULL THEN new.attempt_cost_is_estimated ELSE old.attempt_cost_is_estimated END END, 0));
+            CASE WHEN old.current_attempt <> coalesce(new.current_attempt, -1) THEN old.epoch WHEN new.epoch <> old.epoch THEN new.epoch END,
+            CASE WHEN old.current_attempt <> coalesce(new.current_attempt, -1) THEN nullif(old.attempt_worker_id, new.actor) END,
+            CASE WHEN old.current_attempt <> coalesce(new.current_attempt, -1) THEN old.attempt_started_at END,
+            CASE WHEN old.current_attempt <> coalesce(new.current_attempt, -1) THEN nullif(old.attempt_resumed, 0) END,
+            CASE WHEN old.current_attempt <> coalesce(new.current_attempt, -1) THEN iif(new.current_attempt IS NULL, new.session_id, old.session_id) END,
+            nullif(CASE WHEN old.current_attempt <> coalesce(new.current_attempt, -1) THEN iif(new.current_attempt IS NULL, new.attempt_cost_usd, old.attempt_cost_usd) END, 0),
+            CASE WHEN old.current_attempt <> coalesce(new.current_attempt, -1) THEN iif(new.current_attempt IS NULL, new.attempt_error, old.attempt_error) END,
+            CASE WHEN old.current_attempt <> coalesce(new.current_attempt, -1) THEN iif(new.current_attempt IS NULL, new.attempt_exit_code, old.attempt_exit_code) END,
+            CASE WHEN old.current_attempt <> coalesce(new.current_attempt, -1) THEN iif(new.current_attempt IS NULL, new.attempt_log_path, old.attempt_log_path) END,
+            nullif(CASE WHEN old.current_attempt <> coalesce(new.current_attempt, -1) THEN iif(new.current_attempt IS NULL, new.attempt_tokens_in, old.attempt_tokens_in) END, 0),
+            nullif(CASE WHEN old.current_attempt <> coalesce(new.current_attempt, -1) THEN iif(new.current_attempt IS NULL, new.attempt_tokens_out, old.attempt_tokens_out) END, 0),
+            nullif(CASE WHEN old.current_attempt <> coalesce(new.current_attempt, -1) THEN iif(new.current_attempt IS NULL, new.attempt_cost_is_estimated, old.attempt_cost_is_estimated) END, 0));
 END;
 
--- The tasks of a worker often follow one another: then the first and the last number tell that it does not hold too many, and nothing has to be counted.
+-- The tasks of a worker often follow one another. Then the first and the last number say that it does not hold too many, and nothing is counted.
 CREATE TRIGGER attempt_finds_room AFTER UPDATE OF epoch ON task_state
     WHEN new.epoch <> old.epoch AND new.current_attempt IS NOT NULL AND new.lease_expired = 0 BEGIN
     SELECT RAISE(ABORT, 'pointsman: a worker that has ended gets no task, and no worker gets more than it may hold')
