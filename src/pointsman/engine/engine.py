@@ -220,15 +220,18 @@ class TenantEngine(Queries):
         To wait here is a sign of life. A worker that holds tasks sends heartbeats as well. Workers that wait in a `line` are
         woken in turns; without one, each wake-up is for all of them.
         """
+        operation = ClaimTasks(worker_id, limit, run_id)
+        if wait_seconds == 0:
+            return (await self.perform(operation))[0]
         checks.refuse(checks.number("wait_seconds", wait_seconds, 0, checks.MAX_SECONDS))
-        wakeups, operation = self._around.wakeups, ClaimTasks(worker_id, limit, run_id)
+        wakeups = self._around.wakeups
         line = line or WaitingLine(partial(wakeups.expect, Wakeup.TASKS), wakeups.forget)
         over = wakeups.pause(wait_seconds)
         try:
             while True:
                 expected = line.expect()
                 claimed, lease_seconds = await self.perform(operation)
-                if claimed or not wait_seconds or over.done():
+                if claimed or over.done():
                     return claimed
                 await self._wait_in_turns(expected, over, lease_seconds / TURNS_IN_A_LEASE)
                 line.forget(expected)
