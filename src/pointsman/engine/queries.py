@@ -104,7 +104,7 @@ class Core(Surroundings):
         self.store = store
         self.machines = machines
         self._lookups = Together(self._read)
-        decider = Decider(machines, world, self.hooks)
+        decider = Decider(machines, world, self.hooks, foresees=store.is_remote)
         self.timekeeper = Timekeeper(world.clock)
         self.writer = Writer(
             store,

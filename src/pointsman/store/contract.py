@@ -1036,6 +1036,8 @@ class Store(Protocol):
     """A database. `begin` is for the one writer; `read` may be called from any thread."""
 
     url: str
+    is_remote: bool
+    """Whether a network is between: then questions that are asked together save round trips."""
 
     def begin(self, foresee: Foresee | None = None) -> Transaction:
         """With `foresee`, any method of the transaction may raise `Unforeseen`, and so may this."""

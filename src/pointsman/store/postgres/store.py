@@ -64,6 +64,8 @@ _TABLE = re.compile(r"^CREATE TABLE (\w+)", re.MULTILINE)
 class PostgresStore:
     """A database of a PostgreSQL server, in the schema that its search_path names first."""
 
+    is_remote = True
+
     def __init__(self, url: str, *, clock: Clock | None, ids: Ids) -> None:
         """Without a clock, the store uses the time of the database, which all processes share."""
         self.url = show(url)

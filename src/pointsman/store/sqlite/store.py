@@ -45,6 +45,8 @@ Found = TypeVar("Found")
 class SqliteStore:
     """A database file, or `:memory:` for one that lives as long as this object."""
 
+    is_remote = False
+
     def __init__(self, path: str, *, clock: Clock, ids: Ids) -> None:
         self.url = f"sqlite:///{path}"
         self._path = path
