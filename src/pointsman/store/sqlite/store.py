@@ -256,14 +256,14 @@ class SqliteReader(Reader):
         self._clock = clock
 
     def time(self) -> DatabaseTime:
-        return self._open()[1]
+        return self._open()[-1]
 
-    def _open(self) -> tuple[bool, DatabaseTime]:
-        """Whether any tenant has a quota, and the time."""
-        ((has_quotas, revision, offset_seconds, corrected_at),) = self._rows("read_clock")
+    def _open(self) -> tuple[bool, int, DatabaseTime]:
+        """Whether any tenant has a quota, the number of lanes, and the time."""
+        ((has_quotas, lanes, revision, offset_seconds, corrected_at),) = self._rows("read_clock")
         if revision is None:
-            return bool(has_quotas), DatabaseTime(self._clock.now())
-        return bool(has_quotas), DatabaseTime(self._clock.now(), revision, offset_seconds, to_instant(corrected_at))
+            return bool(has_quotas), lanes, DatabaseTime(self._clock.now())
+        return bool(has_quotas), lanes, DatabaseTime(self._clock.now(), revision, offset_seconds, to_instant(corrected_at))
 
     def is_held_back(self) -> bool:
         return False  # writers take turns, so positions are committed in their order
@@ -286,7 +286,7 @@ class SqliteTransaction(Transaction, SqliteReader):
     def __init__(self, store: SqliteStore) -> None:
         super().__init__(store.writer, store.clock)
         self._store = store
-        self.has_quotas, self._time = self._open()
+        self.has_quotas, self._lanes, self._time = self._open()
 
     def _end(self, word: str, wakeup: Wakeup) -> None:
         self._store.end(word, wakeup)
