@@ -121,10 +121,11 @@ def _load(work: Work, operations: Sequence[Operation[Any]], needs: Sequence[Need
     if with_workers := [run.id for run in work.runs.rows.values() if run.allocates]:
         worker_ids |= set(work.transaction.find_run_workers(with_workers))  # the end of a run releases them
     work.load_workers(sorted(worker_ids))
-    for tenant in sorted({task.tenant for task in work.tasks.rows.values()}):
-        tools = {work.tool_of(task) for task in work.tasks.rows.values() if task.tenant == tenant}
-        work.load_breakers(tenant, sorted(tool for tool in tools if tool))
-    work.load_subtasks(sorted(task.id for task in work.tasks.rows.values() if task.has_subtasks))
+    if tasks := work.tasks.rows.values():
+        for tenant in sorted({task.tenant for task in tasks}):
+            tools = {work.tool_of(task) for task in tasks if task.tenant == tenant}
+            work.load_breakers(tenant, sorted(tool for tool in tools if tool))
+        work.load_subtasks(sorted(task.id for task in tasks if task.has_subtasks))
 
 
 def _decide_all(work: Work, operations: Sequence[Operation[Any]]) -> list[Any]:

@@ -72,8 +72,7 @@ class Request:
     """None: for good."""
 
 
-@dataclass(frozen=True, slots=True)
-class Needs:
+class Needs(Struct, frozen=True):
     """What has to be locked and read before a batch is decided."""
 
     task_ids: tuple[str, ...] = ()
