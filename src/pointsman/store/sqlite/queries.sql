@@ -3,7 +3,7 @@
 -- name: lock_runs
 SELECT {run} FROM run
  WHERE id IN (SELECT value FROM json_each(:ids)
-              UNION SELECT run_id FROM task WHERE id IN :task_ids)
+              UNION ALL SELECT run_id FROM task WHERE id IN :task_ids)
  ORDER BY id
 
 -- name: lock_workers

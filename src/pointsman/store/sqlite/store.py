@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from heapq import merge
 from itertools import islice
 from pathlib import Path
+from types import TracebackType
 from typing import Any, TypeVar
 
 import apsw
@@ -41,6 +42,12 @@ CACHE_KIB = 65_536
 CHECKPOINT_PAGES = 4_000
 Found = TypeVar("Found")
 
+if not apsw.connections():
+    # Otherwise SQLite counts its memory, and each allocation waits for one lock. That can only be set before its first use.
+    apsw.shutdown()
+    apsw.config(apsw.SQLITE_CONFIG_MEMSTATUS, 0)
+    apsw.initialize()
+
 
 class SqliteStore:
     """A database file, or `:memory:` for one that lives as long as this object."""
@@ -50,12 +57,14 @@ class SqliteStore:
     def __init__(self, path: str, *, clock: Clock, ids: Ids) -> None:
         self.url = f"sqlite:///{path}"
         self._path = path
+        self._file = Path(path)
+        self._explained = _Explained(self.url)
         self._clock = clock
         self._in_memory = path == ":memory:"
         self._lock = threading.RLock()
         self._idle: list[apsw.Connection] = []
         self._writer = self._connect()
-        with _explained(self.url):
+        with self._explained:
             self._migrate()
         self._identity = self._identify()
         self._bell = Bell(None if self._in_memory else Path(path), ids.new("bell", clock.now()))
@@ -66,7 +75,7 @@ class SqliteStore:
             self._lock.acquire()
         try:
             self._check_presence()
-            with _explained(self.url):
+            with self._explained:
                 self._writer.execute("BEGIN IMMEDIATE")
                 return SqliteTransaction(self)
         except BaseException:
@@ -79,11 +88,11 @@ class SqliteStore:
     @contextmanager
     def read(self) -> Iterator[SqliteReader]:
         if self._in_memory:
-            with self._lock, _explained(self.url):
+            with self._lock, self._explained:
                 yield SqliteReader(self._writer, self._clock)
             return
         self._check_presence()
-        with _explained(self.url):
+        with self._explained:
             try:
                 connection = self._idle.pop()
             except IndexError:
@@ -110,7 +119,7 @@ class SqliteStore:
         try:
             # Some errors have ended the transaction already.
             if word == "COMMIT" or self._writer.in_transaction:
-                with _explained(self.url):
+                with self._explained:
                     self._writer.execute(word)
         except StoreError:
             if self._writer.in_transaction:
@@ -132,7 +141,7 @@ class SqliteStore:
 
     def _connect(self, *, read_only: bool = False) -> apsw.Connection:
         flags = apsw.SQLITE_OPEN_READONLY if read_only else apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE
-        with _explained(self.url):
+        with self._explained:
             self._check_place()
             connection = apsw.Connection(self._path, flags=flags)
             connection.set_busy_timeout(int(BUSY_TIMEOUT_SECONDS * 1000))
@@ -210,7 +219,7 @@ class SqliteStore:
         if self._in_memory:
             return None
         try:
-            status = Path(self._path).stat()
+            status = self._file.stat()
         except FileNotFoundError:
             return None
         return status.st_dev, status.st_ino
@@ -402,12 +411,18 @@ def explain(error: apsw.Error, url: str) -> StoreError:
             return StoreError(f"{url}: {error}")
 
 
-@contextmanager
-def _explained(url: str) -> Iterator[None]:
-    try:
-        yield
-    except apsw.Error as error:
-        raise explain(error, url) from error
+class _Explained:
+    """Turns errors of SQLite into those of the contract. A generator would take several times as long, at each statement."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if isinstance(error, apsw.Error):
+            raise explain(error, self._url) from error
 
 
 def _tables(connection: apsw.Connection) -> set[str]:
