@@ -42,6 +42,8 @@ class Decider:
     """By worker: the run that it was allocated to when it was last seen here. It only says what to lock first."""
     passed_over: set[str] = field(default_factory=set)
     """Runs that wait for workers, and for another transaction; what the last batches have left to do."""
+    foresees: bool = False
+    """Whether there is a network, so that it pays to ask in advance."""
     foresight: Foresight = field(init=False)
     _needs: tuple[Sequence[Operation[Any]], list[Needs]] = ((), [])
     """Those of the batch that is about to be decided."""
@@ -51,7 +53,9 @@ class Decider:
 
     def foresee(self, operations: Sequence[Operation[Any]]) -> Foresee | None:
         """What a batch will probably ask of its transaction."""
-        return None if self.allocations else self.foresight.foresee(operations, self._needs_of(operations))
+        if self.allocations or not self.foresees:
+            return None
+        return self.foresight.foresee(operations, self._needs_of(operations))
 
     def decide(self, transaction: Transaction, operations: Sequence[Operation[Any]]) -> list[Any]:
         """The answer to each operation, or the error that it met; commits, and raises only for errors of the database."""
@@ -63,7 +67,8 @@ class Decider:
         self.lanes.add(work.new_lanes.values())
         self.tenants |= work.new_tenants
         self._remember_allocations(work)
-        self.foresight.learn(work)
+        if self.foresees:
+            self.foresight.learn(work)
         self.passed_over |= work.passed_over
         if work.key_hits or work.key_misses:
             self.hooks.emit(KeysChecked(work.key_hits, work.key_misses))
@@ -116,10 +121,11 @@ def _load(work: Work, operations: Sequence[Operation[Any]], needs: Sequence[Need
     if with_workers := [run.id for run in work.runs.rows.values() if run.allocates]:
         worker_ids |= set(work.transaction.find_run_workers(with_workers))  # the end of a run releases them
     work.load_workers(sorted(worker_ids))
-    for tenant in sorted({task.tenant for task in work.tasks.rows.values()}):
-        tools = {work.tool_of(task) for task in work.tasks.rows.values() if task.tenant == tenant}
-        work.load_breakers(tenant, sorted(tool for tool in tools if tool))
-    work.load_subtasks(sorted(task.id for task in work.tasks.rows.values() if task.has_subtasks))
+    if tasks := work.tasks.rows.values():
+        for tenant in sorted({task.tenant for task in tasks}):
+            tools = {work.tool_of(task) for task in tasks if task.tenant == tenant}
+            work.load_breakers(tenant, sorted(tool for tool in tools if tool))
+        work.load_subtasks(sorted(task.id for task in tasks if task.has_subtasks))
 
 
 def _decide_all(work: Work, operations: Sequence[Operation[Any]]) -> list[Any]:

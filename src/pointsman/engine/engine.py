@@ -88,6 +88,7 @@ SEAL_REST_SECONDS = 5.0
 log = logging.getLogger(__name__)
 P = ParamSpec("P")
 Answer = TypeVar("Answer")
+Op = TypeVar("Op", bound=Operation[Any])
 
 
 def _performs(operation: Callable[P, Operation[Answer]]) -> Callable[Concatenate[TenantEngine, P], Coroutine[Any, Any, Answer]]:
@@ -146,10 +147,12 @@ class TenantEngine(Queries):
 
     async def _submit(self, operation: Operation[Answer]) -> Answer:
         """Commit a valid operation."""
-        answer: Answer = await self._core.writer.submit(operation)
-        return answer
+        answer: asyncio.Future[Answer] = self._core.writer.submit(operation)
+        if operation.begins_work:
+            self._core.claim_at_once(operation.tenant)
+        return await answer
 
-    def _address(self, operation: Operation[Answer]) -> Operation[Answer]:
+    def _address(self, operation: Op) -> Op:
         if operation.caller is not ANYBODY and operation.caller != self._caller:
             raise TypeError("for_tenant(…) says who calls; leave `caller` out.")
         return operation if self._caller == ANYBODY else replace(operation, caller=self._caller)
@@ -220,29 +223,45 @@ class TenantEngine(Queries):
         To wait here is a sign of life. A worker that holds tasks sends heartbeats as well. Workers that wait in a `line` are
         woken in turns; without one, each wake-up is for all of them.
         """
+        operation = self._address(ClaimTasks(worker_id, limit, run_id))
+        validate(operation)
+        if wait_seconds == 0:
+            return (await self._submit(operation))[0]
         checks.refuse(checks.number("wait_seconds", wait_seconds, 0, checks.MAX_SECONDS))
-        wakeups, operation = self._around.wakeups, ClaimTasks(worker_id, limit, run_id)
+        wakeups = self._around.wakeups
         line = line or WaitingLine(partial(wakeups.expect, Wakeup.TASKS), wakeups.forget)
-        over = wakeups.pause(wait_seconds)
+        over, expected = wakeups.pause(wait_seconds), line.expect()
         try:
-            while True:
-                expected = line.expect()
-                claimed, lease_seconds = await self.perform(operation)
-                if claimed or not wait_seconds or over.done():
-                    return claimed
-                await self._wait_in_turns(expected, over, lease_seconds / TURNS_IN_A_LEASE)
-                line.forget(expected)
+            claimed, lease_seconds = await self._submit(operation)
+            while not claimed and not over.done():
+                early = await self._wait_to_claim(operation, expected, over, lease_seconds / TURNS_IN_A_LEASE)
+                if early:
+                    claimed, lease_seconds = await early
+                else:
+                    line.forget(expected)
+                    expected = line.expect()
+                    claimed, lease_seconds = await self._submit(operation)
+            return claimed
         finally:
             over.cancel()
             line.forget(expected)
 
-    async def _wait_in_turns(self, expected: asyncio.Future[Any], over: asyncio.Future[None], seconds: float) -> None:
-        """Until a wake-up, the end of the wait, or the time for another claim, which renews the lease."""
+    async def _wait_to_claim(
+        self, operation: ClaimTasks, expected: asyncio.Future[Any], over: asyncio.Future[None], seconds: float
+    ) -> asyncio.Future[Any] | None:
+        """Until a wake-up, the end of the wait, or the time for another claim, which renews the lease.
+
+        An operation that begins work may take the claim along: then this is its answer.
+        """
         turn = self._around.wakeups.pause(seconds)
+        early = asyncio.get_running_loop().create_future()
+        self._around.waiting_claims[early] = operation
         try:
-            await asyncio.wait({expected, over, turn}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({expected, over, turn, early}, return_when=asyncio.FIRST_COMPLETED)
         finally:
             turn.cancel()
+            del self._around.waiting_claims[early]
+        return early.result() if early.done() else None
 
     def listen(self, wakeup: Wakeup, heard: Callable[[], None]) -> Callable[[], None]:
         """Call `heard` at every such wake-up, until what is returned is called.

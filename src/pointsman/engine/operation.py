@@ -72,8 +72,7 @@ class Request:
     """None: for good."""
 
 
-@dataclass(frozen=True, slots=True)
-class Needs:
+class Needs(Struct, frozen=True):
     """What has to be locked and read before a batch is decided."""
 
     task_ids: tuple[str, ...] = ()
@@ -104,6 +103,9 @@ class Operation(Struct, Generic[Answer], frozen=True, kw_only=True):
 
     is_bounded: ClassVar[bool] = True
     """False for heartbeats and upkeep: to refuse them when the writer is overloaded would only cause more work."""
+
+    begins_work: ClassVar[bool] = False
+    """It may add or start tasks: a worker that waits for some claims in the same commit."""
 
     key_lasts_seconds: ClassVar[float | None] = KEY_LASTS_SECONDS
     """How long the answer to an idempotency key is kept; None for good."""

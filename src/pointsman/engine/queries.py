@@ -25,7 +25,7 @@ from pointsman.engine.filters import (
 )
 from pointsman.engine.hooks import Hooks
 from pointsman.engine.machines import Machines
-from pointsman.engine.operation import Caller
+from pointsman.engine.operation import Caller, Operation
 from pointsman.engine.pages import (
     AttemptPlace,
     HistoryPlace,
@@ -85,6 +85,8 @@ class Surroundings:
         self.world = world
         self.hooks = Hooks()
         self.wakeups = wakeups
+        self.waiting_claims: dict[asyncio.Future[asyncio.Future[Any]], Operation[Any]] = {}
+        """Claims that have found nothing, the longest first. What makes one again sets the future to the answer."""
         self.is_closed = False
 
     async def pause(self, expected: asyncio.Future[None], seconds: float) -> None:
@@ -104,7 +106,7 @@ class Core(Surroundings):
         self.store = store
         self.machines = machines
         self._lookups = Together(self._read)
-        decider = Decider(machines, world, self.hooks)
+        decider = Decider(machines, world, self.hooks, foresees=store.is_remote)
         self.timekeeper = Timekeeper(world.clock)
         self.writer = Writer(
             store,
@@ -118,6 +120,13 @@ class Core(Surroundings):
             decider.foresee,
             decider.foresight.miss,
         )
+
+    def claim_at_once(self, tenant: str) -> None:
+        """Let one of the workers that wait claim in the commit of an operation that was just submitted."""
+        for waiting, operation in self.waiting_claims.items():
+            if operation.tenant == tenant and not waiting.done():
+                waiting.set_result(self.writer.submit(operation))
+                return
 
     async def ask(self, query: Callable[[Reader], Answer]) -> Answer:
         """Answer a query in a thread, from a connection that only reads."""

@@ -185,10 +185,11 @@ def _check_parents(tasks: Sequence[NewTask], known_gates: Collection[str]) -> li
 
 def _check_circles(tasks: Sequence[NewTask], *, ordered: bool) -> list[Problem]:
     """A task waits for what it depends on and, in an order, for the one before it; and ends after its subtasks."""
-    waits_for: dict[str, list[str]] = {task.name: list(task.depends_on) for task in tasks}
+    # What waits for nothing is in no circle: most large runs have no links at all.
+    waits_for: dict[str, list[str]] = {task.name: list(task.depends_on) for task in tasks if task.depends_on}
     if ordered:
         for before, task in pairwise(tasks):
-            waits_for[task.name].append(before.name)
+            waits_for.setdefault(task.name, []).append(before.name)
     ends_after: dict[str, list[str]] = {}
     for task in tasks:
         if task.parent is not None:

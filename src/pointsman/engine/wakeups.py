@@ -30,7 +30,8 @@ class Wakeups:
     def __init__(self, listen: Listen, sleep: Sleep) -> None:
         self._loop = asyncio.get_running_loop()
         self._sleep = sleep
-        self._waiting: list[tuple[Wakeup, asyncio.Future[None]]] = []
+        self._waiting: dict[Wakeup, dict[asyncio.Future[None], None]] = {}
+        """By what they wait for: in the order in which they came."""
         self._listeners: list[tuple[Wakeup, Callable[[], None]]] = []
         self._lock = threading.Lock()
         self._heard = Wakeup.NOTHING
@@ -44,7 +45,7 @@ class Wakeups:
     def expect(self, wakeup: Wakeup) -> asyncio.Future[None]:
         """A future for the next such wake-up. Ask for it before you look, so that none is missed in between."""
         future = self._loop.create_future()
-        self._waiting.append((wakeup, future))
+        self._waiting.setdefault(wakeup, {})[future] = None
         return future
 
     def listen(self, wakeup: Wakeup, heard: Callable[[], None]) -> Callable[[], None]:
@@ -65,15 +66,27 @@ class Wakeups:
             self.forget(expected)
 
     def forget(self, expected: asyncio.Future[None]) -> None:
-        self._waiting = [each for each in self._waiting if each[1] is not expected]
+        for waiting in self._waiting.values():
+            waiting.pop(expected, None)
 
     def _hear(self, wakeup: Wakeup) -> None:
-        """Called in a thread of the store. A busy event loop is not called again for what it has yet to spread."""
+        """Called in a thread of the store. The event loop is called only if somebody waits for this, and once at a time.
+
+        Who begins to wait after a commit looks after it, and so need not be told.
+        """
+        if not self._is_awaited(wakeup):
+            return
         with self._lock:
             is_called, self._heard = bool(self._heard), self._heard | wakeup
         if not is_called:
             with suppress(RuntimeError):  # the loop is closed
                 self._loop.call_soon_threadsafe(self._spread_heard)
+
+    def _is_awaited(self, wakeup: Wakeup) -> bool:
+        said = int(wakeup)  # the operators of flags take a microsecond each
+        if any(said & int(wanted) for wanted, _ in tuple(self._listeners)):
+            return True
+        return any(waiting and said & int(wanted) for wanted, waiting in tuple(self._waiting.items()))
 
     def _spread_heard(self) -> None:
         with self._lock:
@@ -81,8 +94,7 @@ class Wakeups:
         self._spread(heard)
 
     def _spread(self, wakeup: Wakeup) -> None:
-        told = [future for wanted, future in self._waiting if wanted & wakeup]
-        self._waiting = [each for each in self._waiting if not each[0] & wakeup]
+        told = [future for wanted in tuple(self._waiting) if wanted & wakeup for future in self._waiting.pop(wanted)]
         for future in told:
             if not future.done():
                 future.set_result(None)

@@ -7,12 +7,13 @@ Rows are changed in place. A row that moves twice is written twice, in order, be
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence, Set
 from copy import copy
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from decimal import Decimal
+from functools import cache
 from operator import attrgetter, is_
 from typing import Any, Generic, TypeVar
 
@@ -66,13 +67,18 @@ class Cause:
         return replace(self, metadata={**(self.metadata or {}), "retry_count": count}) if count else self
 
 
+@cache
+def _reader_of(row_type: type[Entity]) -> Callable[[Entity], tuple[Any, ...]]:
+    return attrgetter(*row_type.CHANGING)
+
+
 class Table(Generic[Row]):
     """The rows of one kind that the transaction has loaded."""
 
     def __init__(self, row_type: type[Row]) -> None:
         self.rows: dict[str, Row] = {}
         self._columns = row_type.CHANGING
-        self._read = attrgetter(*row_type.CHANGING)
+        self._read = _reader_of(row_type)
         self._stored: dict[str, tuple[Any, ...]] = {}
         """The values of each row in the database, once all earlier waves are written."""
         self._new: dict[str, Row] = {}
@@ -283,7 +289,7 @@ class Work:
         self.passed_over: set[str] = set()
         """Runs that could not get their workers, because another transaction held a lock."""
         self._held, self._at_work = dict[str, int](), dict[str, int]()
-        self.held_change: Counter[str] = Counter()
+        self.held_change: defaultdict[str, int] = defaultdict(int)
         """By worker: how many more tasks it holds than when the transaction began."""
 
     def ensure_tenant(self, tenant: str) -> None:
@@ -491,6 +497,11 @@ class Work:
 
     def flush(self) -> None:
         """Write everything that was decided, tasks before runs, because a run succeeds only with its tasks."""
+        rows = self.runs.is_dirty or self.tasks.is_dirty or self.workers.is_dirty or self.breakers.is_dirty
+        if not (
+            rows or self.tags or self.dependencies or self.timers or self.dropped_timers or self.ended_limits or self.notices
+        ):
+            return
         write = self.transaction
         self._insert(self.runs, write.insert_runs)
         if self.tags:

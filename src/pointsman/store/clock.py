@@ -9,17 +9,17 @@ Leases and timers go by the database time, and so does the audit trail.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from math import copysign
+
+from msgspec import Struct
 
 SLEW = 0.05
 """How much of the elapsed time a correction shrinks by: one of an hour is gone after 20 hours. No lease notices 5 %."""
 NEVER = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-@dataclass(frozen=True, slots=True)
-class DatabaseTime:
+class DatabaseTime(Struct, frozen=True):
     """One reading of the clock, with the correction that the database stores."""
 
     wall: datetime

@@ -589,6 +589,8 @@ class Transaction(Reader):
     has_quotas: bool
     """Whether any tenant had a quota when the transaction began: read with the clock, so it costs no statement."""
     _is_over = False
+    _lanes: int
+    """Read with the clock, too."""
     _time: DatabaseTime
 
     def commit(self, wakeup: Wakeup = Wakeup.NOTHING) -> None:
@@ -665,13 +667,16 @@ class Transaction(Reader):
         return int(self._value("next_machine_id"))
 
     def count_lanes(self) -> int:
-        """The number of lanes of all tenants."""
-        return int(self._value("count_lanes"))
+        """The number of lanes of all tenants when the transaction began, and of those that it has added."""
+        return self._lanes
 
     def insert_lane(self, tenant: str, tool: str | None, capabilities: str, *, fails_fast: bool) -> Lane:
         """The lane of that description, new or known."""
         described = {"tenant": tenant, "tool": tool, "capabilities": capabilities, "fails_fast": fails_fast}
-        self._rows("insert_lane", **described)
+        if self._rows("insert_lane", **described):
+            self._lanes += 1
+        else:
+            self._lanes = int(self._value("count_lanes"))  # another transaction has added it, perhaps since this one began
         return self._all(Lane, "find_lane", **described)[0]
 
     def ensure_tenant(self, tenant: str, now: datetime) -> None:
@@ -1045,6 +1050,8 @@ class Store(Protocol):
     """A database. `begin` is for the one writer; `read` may be called from any thread."""
 
     url: str
+    is_remote: bool
+    """Whether a network is between: then questions that are asked together save round trips."""
 
     def begin(self, foresee: Foresee | None = None) -> Transaction:
         """With `foresee`, any method of the transaction may raise `Unforeseen`, and so may this."""

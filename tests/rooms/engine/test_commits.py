@@ -243,6 +243,48 @@ async def test_a_worker_finishes_and_claims_in_one_commit(database_url: str, clo
         assert await state_of(engine, run) == "SUCCEEDED"
 
 
+async def test_a_worker_that_waits_claims_in_the_commit_of_the_submission(database_url: str, clock: ManualClock) -> None:
+    async with open_engine(database_url, clock) as engine:
+        worker, stranger = await register(engine), await register(engine.for_tenant("other"))
+        waiting = [
+            asyncio.create_task(each.claim_tasks(worker_id, wait_seconds=60))
+            for each, worker_id in ((engine.for_tenant("other"), stranger.id), (engine, worker.id))
+        ]
+        await asyncio.wait(waiting, timeout=0.1)
+        engine.commit_metrics.largest_batch = 0
+        run = await submit(engine, NewTask(name="a"), NewTask(name="b"))
+        assert engine.commit_metrics.largest_batch == 2
+        (claim,) = await waiting[1]
+        assert (claim.run_id, claim.name, run.state) == (run.id, "a", "RUNNING")
+        assert await path_of(engine, claim.task_id) == ["PENDING", "QUEUED", "RUNNING"]
+        assert not waiting[0].done()
+        waiting[0].cancel()
+
+
+async def test_a_worker_goes_on_waiting_after_a_submission_that_is_not_for_it(database_url: str, clock: ManualClock) -> None:
+    async with open_engine(database_url, clock) as engine:
+        worker = await register(engine)
+        waiting = asyncio.create_task(engine.claim_tasks(worker.id, wait_seconds=60))
+        await asyncio.wait({waiting}, timeout=0.1)
+        await submit(engine, NewTask(name="a", capabilities=["gpu"]))
+        await asyncio.wait({waiting}, timeout=0.1)
+        assert not waiting.done()
+        with a_law_against(database_url, "poison"), pytest.raises(LawBroken):
+            await ask_to_submit(engine, "poison")
+        assert not waiting.done()
+        run = await submit(engine, NewTask(name="b"))
+        assert [(claim.run_id, claim.name) for claim in await waiting] == [(run.id, "b")]
+
+
+async def test_workers_that_wait_take_one_submission_each(database_url: str, clock: ManualClock) -> None:
+    async with open_engine(database_url, clock) as engine:
+        workers = [await register(engine) for _ in range(3)]
+        waiting = [asyncio.create_task(engine.claim_tasks(worker.id, wait_seconds=60)) for worker in workers]
+        await asyncio.wait(waiting, timeout=0.1)
+        await asyncio.gather(*(submit(engine, NewTask(name=name)) for name in "abc"))
+        assert sorted(claim.name for claims in await asyncio.gather(*waiting) for claim in claims) == ["a", "b", "c"]
+
+
 async def test_no_task_is_claimed_twice_in_one_batch(database_url: str, clock: ManualClock) -> None:
     async with open_engine(database_url, clock) as engine:
         await submit(engine, *(NewTask(name=f"task {number}") for number in range(5)))

@@ -32,6 +32,7 @@ MOST_TASKS = 10_000
 class SubmitRun(Recorded[Run], frozen=True):
     """Submit a run with its tasks."""
 
+    begins_work: ClassVar[bool] = True
     key_lasts_seconds: ClassVar[float | None] = None  # one key, one run (document 003)
 
     run: Annotated[NewRun, INLINE]
@@ -60,6 +61,8 @@ class SubmitRun(Recorded[Run], frozen=True):
 
 class AddTasks(Recorded[list[Task]], frozen=True):
     """Add tasks to a run that has not ended; they may depend on, and be subtasks of, those that it has."""
+
+    begins_work: ClassVar[bool] = True
 
     run_id: Annotated[RunId, "The run to add to."]
     tasks: Annotated[Sequence[NewTask], "At least one task."]
@@ -192,6 +195,8 @@ def _tell(run: Run, before: str, after: str, error: str | None) -> SignaledRun:
 
 class StartRun(Recorded[Run], frozen=True):
     """Start every task of a run that waits to be started; with none, nothing happens."""
+
+    begins_work: ClassVar[bool] = True
 
     run_id: Annotated[RunId, "The run."]
 

@@ -30,7 +30,7 @@ from pointsman.store.postgres.listener import NOTIFY, Listener
 from pointsman.store.postgres.session import Question, Session
 from pointsman.store.postgres.statements import Statement
 from pointsman.store.postgres.values import DIALECT, in_turns, to_array, update_of
-from pointsman.store.rows import BegunTask, Entity, Lane, MachineRow, Task
+from pointsman.store.rows import BegunTask, Entity, MachineRow, Task
 from pointsman.store.scripts import Migration, check_version, read_migrations, read_queries, refuse_conversion
 from pointsman.world import Clock, Ids, SystemClock
 
@@ -63,6 +63,8 @@ _TABLE = re.compile(r"^CREATE TABLE (\w+)", re.MULTILINE)
 
 class PostgresStore:
     """A database of a PostgreSQL server, in the schema that its search_path names first."""
+
+    is_remote = True
 
     def __init__(self, url: str, *, clock: Clock | None, ids: Ids) -> None:
         """Without a clock, the store uses the time of the database, which all processes share."""
@@ -349,17 +351,6 @@ class PostgresTransaction(Transaction, PostgresReader):
             if (known.name, known.version, known.fingerprint) == (machine.name, machine.version, fingerprint):
                 return known
         return super().insert_machine(machine, fingerprint=fingerprint, definition=definition)
-
-    def count_lanes(self) -> int:
-        return self._lanes  # the lanes when the transaction began, and those that it has added
-
-    def insert_lane(self, tenant: str, tool: str | None, capabilities: str, *, fails_fast: bool) -> Lane:
-        lane = {"tenant": tenant, "tool": tool, "capabilities": capabilities, "fails_fast": fails_fast}
-        if self._rows("insert_lane", **lane):
-            self._lanes += 1
-        else:
-            self._lanes = super().count_lanes()  # another transaction has added it, perhaps since this one began
-        return self._all(Lane, "find_lane", **lane)[0]
 
     def _begin_plain(
         self, tenant: str, lane_ids: Sequence[int], limit: int, run_id: str | None, told: dict[str, Any]

@@ -21,6 +21,7 @@ _END = 0x80
 class Bell:
     def __init__(self, database: Path | None, name: str) -> None:
         """Without a database file, the bell rings in this process only."""
+        self._name = name
         self._folder = Path(f"{database}-bell") if database else None
         self._own = self._folder / name if self._folder else None
         self._fifo: int | None = None
@@ -46,12 +47,12 @@ class Bell:
         if self._folder is None:
             return
         try:
-            others = [entry.path for entry in os.scandir(self._folder) if not entry.name.startswith(".")]
+            entries = os.scandir(self._folder)
+            others = [entry.path for entry in entries if entry.name != self._name and not entry.name.startswith(".")]
         except OSError:  # no folder means no listener, and a broken bell must not fail a commit
             return
         for path in others:
-            if path != str(self._own):
-                _ring_one(path, wakeup)
+            _ring_one(path, wakeup)
 
     def close(self) -> None:
         with self._lock:

@@ -3,7 +3,7 @@
 -- name: lock_runs
 SELECT {run} FROM run
  WHERE id IN (SELECT value FROM json_each(:ids)
-              UNION SELECT run_id FROM task_spec WHERE id IN :task_ids)
+              UNION ALL SELECT run_id FROM task_spec WHERE id IN :task_ids)
  ORDER BY id
 
 -- name: lock_workers
@@ -210,8 +210,8 @@ SELECT kind, entity.id, state, entered_at
  ORDER BY entered_at
 
 -- name: read_clock
--- With it, transactions read whether any tenant has a quota.
-SELECT EXISTS (SELECT 1 FROM quota), revision, offset_seconds, corrected_at FROM (VALUES (0)) LEFT JOIN clock_offset
+-- With it, transactions read whether any tenant has a quota, and how many lanes there are.
+SELECT EXISTS (SELECT 1 FROM quota), (SELECT count(*) FROM lane), revision, offset_seconds, corrected_at FROM (VALUES (0)) LEFT JOIN clock_offset
 
 -- name: read_trail
 -- One text for thousands of rows: to read each row in Python would take ten times as long. It is bytes, because text in a SQLite file need not be

@@ -11,6 +11,7 @@ from datetime import datetime
 from heapq import merge
 from itertools import chain, islice
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 import apsw
@@ -45,19 +46,29 @@ CACHE_KIB = 65_536
 CHECKPOINT_PAGES = 4_000
 to_ended = reader_of(EndedTask, len(EndedTask.__struct_fields__))
 
+if not apsw.connections():
+    # Otherwise SQLite counts its memory, and each allocation waits for one lock. That can only be set before its first use.
+    apsw.shutdown()
+    apsw.config(apsw.SQLITE_CONFIG_MEMSTATUS, 0)
+    apsw.initialize()
+
 
 class SqliteStore:
     """A database file, or `:memory:` for one that lives as long as this object."""
 
+    is_remote = False
+
     def __init__(self, path: str, *, clock: Clock, ids: Ids) -> None:
         self.url = f"sqlite:///{path}"
         self._path = path
+        self._file = Path(path)
+        self._explained = _Explained(self.url)
         self._clock = clock
         self._in_memory = path == ":memory:"
         self._lock = threading.RLock()
         self._idle: list[apsw.Connection] = []
         self._writer = self._connect()
-        with _explained(self.url):
+        with self._explained:
             self._migrate()
         self._identity = self._identify()
         self._bell = Bell(None if self._in_memory else Path(path), ids.new("bell", clock.now()))
@@ -68,7 +79,7 @@ class SqliteStore:
             self._lock.acquire()
         try:
             self._check_presence()
-            with _explained(self.url):
+            with self._explained:
                 self._writer.execute("BEGIN IMMEDIATE")
                 return SqliteTransaction(self)
         except BaseException:
@@ -81,11 +92,11 @@ class SqliteStore:
     @contextmanager
     def read(self) -> Iterator[SqliteReader]:
         if self._in_memory:
-            with self._lock, _explained(self.url):
+            with self._lock, self._explained:
                 yield SqliteReader(self._writer, self._clock)
             return
         self._check_presence()
-        with _explained(self.url):
+        with self._explained:
             try:
                 connection = self._idle.pop()
             except IndexError:
@@ -112,7 +123,7 @@ class SqliteStore:
         try:
             # Some errors have ended the transaction already.
             if word == "COMMIT" or self._writer.in_transaction:
-                with _explained(self.url):
+                with self._explained:
                     self._writer.execute(word)
         except StoreError:
             if self._writer.in_transaction:
@@ -134,7 +145,7 @@ class SqliteStore:
 
     def _connect(self, *, read_only: bool = False) -> apsw.Connection:
         flags = apsw.SQLITE_OPEN_READONLY if read_only else apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE
-        with _explained(self.url):
+        with self._explained:
             self._check_place()
             connection = apsw.Connection(self._path, flags=flags)
             connection.set_busy_timeout(int(BUSY_TIMEOUT_SECONDS * 1000))
@@ -212,7 +223,7 @@ class SqliteStore:
         if self._in_memory:
             return None
         try:
-            status = Path(self._path).stat()
+            status = self._file.stat()
         except FileNotFoundError:
             return None
         return status.st_dev, status.st_ino
@@ -258,14 +269,14 @@ class SqliteReader(Reader):
         self._clock = clock
 
     def time(self) -> DatabaseTime:
-        return self._open()[1]
+        return self._open()[-1]
 
-    def _open(self) -> tuple[bool, DatabaseTime]:
-        """Whether any tenant has a quota, and the time."""
-        ((has_quotas, revision, offset_seconds, corrected_at),) = self._rows("read_clock")
+    def _open(self) -> tuple[bool, int, DatabaseTime]:
+        """Whether any tenant has a quota, the number of lanes, and the time."""
+        ((has_quotas, lanes, revision, offset_seconds, corrected_at),) = self._rows("read_clock")
         if revision is None:
-            return bool(has_quotas), DatabaseTime(self._clock.now())
-        return bool(has_quotas), DatabaseTime(self._clock.now(), revision, offset_seconds, to_instant(corrected_at))
+            return bool(has_quotas), lanes, DatabaseTime(self._clock.now())
+        return bool(has_quotas), lanes, DatabaseTime(self._clock.now(), revision, offset_seconds, to_instant(corrected_at))
 
     def is_held_back(self) -> bool:
         return False  # writers take turns, so positions are committed in their order
@@ -288,7 +299,7 @@ class SqliteTransaction(Transaction, SqliteReader):
     def __init__(self, store: SqliteStore) -> None:
         super().__init__(store.writer, store.clock)
         self._store = store
-        self.has_quotas, self._time = self._open()
+        self.has_quotas, self._lanes, self._time = self._open()
 
     def _end(self, word: str, wakeup: Wakeup) -> None:
         self._store.end(word, wakeup)
@@ -364,8 +375,8 @@ class SqliteTransaction(Transaction, SqliteReader):
         if not due:
             return []
         told |= {"tenant": tenant, "run_id": run_id, "lane_ids": to_json(lane_ids), "numbers": to_json(due)}
-        begun = self._column("begin_plain_tasks", **told)
-        return self._all(BegunTask, "tell_begun", numbers=to_json(begun))
+        begun = set(self._column("begin_plain_tasks", **told))
+        return self._all(BegunTask, "tell_begun", numbers=to_json([number for number in due if number in begun]))
 
     def _write(self, query: str, rows: Sequence[Struct]) -> list[Any]:
         if not rows:
@@ -432,12 +443,18 @@ def explain(error: apsw.Error, url: str) -> StoreError:
             return StoreError(f"{url}: {error}")
 
 
-@contextmanager
-def _explained(url: str) -> Iterator[None]:
-    try:
-        yield
-    except apsw.Error as error:
-        raise explain(error, url) from error
+class _Explained:
+    """Turns errors of SQLite into those of the contract. A generator would take several times as long, at each statement."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if isinstance(error, apsw.Error):
+            raise explain(error, self._url) from error
 
 
 def _tables(connection: apsw.Connection) -> set[str]:
