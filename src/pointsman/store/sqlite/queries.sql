@@ -36,7 +36,8 @@ SELECT {task_to_claim} FROM task
  ORDER BY task.priority DESC, task.id LIMIT :limit
 
 -- name: end_plain_tasks
--- Whatever is assumed stands in the WHERE: what differs is left out, and goes the general way.
+-- Whatever is assumed stands in the WHERE: what differs is left out, and goes the general way. IS keeps the planner from
+-- reading task_held: with statistics of an idle store, it would compare every task that is held with every report.
 WITH told AS MATERIALIZED (
     SELECT value ->> 'task_id' AS task_id, value ->> 'epoch' AS epoch, value ->> 'output' AS output, value ->> 'exit_code' AS exit_code,
            value ->> 'session_id' AS session_id, value ->> 'log_path' AS log_path
@@ -54,7 +55,7 @@ UPDATE task
        attempt_exit_code = coalesce(told.exit_code, attempt_exit_code), attempt_log_path = coalesce(told.log_path, attempt_log_path),
        output = CASE WHEN move.stores_output THEN coalesce(told.output, task.output) ELSE task.output END
   FROM told, move
- WHERE task.id = told.task_id AND current_attempt = told.epoch AND NOT lease_expired AND tenant = :tenant
+ WHERE task.id = told.task_id AND current_attempt IS told.epoch AND NOT lease_expired AND tenant = :tenant
    AND move.machine_id = task.machine_id AND move.from_state = task.state
    AND NOT has_checks AND NOT review_wanted AND NOT has_subtasks AND reserved_usd = 0 AND retry_count = 0
    AND (instr(policy, '"expected_exit_codes":[0]') OR NOT instr(policy, 'expected_exit_codes'))
