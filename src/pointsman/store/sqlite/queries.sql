@@ -45,13 +45,14 @@ SELECT number, priority FROM task_state
 SELECT {task_to_claim} FROM json_each(:numbers) AS due CROSS JOIN task ON task.number = due.value ORDER BY due.key
 
 -- name: find_plain_to_end
--- Of the tasks of these reports, the ones about which nothing is special. CROSS JOIN keeps the order: from the reports to their tasks.
+-- Of the tasks of these reports, the ones about which nothing is special. CROSS JOIN keeps the order: from the reports to their tasks. IS keeps
+-- the planner from task_held: with statistics of an idle store, it would compare every report with every task that is held.
 SELECT task.machine_id, task.state, task.number,
        spec.id, spec.run_id, task.attempt_worker_id, spec.parent_task_id, EXISTS (SELECT 1 FROM dependency WHERE depends_on_id = spec.id), spec.policy
   FROM json_each(:reports) AS told
  CROSS JOIN task_spec AS spec ON spec.id = told.value ->> 0
  CROSS JOIN task_state AS task ON task.number = spec.number
- WHERE task.current_attempt = told.value ->> 1 AND NOT task.lease_expired AND spec.tenant = :tenant
+ WHERE task.current_attempt IS told.value ->> 1 AND NOT task.lease_expired AND spec.tenant = :tenant
    AND NOT task.has_checks AND NOT task.review_wanted AND NOT task.has_subtasks AND task.reserved_usd = 0 AND task.retry_count = 0
    AND (instr(spec.policy, '"expected_exit_codes":[0]') OR NOT instr(spec.policy, 'expected_exit_codes'))
    AND (SELECT tool IS NULL FROM lane WHERE lane.id = task.lane_id)
