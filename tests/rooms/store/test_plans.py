@@ -129,10 +129,11 @@ def test_tasks_end_by_their_ids_although_statistics_were_taken_while_none_was_he
     open_store(sqlite_url).close()
     with apsw.Connection(sqlite_url.removeprefix("sqlite:///")) as connection:
         connection.execute("ANALYZE sqlite_schema")
-        statistics = [("task", "sqlite_autoindex_task_1", "1000000 1"), ("task", "task_held", "0 0")]
+        statistics = [("task_spec", "sqlite_autoindex_task_spec_1", "1000000 1"), ("task_state", "task_held", "0 0")]
         connection.executemany("INSERT INTO sqlite_stat1 VALUES (?, ?, ?)", statistics)
-    plan = explain(sqlite_url, "end_plain_tasks", dict.fromkeys(("reports", "moves", "now", "tenant", "key_id")))
-    assert "SEARCH task USING INDEX sqlite_autoindex_task_1 (id=?)" in plan, plan
+    plan = explain(sqlite_url, "find_plain_to_end", dict.fromkeys(("reports", "tenant", "key_id")))
+    assert "SEARCH spec USING INDEX sqlite_autoindex_task_spec_1 (id=?)" in plan, plan
+    assert "SEARCH task USING INTEGER PRIMARY KEY" in plan, plan
     assert "task_held" not in plan
 
 
