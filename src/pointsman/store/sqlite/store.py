@@ -375,7 +375,7 @@ class SqliteTransaction(Transaction, SqliteReader):
         if not due:
             return []
         told |= {"tenant": tenant, "run_id": run_id, "lane_ids": to_json(lane_ids), "numbers": to_json(due)}
-        begun = set(self._column("begin_plain_tasks", **told))
+        begun = {number for (number,) in self._rows("begin_plain_tasks", **told)}
         return self._all(BegunTask, "tell_begun", numbers=to_json([number for number in due if number in begun]))
 
     def _write(self, query: str, rows: Sequence[Struct]) -> list[Any]:
