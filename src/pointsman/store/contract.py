@@ -1030,6 +1030,8 @@ class Foresee(NamedTuple):
     """Calls methods as they will be called, with the instant as the time of the transaction. What they return means nothing."""
     most: int | None = None
     """How many questions at most."""
+    shares: bool = False
+    """Whether that is all that it will ask, and it writes no run. Then it may go on beside other such transactions in the same runs."""
 
 
 class Store(Protocol):
@@ -1038,7 +1040,10 @@ class Store(Protocol):
     url: str
 
     def begin(self, foresee: Foresee | None = None) -> Transaction:
-        """With `foresee`, any method of the transaction may raise `Unforeseen`, and so may this."""
+        """With `foresee`, any method of the transaction may raise `Unforeseen`, and so may this.
+
+        One that shares does not wait for a run that others change, but is `StoreBusy` at once.
+        """
         ...
 
     def read(self) -> AbstractContextManager[Reader]: ...

@@ -71,6 +71,10 @@ class Session:
         self._remembered: deque[tuple[Question, list[Any]]] = deque()
         self._right = 0
         """How many questions were foreseen rightly."""
+        self._has_asked_all = False
+        """Whether nothing else may be asked in this transaction."""
+        self.waited_in_vain = False
+        """Whether a lock could not be had since somebody has set this to false."""
         self._loaders: dict[Statement, abc.Transformer | None] = {}
         """Of each statement that is prepared: what reads its rows, once there were any."""
         self._status: bytes | None = None
@@ -128,7 +132,8 @@ class Session:
 
         So its error comes from there. With `ids` it has to change so many rows; otherwise the error is a `Conflict`.
         """
-        self._ask_nothing_else()
+        if not self._has_asked_all:
+            self._ask_nothing_else()
         if ids is not None:
             statement, values = statement.counting(), {**values, EXPECTED: len(ids)}
         call = _Call(statement, self._encode(statement, values), ids=ids)
@@ -139,7 +144,7 @@ class Session:
 
     def ask(self, statement: Statement, values: Mapping[str, Any], row_type: type[Struct] | None = None) -> list[Any]:
         """Execute a statement now; its rows, as tuples or as rows of that type."""
-        if self._remembered:
+        if self._remembered or self._has_asked_all:
             return self._recall((statement, values, row_type))
         return self.ask_together([(statement, values, row_type)])[0]
 
@@ -150,20 +155,26 @@ class Session:
         before = len(self._waiting)
         return self._execute(calls)[before:]
 
-    def remember(self, answers: Iterable[tuple[Question, list[Any]]]) -> None:
-        """These questions are answered already, and will be asked next, in this order. Anything else is `Unforeseen`."""
+    def remember(self, answers: Iterable[tuple[Question, list[Any]]], *, are_all: bool = False) -> None:
+        """These questions are answered already, and will be asked next, in this order. Anything else is `Unforeseen`.
+
+        If they are all, nothing else can be asked after them, either. What is written goes along with the commit.
+        """
         self._remembered.extend(answers)
+        self._has_asked_all = are_all
         self._right = 0
 
     def _recall(self, asked: Question) -> list[Any]:
+        if not self._remembered:
+            raise Unforeseen(None)
         if self._remembered[0][0] != asked:
             raise Unforeseen(self._right)
         self._right += 1
         return self._remembered.popleft()[1]
 
     def _ask_nothing_else(self) -> None:
-        if self._remembered:
-            raise Unforeseen(self._right)
+        if self._remembered or self._has_asked_all:
+            raise Unforeseen(self._right if self._remembered else None)
 
     def settle(self) -> None:
         """Execute what waits."""
@@ -172,6 +183,9 @@ class Session:
 
     def commit(self) -> None:
         """Execute what waits, and commit. PostgreSQL reports no error for the commit of a transaction that has failed."""
+        if self._remembered:
+            raise Unforeseen(self._right)
+        self._has_asked_all = False
         self.ask(COMMIT, {})
         if self._status != b"COMMIT":
             raise StoreError(f"{self._shown} rolled the transaction back, because one of its statements had failed.")
@@ -179,6 +193,10 @@ class Session:
     def discard(self) -> None:
         """Forget what waits, and what was foreseen."""
         self._remembered.clear()
+        self._has_asked_all = False
+        self._stop_waiting()
+
+    def _stop_waiting(self) -> None:
         self._waiting.clear()
         self._waiting_bytes = 0
 
@@ -207,7 +225,7 @@ class Session:
     def _execute(self, calls: Sequence[_Call]) -> list[list[Any]]:
         """What waits, and then these; the rows of all of them."""
         calls = [*self._waiting, *calls]
-        self.discard()
+        self._stop_waiting()
         if len(self._loaders) > MOST_PREPARED and self._pgconn.transaction_status != TransactionStatus.INERROR:
             self.script("DEALLOCATE ALL")
             self._loaders.clear()
@@ -267,6 +285,7 @@ class Session:
         """Raise the error of a statement, after which the session can be used on."""
         if result.status == ExecStatus.FATAL_ERROR:
             error = psycopg.errors.error_from_result(result)
+            self.waited_in_vain |= isinstance(error, psycopg.errors.LockNotAvailable)
             if ids is not None and isinstance(error, psycopg.errors.DivisionByZero):
                 raise Conflict(f"Another process has changed some of these rows: {', '.join(ids)}.")
             raise explain(error, self._shown) from error

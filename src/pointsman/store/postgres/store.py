@@ -20,6 +20,7 @@ from pointsman.store.columns import Row, to_json
 from pointsman.store.contract import Foresee, Query, Reader, Transaction, Wakeup
 from pointsman.store.postgres.connections import (
     IDLE_TIMEOUT_SECONDS,
+    LOCK_TIMEOUT_SECONDS,
     OLDEST_SERVER,
     READER_SESSION,
     WRITER_SESSION,
@@ -30,7 +31,7 @@ from pointsman.store.postgres.listener import NOTIFY, Listener
 from pointsman.store.postgres.session import Question, Session
 from pointsman.store.postgres.statements import Statement
 from pointsman.store.postgres.values import DIALECT, in_turns, to_array, update_of
-from pointsman.store.rows import BegunTask, Entity, Lane, MachineRow, Task
+from pointsman.store.rows import BegunTask, Entity, Lane, MachineRow, Task, Worker
 from pointsman.store.scripts import Migration, check_version, read_migrations, read_queries, refuse_conversion
 from pointsman.world import Clock, Ids, SystemClock
 
@@ -45,11 +46,19 @@ MOST_CHARACTERS = 16 << 20
 """Of one statement: PostgreSQL takes a message of at most a gigabyte, and closes the connection for a larger one."""
 MIGRATION_LOCK = 0x706F696E7473
 BEGIN = Statement("BEGIN")
-START = Statement(
+_START = (
     "SELECT pg_current_xact_id()::text, pg_postmaster_start_time()::text, "
     "(SELECT count(*) FROM lane), EXISTS (SELECT FROM quota), "
     "now(), clock_correction.* FROM (VALUES (0)) AS now LEFT JOIN clock_correction ON true"
 )
+START = Statement(_START)
+# Those that share hold the gate together. Who has waited in vain closes it. Keys of two numbers are never those of `stream_lock`.
+_GATE = "hashtext(current_schema()), 1"
+START_SHARING = Statement(f"{_START} WHERE 1 / pg_try_advisory_xact_lock_shared({_GATE})::integer = 1")
+CLOSE_GATE = Statement(f"SELECT pg_advisory_xact_lock({_GATE})")
+WAIT_LONGER = Statement(f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT_SECONDS}s'")
+CLOSED_TRANSACTIONS = 32
+"""So many transactions close the gate, once one has waited in vain. What others share now, they probably go on to share."""
 READ = Statement("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
 ROLLBACK = Statement("ROLLBACK")
 OUTCOME = Statement("SELECT pg_xact_status(:transaction_id::xid8), pg_postmaster_start_time()::text = :server")
@@ -76,6 +85,8 @@ class PostgresStore:
         self._writer: Session | None = None
         self._transaction_id = self._server = ""
         self._idle_seconds: float = IDLE_TIMEOUT_SECONDS
+        self._closes_gate = 0
+        """How many of the next transactions let no others share."""
         try:
             _migrate(self._reach(), self.url)
         except BaseException:
@@ -175,32 +186,48 @@ class PostgresStore:
 
     def _begin(self, foresee: Foresee | None) -> PostgresTransaction:
         foreseen = self._list_foreseen(foresee) if foresee else []
+        shares = foresee is not None and foresee.shares
         instant = self._clock.now() if self._clock else "now"  # PostgreSQL reads this word as the beginning of the transaction
         try:
             writer = self._reach()
             writer.discard()
             if not writer.is_idle:
                 writer.ask(ROLLBACK, {})
-            questions = [(BEGIN, {}, None), (START, {}, None), *put_instant(foreseen, instant)]
-            _, (start,), *answers = writer.ask_together(questions)
+            opening = [START_SHARING] if shares else [*self._wait_for_lock(writer), START]
+            questions = [*((each, {}, None) for each in (BEGIN, *opening)), *put_instant(foreseen, instant)]
+            (start,), *answers = writer.ask_together(questions)[len(opening) :]
         except StoreError as error:
-            if foreseen and self._writer and not self._writer.is_closed:
-                self.rollback()
-                if isinstance(error, StoreBusy):
-                    raise
+            if self._writer is None or self._writer.is_closed:
+                self._forget()
+                raise
+            self.rollback()
+            if shares and isinstance(error.__cause__, psycopg.errors.DivisionByZero | psycopg.errors.LockNotAvailable):
+                self._writer.waited_in_vain = False
+                raise StoreBusy(f"Another transaction in {self.url} lets no others share its runs.") from error
+            if foreseen and not isinstance(error, StoreBusy):
                 raise Unforeseen(0) from error
-            self._forget()
             raise
         self._transaction_id, self._server, lanes, has_quotas, *clock = start
         time = _read_time(clock, self._clock)
         if time.now == time.wall and instant in ("now", time.wall):  # otherwise, no question with the time in it is right
             foreseen = put_instant(foreseen, time.wall)
-        writer.remember(zip(foreseen, answers, strict=True))
-        return PostgresTransaction(self, writer, time, lanes=lanes, has_quotas=has_quotas)
+        writer.remember(zip(foreseen, answers, strict=True), are_all=shares)
+        kind = SharingTransaction if shares else PostgresTransaction
+        return kind(self, writer, time, lanes=lanes, has_quotas=has_quotas)
+
+    def _wait_for_lock(self, writer: Session) -> list[Statement]:
+        """What comes first if one of the last transactions had to wait for a lock for too long."""
+        if writer.waited_in_vain:
+            writer.waited_in_vain, self._closes_gate = False, CLOSED_TRANSACTIONS
+        if not self._closes_gate:
+            return []
+        self._closes_gate -= 1
+        return [WAIT_LONGER, CLOSE_GATE]
 
     def _list_foreseen(self, foresee: Foresee) -> list[Question]:
         recorder = Recorder()
-        foresee.ask(PostgresTransaction(self, cast("Session", recorder), DatabaseTime(NOW), lanes=0, has_quotas=False), NOW)
+        kind = SharingTransaction if foresee.shares else PostgresTransaction
+        foresee.ask(kind(self, cast("Session", recorder), DatabaseTime(NOW), lanes=0, has_quotas=False), NOW)
         return recorder.questions[: foresee.most]
 
     def _reach(self) -> Session:
@@ -276,9 +303,12 @@ class PostgresReader(Reader):
         ((value,),) = self._session.ask(statement, {})
         return value
 
+    def _statement(self, query: str) -> Statement:
+        return QUERIES[query]
+
     def _rows(self, query: str, **values: Any) -> list[Any]:
         """A write without results is executed together with the next statement that has some, or with the commit."""
-        statement = QUERIES[query]
+        statement = self._statement(query)
         if statement.returns:
             return self._session.ask(statement, values)
         self._session.later(statement, values)
@@ -286,7 +316,7 @@ class PostgresReader(Reader):
 
     def _all(self, row_type: type[Row], query: str, **values: Any) -> list[Row]:
         try:
-            return self._session.ask(QUERIES[query], values, row_type)
+            return self._session.ask(self._statement(query), values, row_type)
         except LawBroken:
             if any("\0" in value for value in values.values() if isinstance(value, str)):
                 return []  # PostgreSQL cannot store such text, so no row has it
@@ -414,6 +444,42 @@ class PostgresTransaction(Transaction, PostgresReader):
             self._update_once(rows[middle:], columns, moved=moved)
             return
         self._session.later(statement, values, [row.id for row in rows])
+
+
+class SharingTransaction(PostgresTransaction):
+    """A turn of a worker that goes on beside others in the same runs. Whatever it does not know needs the run for itself.
+
+    A lock that is shared is never made exclusive: two transactions that did so would wait for each other.
+    """
+
+    def _statement(self, query: str) -> Statement:
+        if query not in SHARED:
+            raise Unforeseen(None)
+        return SHARED[query]
+
+    def _update(self, rows: Sequence[Entity], columns: Sequence[str], *, moved: int) -> None:
+        if not all(isinstance(row, Worker) for row in rows):
+            raise Unforeseen(None)
+        super()._update(rows, columns, moved=moved)
+
+
+def _share(query: str, *changes: tuple[str, str]) -> Statement:
+    """The same query with weaker locks."""
+    text = read_queries(__package__)[query]
+    for old, new in changes:
+        assert text.count(old) == 1, f"{query} does not have {old} once"
+        text = text.replace(old, new)
+    return Statement(DIALECT.write(text))
+
+
+_EACH_ITS_OWN = "LIMIT :limit) AS first", "LIMIT :limit FOR NO KEY UPDATE OF task SKIP LOCKED) AS first"
+"""Each transaction gets other tasks. A task that another one has just got is locked as well, and left out by the WHERE of the UPDATE."""
+SHARED = {query: QUERIES[query] for query in ("end_plain_tasks", "lock_workers", "count_held", "set_timers", "drop_timers")} | {
+    "lock_runs": _share("lock_runs", ("FOR NO KEY UPDATE", "FOR SHARE")),
+    "begin_plain_tasks": _share("begin_plain_tasks", _EACH_ITS_OWN, ("FOR NO KEY UPDATE OF run", "FOR SHARE OF run")),
+    "begin_plain_tasks_of_run": _share("begin_plain_tasks_of_run", _EACH_ITS_OWN),
+}
+"""All that a transaction that shares does."""
 
 
 def _read_time(row: Sequence[Any], clock: Clock | None) -> DatabaseTime:
