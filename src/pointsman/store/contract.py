@@ -1031,7 +1031,11 @@ class Foresee(NamedTuple):
     most: int | None = None
     """How many questions at most."""
     shares: bool = False
-    """Whether that is all that it will ask, and it writes no run. Then it may go on beside other such transactions in the same runs."""
+    """Whether that is all that it will ask, and it writes no run. Then it may go on beside others of that kind."""
+
+    def alone(self) -> Foresee:
+        """The same for a transaction that has its runs for itself."""
+        return self._replace(shares=False)
 
 
 class Store(Protocol):
@@ -1042,7 +1046,7 @@ class Store(Protocol):
     def begin(self, foresee: Foresee | None = None) -> Transaction:
         """With `foresee`, any method of the transaction may raise `Unforeseen`, and so may this.
 
-        One that shares does not wait for a run that others change, but is `StoreBusy` at once.
+        One that shares its runs is `StoreBusy` while another transaction waits for a run.
         """
         ...
 

@@ -11,8 +11,6 @@ from pointsman.errors import LawBroken, StoreBusy, StoreError, StoreFull, StoreU
 from pointsman.store.urls import drop_password, is_secret
 
 LOCK_TIMEOUT_SECONDS = 5
-FIRST_LOCK_TIMEOUT_SECONDS = 0.25
-"""For the first try. Transactions that share a run may keep all others from it, so the next try keeps them out, and waits longer."""
 IDLE_TIMEOUT_SECONDS = 10
 """A third of the default lease. A process that is stopped within a transaction holds its locks no longer than this, and one
 that has a worker with a shorter lease not even that long."""
@@ -24,7 +22,7 @@ OLDEST_SERVER = 160000
 WRITER_SESSION = f"""
     SET TIME ZONE 'UTC';
     SET synchronous_commit = on;
-    SET lock_timeout = '{FIRST_LOCK_TIMEOUT_SECONDS}s';
+    SET lock_timeout = '{LOCK_TIMEOUT_SECONDS}s';
     SET jit = off;
     SET enable_seqscan = off;
     SET enable_bitmapscan = off;

@@ -12,6 +12,7 @@ import select
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from itertools import chain
 from typing import Any, NamedTuple
 
 import psycopg
@@ -53,6 +54,14 @@ class _Call(NamedTuple):
     row_type: type[Struct] | None = None
     ids: Sequence[str] | None = None
     """The rows that it has to change."""
+    follows: bool = False
+    """Whether it belongs to the one before, and nobody reads its answer."""
+
+
+def _follow(call: _Call) -> Iterable[_Call]:
+    yield call
+    if call.statement.then:
+        yield _Call(call.statement.then, [], follows=True)
 
 
 class Session:
@@ -73,8 +82,6 @@ class Session:
         """How many questions were foreseen rightly."""
         self._has_asked_all = False
         """Whether nothing else may be asked in this transaction."""
-        self.waited_in_vain = False
-        """Whether a lock could not be had since somebody has set this to false."""
         self._loaders: dict[Statement, abc.Transformer | None] = {}
         """Of each statement that is prepared: what reads its rows, once there were any."""
         self._status: bytes | None = None
@@ -231,7 +238,7 @@ class Session:
             self._loaders.clear()
         steps: list[Statement | _Call] = []
         new = set()
-        for call in calls:
+        for call in chain.from_iterable(map(_follow, calls)):
             # Where it is first used, because it may refer to what comes before it.
             if call.statement not in self._loaders and call.statement not in new:
                 new.add(call.statement)
@@ -260,7 +267,8 @@ class Session:
                 self._check(result)
             else:
                 self._check(result, step.ids)
-                answers.append(self._read(step, result))
+                if not step.follows:
+                    answers.append(self._read(step, result))
         self._status = results[-1].command_status
         return answers
 
@@ -285,7 +293,6 @@ class Session:
         """Raise the error of a statement, after which the session can be used on."""
         if result.status == ExecStatus.FATAL_ERROR:
             error = psycopg.errors.error_from_result(result)
-            self.waited_in_vain |= isinstance(error, psycopg.errors.LockNotAvailable)
             if ids is not None and isinstance(error, psycopg.errors.DivisionByZero):
                 raise Conflict(f"Another process has changed some of these rows: {', '.join(ids)}.")
             raise explain(error, self._shown) from error

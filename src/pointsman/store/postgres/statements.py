@@ -20,10 +20,12 @@ EXPECTED = "expected count"
 class Statement:
     """One statement, which each connection prepares once. PostgreSQL finds out the types of its parameters."""
 
-    __slots__ = ("_counting", "name", "names", "returns", "text")
+    __slots__ = ("_counting", "name", "names", "returns", "text", "then")
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, then: Statement | None = None) -> None:
         """`text` has `:name` for a parameter."""
+        self.then = then
+        """What is executed after it in the same round trip, without parameters."""
         self.names = tuple(dict.fromkeys(_PARAMETER.findall(text)))
         """The parameters in the order of their numbers."""
         numbers = {name: f"${number}" for number, name in enumerate(self.names, 1)}

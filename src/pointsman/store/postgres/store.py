@@ -20,7 +20,6 @@ from pointsman.store.columns import Row, to_json
 from pointsman.store.contract import Foresee, Query, Reader, Transaction, Wakeup
 from pointsman.store.postgres.connections import (
     IDLE_TIMEOUT_SECONDS,
-    LOCK_TIMEOUT_SECONDS,
     OLDEST_SERVER,
     READER_SESSION,
     WRITER_SESSION,
@@ -28,14 +27,14 @@ from pointsman.store.postgres.connections import (
 )
 from pointsman.store.postgres.foreseen import NOW, Recorder, put_instant
 from pointsman.store.postgres.listener import NOTIFY, Listener
+from pointsman.store.postgres.queries import NOBODY_WAITS, QUERIES, SHARED
 from pointsman.store.postgres.session import Question, Session
 from pointsman.store.postgres.statements import Statement
-from pointsman.store.postgres.values import DIALECT, in_turns, to_array, update_of
+from pointsman.store.postgres.values import in_turns, to_array, update_of
 from pointsman.store.rows import BegunTask, Entity, Lane, MachineRow, Task, Worker
-from pointsman.store.scripts import Migration, check_version, read_migrations, read_queries, refuse_conversion
+from pointsman.store.scripts import Migration, check_version, read_migrations, refuse_conversion
 from pointsman.world import Clock, Ids, SystemClock
 
-QUERIES = {name: Statement(DIALECT.write(text)) for name, text in read_queries(__package__).items()}
 PAUSES_SECONDS = (0.0, 0.2, 0.5)
 """The pauses between tries to reach a lost database."""
 SHORTEST_IDLE_SECONDS = 5.0
@@ -52,15 +51,11 @@ _START = (
     "now(), clock_correction.* FROM (VALUES (0)) AS now LEFT JOIN clock_correction ON true"
 )
 START = Statement(_START)
-# Those that share hold the gate together. Who has waited in vain closes it. Keys of two numbers are never those of `stream_lock`.
-_GATE = "hashtext(current_schema()), 1"
-START_SHARING = Statement(f"{_START} WHERE 1 / pg_try_advisory_xact_lock_shared({_GATE})::integer = 1")
-CLOSE_GATE = Statement(f"SELECT pg_advisory_xact_lock({_GATE})")
-WAIT_LONGER = Statement(f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT_SECONDS}s'")
-CLOSED_TRANSACTIONS = 32
-"""So many transactions close the gate, once one has waited in vain. What others share now, they probably go on to share."""
+START_SHARING = Statement(f"{_START} WHERE 1 / ({NOBODY_WAITS})::integer = 1")
 READ = Statement("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
 ROLLBACK = Statement("ROLLBACK")
+GIVE_UP = Statement("ROLLBACK", then=Statement("SELECT pg_advisory_unlock_all()"))
+"""Also of waiting."""
 OUTCOME = Statement("SELECT pg_xact_status(:transaction_id::xid8), pg_postmaster_start_time()::text = :server")
 STREAM_END = Statement("SELECT stream_end()")
 SCHEMA = Statement("SELECT current_schema()")
@@ -85,8 +80,6 @@ class PostgresStore:
         self._writer: Session | None = None
         self._transaction_id = self._server = ""
         self._idle_seconds: float = IDLE_TIMEOUT_SECONDS
-        self._closes_gate = 0
-        """How many of the next transactions let no others share."""
         try:
             _migrate(self._reach(), self.url)
         except BaseException:
@@ -159,7 +152,7 @@ class PostgresStore:
         writer.discard()
         if not writer.is_idle:
             with suppress(StoreError):
-                writer.ask(ROLLBACK, {})
+                writer.ask(GIVE_UP, {})
 
     def _was_committed(self) -> bool:
         """Whether a commit succeeded whose answer was lost: the server knows, once it is back.
@@ -192,18 +185,16 @@ class PostgresStore:
             writer = self._reach()
             writer.discard()
             if not writer.is_idle:
-                writer.ask(ROLLBACK, {})
-            opening = [START_SHARING] if shares else [*self._wait_for_lock(writer), START]
-            questions = [*((each, {}, None) for each in (BEGIN, *opening)), *put_instant(foreseen, instant)]
-            (start,), *answers = writer.ask_together(questions)[len(opening) :]
+                writer.ask(GIVE_UP, {})
+            questions = [(BEGIN, {}, None), (START_SHARING if shares else START, {}, None), *put_instant(foreseen, instant)]
+            _, (start,), *answers = writer.ask_together(questions)
         except StoreError as error:
             if self._writer is None or self._writer.is_closed:
                 self._forget()
                 raise
             self.rollback()
-            if shares and isinstance(error.__cause__, psycopg.errors.DivisionByZero | psycopg.errors.LockNotAvailable):
-                self._writer.waited_in_vain = False
-                raise StoreBusy(f"Another transaction in {self.url} lets no others share its runs.") from error
+            if shares and isinstance(error.__cause__, psycopg.errors.DivisionByZero):
+                raise StoreBusy(f"Another transaction in {self.url} waits for a run that others share.") from error
             if foreseen and not isinstance(error, StoreBusy):
                 raise Unforeseen(0) from error
             raise
@@ -214,15 +205,6 @@ class PostgresStore:
         writer.remember(zip(foreseen, answers, strict=True), are_all=shares)
         kind = SharingTransaction if shares else PostgresTransaction
         return kind(self, writer, time, lanes=lanes, has_quotas=has_quotas)
-
-    def _wait_for_lock(self, writer: Session) -> list[Statement]:
-        """What comes first if one of the last transactions had to wait for a lock for too long."""
-        if writer.waited_in_vain:
-            writer.waited_in_vain, self._closes_gate = False, CLOSED_TRANSACTIONS
-        if not self._closes_gate:
-            return []
-        self._closes_gate -= 1
-        return [WAIT_LONGER, CLOSE_GATE]
 
     def _list_foreseen(self, foresee: Foresee) -> list[Question]:
         recorder = Recorder()
@@ -461,25 +443,6 @@ class SharingTransaction(PostgresTransaction):
         if not all(isinstance(row, Worker) for row in rows):
             raise Unforeseen(None)
         super()._update(rows, columns, moved=moved)
-
-
-def _share(query: str, *changes: tuple[str, str]) -> Statement:
-    """The same query with weaker locks."""
-    text = read_queries(__package__)[query]
-    for old, new in changes:
-        assert text.count(old) == 1, f"{query} does not have {old} once"
-        text = text.replace(old, new)
-    return Statement(DIALECT.write(text))
-
-
-_EACH_ITS_OWN = "LIMIT :limit) AS first", "LIMIT :limit FOR NO KEY UPDATE OF task SKIP LOCKED) AS first"
-"""Each transaction gets other tasks. A task that another one has just got is locked as well, and left out by the WHERE of the UPDATE."""
-SHARED = {query: QUERIES[query] for query in ("end_plain_tasks", "lock_workers", "count_held", "set_timers", "drop_timers")} | {
-    "lock_runs": _share("lock_runs", ("FOR NO KEY UPDATE", "FOR SHARE")),
-    "begin_plain_tasks": _share("begin_plain_tasks", _EACH_ITS_OWN, ("FOR NO KEY UPDATE OF run", "FOR SHARE OF run")),
-    "begin_plain_tasks_of_run": _share("begin_plain_tasks_of_run", _EACH_ITS_OWN),
-}
-"""All that a transaction that shares does."""
 
 
 def _read_time(row: Sequence[Any], clock: Clock | None) -> DatabaseTime:
