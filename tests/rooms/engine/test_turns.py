@@ -323,7 +323,6 @@ async def test_a_transaction_that_shares_its_runs_does_nothing_else(postgres_url
             lambda transaction: transaction.update([locked], ["error"]),
             lambda transaction: transaction.open_runs([run.id], is_open=False),
             lambda transaction: transaction.list_lanes(),
-            lambda transaction: transaction.insert_run_tags([]),
         ]
         for do in forbidden:
             transaction = begin_sharing(hand, run)
