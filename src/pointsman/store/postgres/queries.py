@@ -20,6 +20,18 @@ WAITING = "hashtext(current_schema()), 1"
 STOP_WAITING = Statement(f"SELECT pg_advisory_unlock_shared({WAITING})")
 NOBODY_WAITS = f"CASE WHEN pg_try_advisory_lock({WAITING}) THEN pg_advisory_unlock({WAITING}) ELSE false END"
 """Takes the lock for a moment, so that those who share do not look as if they waited."""
+START_COLUMNS = (
+    "pg_current_xact_id()::text",
+    "pg_postmaster_start_time()::text",
+    "(SELECT count(*) FROM lane)",
+    "EXISTS (SELECT FROM quota)",
+    "now()",
+    "(SELECT id FROM clock_correction) AS clock_correction",
+    "(SELECT revision FROM clock_correction)",
+    "(SELECT offset_seconds FROM clock_correction)",
+    "(SELECT corrected_at FROM clock_correction)",
+)
+"""What a transaction has to know when it begins."""
 _SAYS_THAT_IT_WAITS = re.compile(r"   AND \(SELECT \(pg_try.*IS NOT NULL\)\n", re.DOTALL)
 _EACH_ITS_OWN = "LIMIT :limit) AS first", "LIMIT :limit FOR NO KEY UPDATE OF task SKIP LOCKED) AS first"
 """Each transaction gets other tasks. What another one has begun since the statement began is locked as well; then the WHERE of

@@ -20,10 +20,11 @@ EXPECTED = "expected count"
 class Statement:
     """One statement, which each connection prepares once. PostgreSQL finds out the types of its parameters."""
 
-    __slots__ = ("_counting", "name", "names", "returns", "text", "then")
+    __slots__ = ("_counting", "name", "names", "returns", "source", "text", "then")
 
     def __init__(self, text: str, then: Statement | None = None) -> None:
         """`text` has `:name` for a parameter."""
+        self.source = text
         self.then = then
         """What is executed after it in the same round trip, without parameters."""
         self.names = tuple(dict.fromkeys(_PARAMETER.findall(text)))

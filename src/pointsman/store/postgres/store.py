@@ -13,11 +13,21 @@ from typing import Any, cast
 import psycopg
 from msgspec import Struct
 
-from pointsman.errors import LawBroken, OutcomeUnknown, StoreBusy, StoreError, StoreUnavailable, StoreUnusable, Unforeseen
+from pointsman.errors import (
+    Conflict,
+    LawBroken,
+    OutcomeUnknown,
+    StoreBusy,
+    StoreError,
+    StoreUnavailable,
+    StoreUnusable,
+    Unforeseen,
+)
 from pointsman.kernel.machine import Kind, Machine
 from pointsman.store.clock import DatabaseTime
 from pointsman.store.columns import Row, to_json
 from pointsman.store.contract import Foresee, Query, Reader, Transaction, Wakeup
+from pointsman.store.postgres import turns
 from pointsman.store.postgres.connections import (
     IDLE_TIMEOUT_SECONDS,
     OLDEST_SERVER,
@@ -27,7 +37,7 @@ from pointsman.store.postgres.connections import (
 )
 from pointsman.store.postgres.foreseen import NOW, Recorder, put_instant
 from pointsman.store.postgres.listener import NOTIFY, Listener
-from pointsman.store.postgres.queries import NOBODY_WAITS, QUERIES, SHARED
+from pointsman.store.postgres.queries import QUERIES, SHARED, START_COLUMNS
 from pointsman.store.postgres.session import Question, Session
 from pointsman.store.postgres.statements import Statement
 from pointsman.store.postgres.values import in_turns, to_array, update_of
@@ -45,13 +55,7 @@ MOST_CHARACTERS = 16 << 20
 """Of one statement: PostgreSQL takes a message of at most a gigabyte, and closes the connection for a larger one."""
 MIGRATION_LOCK = 0x706F696E7473
 BEGIN = Statement("BEGIN")
-_START = (
-    "SELECT pg_current_xact_id()::text, pg_postmaster_start_time()::text, "
-    "(SELECT count(*) FROM lane), EXISTS (SELECT FROM quota), "
-    "now(), clock_correction.* FROM (VALUES (0)) AS now LEFT JOIN clock_correction ON true"
-)
-START = Statement(_START)
-START_SHARING = Statement(f"{_START} WHERE 1 / ({NOBODY_WAITS})::integer = 1")
+START = Statement(f"SELECT {', '.join(START_COLUMNS)}")
 READ = Statement("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
 ROLLBACK = Statement("ROLLBACK")
 GIVE_UP = Statement("ROLLBACK", then=Statement("SELECT pg_advisory_unlock_all()"))
@@ -186,18 +190,17 @@ class PostgresStore:
             writer.discard()
             if not writer.is_idle:
                 writer.ask(GIVE_UP, {})
-            questions = [(BEGIN, {}, None), (START_SHARING if shares else START, {}, None), *put_instant(foreseen, instant)]
-            _, (start,), *answers = writer.ask_together(questions)
+            start, answers = self._open(writer, put_instant(foreseen, instant), shares=shares)
         except StoreError as error:
-            if self._writer is None or self._writer.is_closed:
+            if not foreseen or self._writer is None or self._writer.is_closed:
                 self._forget()
                 raise
             self.rollback()
             if shares and isinstance(error.__cause__, psycopg.errors.DivisionByZero):
                 raise StoreBusy(f"Another transaction in {self.url} waits for a run that others share.") from error
-            if foreseen and not isinstance(error, StoreBusy):
-                raise Unforeseen(0) from error
-            raise
+            if isinstance(error, StoreBusy):
+                raise
+            raise Unforeseen(None if shares else 0) from error
         self._transaction_id, self._server, lanes, has_quotas, *clock = start
         time = _read_time(clock, self._clock)
         if time.now == time.wall and instant in ("now", time.wall):  # otherwise, no question with the time in it is right
@@ -205,6 +208,19 @@ class PostgresStore:
         writer.remember(zip(foreseen, answers, strict=True), are_all=shares)
         kind = SharingTransaction if shares else PostgresTransaction
         return kind(self, writer, time, lanes=lanes, has_quotas=has_quotas)
+
+    def _open(
+        self, writer: Session, foreseen: Sequence[Question], *, shares: bool
+    ) -> tuple[Sequence[Any], Sequence[list[Any]]]:
+        """Begin, and ask what is foreseen: what START says, and the answers."""
+        begin: Question = BEGIN, {}, None
+        if shares and (turn := turns.pack(foreseen)):
+            _, *answers = writer.ask_together([begin, *turn.sent])
+            if dealt := turn.deal(answers):
+                return dealt
+            raise Conflict("There are no such runs.")
+        _, (start,), *answers = writer.ask_together([begin, (turns.START if shares else START, {}, None), *foreseen])
+        return start, answers
 
     def _list_foreseen(self, foresee: Foresee) -> list[Question]:
         recorder = Recorder()
