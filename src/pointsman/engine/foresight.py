@@ -17,12 +17,12 @@ from typing import Any
 
 from pointsman.engine import plain
 from pointsman.engine.machines import Machines
-from pointsman.engine.operation import Needs, Operation
+from pointsman.engine.operation import Caller, Needs, Operation
 from pointsman.engine.operations.attempts import ReportAttempts
 from pointsman.engine.operations.workers import ClaimTasks
 from pointsman.engine.work import Work
 from pointsman.store.contract import Foresee, Transaction
-from pointsman.store.rows import Worker
+from pointsman.store.rows import PlainReport, Worker
 
 CAREFUL_BATCHES = 32
 """For so many batches of a kind after a mistake, only so much is foreseen as was right."""
@@ -66,8 +66,9 @@ class Foresight:
             self._careful[self._kind] = most, left - 1
         if most == 0:
             return None
-        reports = sum(len(told) for _, told in plain.find_reports(operations, needs))
-        last = self._find_last(operations) if reports == sum(len(each.task_ids) for each in needs) else None
+        reports = [*plain.find_reports(operations, needs)]
+        is_plain = sum(len(told) for _, told in reports) == sum(len(each.task_ids) for each in needs)
+        last = self._find_last(operations) if is_plain else None
         shares = last is not None and last.was_filled and len(last.lane_ids) <= MOST_SHARED_LANES and not left
         return Foresee(partial(self._ask, operations, needs, reports, last), most, shares)
 
@@ -102,25 +103,26 @@ class Foresight:
         self,
         operations: Sequence[Operation[Any]],
         needs: Sequence[Needs],
-        reports: int,
+        reports: Sequence[tuple[Caller, Sequence[PlainReport]]],
         last: LastClaim | None,
         transaction: Transaction,
         now: datetime,
     ) -> None:
         task_ids = [task_id for each in needs for task_id in each.task_ids]
         transaction.lock_runs(sorted({run_id for each in needs for run_id in each.run_ids}), of_tasks=task_ids)
-        for caller, told in plain.find_reports(operations, needs):
+        for caller, told in reports:
             moves = plain.list_moves(self.machines, "complete")
             transaction.end_plain_tasks(caller.tenant, told, moves, now, caller.key_id)
-        if not reports:
+        ended = sum(len(told) for _, told in reports)
+        if not ended:
             transaction.select_tasks(task_ids)
-        elif reports < len(task_ids):
+        elif ended < len(task_ids):
             return  # which of the others are to be read shows only then
         transaction.lock_workers(sorted({worker_id for each in needs for worker_id in each.worker_ids}))
         if last is None:
             return
         transaction.count_held([last.worker.id])
         (limit,) = (operation.limit for operation in operations if isinstance(operation, ClaimTasks))
-        room = min(limit, last.worker.max_concurrent_tasks - max(last.held - reports, 0))
+        room = min(limit, last.worker.max_concurrent_tasks - max(last.held - ended, 0))
         moves = plain.list_moves(self.machines, "claim")
         transaction.begin_plain_tasks(last.worker, last.tenant, last.lane_ids, room, moves, now, last.run_id)

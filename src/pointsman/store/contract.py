@@ -8,8 +8,9 @@ A method runs the query of its name. A store implements the primitives (`_all`, 
 the databases differ. Nothing here decides anything.
 
 A `Transaction` belongs to the one writer of its store; a store may have many readers. A transaction that changes anything in a
-run first locks the row of the run. Runs are locked in the order of their ids, workers after runs, breakers after workers. What
-is read below a locked run stays true. An allocation cannot keep this order, so it passes over what is locked (`try_lock_…`).
+run first locks the row of the run; turns of workers may share it (`Foresee.shares`). Runs are locked in the order of their ids,
+workers after runs, breakers after workers. What is read below a locked run stays true. An allocation cannot keep this order, so
+it passes over what is locked (`try_lock_…`).
 Quotas are locked before all others.
 Where that does not help (a claim that waits for a run), one of two transactions that wait for each other is ended by the
 database, and the engine tries again.
