@@ -470,10 +470,10 @@ class Conflict(StoreError):
 class Unforeseen(Conflict):
     """A transaction was asked for something else than was foreseen. Roll it back, and begin one without foresight."""
 
-    def __init__(self, right: int) -> None:
+    def __init__(self, right: int | None) -> None:
         super().__init__("A transaction was asked for something else than was foreseen.")
         self.right = right
-        """How many questions were foreseen rightly."""
+        """How many questions were foreseen rightly; None if all were, and more was asked."""
 
 
 class EngineClosed(PointsmanError):

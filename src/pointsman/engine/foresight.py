@@ -17,16 +17,18 @@ from typing import Any
 
 from pointsman.engine import plain
 from pointsman.engine.machines import Machines
-from pointsman.engine.operation import Needs, Operation
+from pointsman.engine.operation import Caller, Needs, Operation
 from pointsman.engine.operations.attempts import ReportAttempts
 from pointsman.engine.operations.workers import ClaimTasks
 from pointsman.engine.work import Work
 from pointsman.store.contract import Foresee, Transaction
-from pointsman.store.rows import Worker
+from pointsman.store.rows import PlainReport, Worker
 
 CAREFUL_BATCHES = 32
 """For so many batches of a kind after a mistake, only so much is foreseen as was right."""
 MOST_WORKERS = 1000
+MOST_SHARED_LANES = 4
+"""A claim that shares its runs locks as many tasks of each lane as it wants."""
 Kind = tuple[frozenset[type[Operation[Any]]], bool]
 """The operations of a batch, and whether they report ends of plain tasks."""
 
@@ -39,6 +41,8 @@ class LastClaim:
     tenant: str
     lane_ids: Sequence[int]
     run_id: str | None
+    was_filled: bool
+    """Whether there were as many tasks as it had room for, all of them plain."""
     held: int
 
 
@@ -49,7 +53,8 @@ class Foresight:
     _kind: Kind = (frozenset(), False)
     """Of the batch that was foreseen last."""
     _careful: dict[Kind, tuple[int | None, int]] = field(default_factory=dict)
-    """How many questions were right when there was a mistake, and for how many batches no more are foreseen."""
+    """How many questions were right when there was a mistake, and for how many batches no more are foreseen. None is all: then
+    more was asked, which is a mistake only if the transaction shares its runs."""
 
     def foresee(self, operations: Sequence[Operation[Any]], needs: Sequence[Needs]) -> Foresee | None:
         """What these operations will probably ask; None if that cannot be foreseen."""
@@ -59,7 +64,13 @@ class Foresight:
         most, left = self._careful.pop(self._kind, (None, 0))
         if left:
             self._careful[self._kind] = most, left - 1
-        return None if most == 0 else Foresee(partial(self._ask, operations, needs), most)
+        if most == 0:
+            return None
+        reports = [*plain.find_reports(operations, needs)]
+        is_plain = sum(len(told) for _, told in reports) == sum(len(each.task_ids) for each in needs)
+        last = self._find_last(operations) if is_plain else None
+        shares = last is not None and last.was_filled and len(last.lane_ids) <= MOST_SHARED_LANES and not left
+        return Foresee(partial(self._ask, operations, needs, reports, last), most, shares)
 
     def learn(self, work: Work) -> None:
         """Remember what workers have claimed, once that is committed."""
@@ -72,34 +83,46 @@ class Foresight:
             self._claims.pop(worker_id, None)
             if len(asked) == 1:
                 held = work.count_held([worker_id])[worker_id]
-                self._claims[worker_id] = LastClaim(work.workers.rows[worker_id], *asked[0], held)
+                last = self._claims[worker_id] = LastClaim(work.workers.rows[worker_id], *asked[0], held)
+                if not last.was_filled and self._careful.get(self._kind, (0, 0))[0] is None:
+                    del self._careful[self._kind]  # it was out of tasks: that is why it asked more
 
-    def miss(self, right: int) -> None:
-        """The last batch has asked for something else; so many questions before that were right."""
+    def miss(self, right: int | None) -> None:
+        """The last batch has asked for something else, or for more; so many questions before that were right."""
         self._careful[self._kind] = right, CAREFUL_BATCHES
 
+    def _find_last(self, operations: Sequence[Operation[Any]]) -> LastClaim | None:
+        """How the only claim of these operations went the last time, if nothing but reports goes along with it."""
+        claims = [operation for operation in operations if isinstance(operation, ClaimTasks)]
+        if len(claims) != 1 or not self._kind[0] <= {ReportAttempts, ClaimTasks}:
+            return None
+        last = self._claims.get(claims[0].worker_id)
+        return last if last and last.run_id == claims[0].run_id else None
+
     def _ask(
-        self, operations: Sequence[Operation[Any]], needs: Sequence[Needs], transaction: Transaction, now: datetime
+        self,
+        operations: Sequence[Operation[Any]],
+        needs: Sequence[Needs],
+        reports: Sequence[tuple[Caller, Sequence[PlainReport]]],
+        last: LastClaim | None,
+        transaction: Transaction,
+        now: datetime,
     ) -> None:
         task_ids = [task_id for each in needs for task_id in each.task_ids]
         transaction.lock_runs(sorted({run_id for each in needs for run_id in each.run_ids}), of_tasks=task_ids)
-        reports = 0
-        for caller, told in plain.find_reports(operations, needs):
+        for caller, told in reports:
             moves = plain.list_moves(self.machines, "complete")
             transaction.end_plain_tasks(caller.tenant, told, moves, now, caller.key_id)
-            reports += len(told)
-        if not reports:
+        ended = sum(len(told) for _, told in reports)
+        if not ended:
             transaction.select_tasks(task_ids)
-        elif reports < len(task_ids):
+        elif ended < len(task_ids):
             return  # which of the others are to be read shows only then
         transaction.lock_workers(sorted({worker_id for each in needs for worker_id in each.worker_ids}))
-        claims = [operation for operation in operations if isinstance(operation, ClaimTasks)]
-        if len(claims) != 1 or reports < len(task_ids) or not self._kind[0] <= {ReportAttempts, ClaimTasks}:
-            return
-        last = self._claims.get(claims[0].worker_id)
-        if last is None or last.run_id != claims[0].run_id:
+        if last is None:
             return
         transaction.count_held([last.worker.id])
-        room = min(claims[0].limit, last.worker.max_concurrent_tasks - max(last.held - reports, 0))
+        (limit,) = (operation.limit for operation in operations if isinstance(operation, ClaimTasks))
+        room = min(limit, last.worker.max_concurrent_tasks - max(last.held - ended, 0))
         moves = plain.list_moves(self.machines, "claim")
         transaction.begin_plain_tasks(last.worker, last.tenant, last.lane_ids, room, moves, now, last.run_id)

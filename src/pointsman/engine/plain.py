@@ -68,9 +68,9 @@ def begin(
     work: Work, worker: Worker, tenant: str, lane_ids: Sequence[int], limit: int, run_id: str | None = None
 ) -> list[BegunTask]:
     """Give a worker the plain ones among the tasks whose turn it is."""
-    work.asked_to_begin[worker.id].append((tenant, lane_ids, run_id))
     moves = list_moves(work.machines, "claim")
     begun = work.transaction.begin_plain_tasks(worker, tenant, lane_ids, limit, moves, work.now, run_id)
+    work.asked_to_begin[worker.id].append((tenant, lane_ids, run_id, len(begun) == limit))
     if not begun:
         return begun
     work.wakeups |= Wakeup.EVENTS

@@ -252,8 +252,8 @@ class Work:
         self.subtasks_of: dict[str, Subtasks] = {}
         self.ended_plain: set[str] = set()
         """Tasks that the short way has ended, and that are not loaded."""
-        self.asked_to_begin: defaultdict[str, list[tuple[str, Sequence[int], str | None]]] = defaultdict(list)
-        """By worker: the tenant, lanes and run of which it was to begin plain tasks."""
+        self.asked_to_begin: defaultdict[str, list[tuple[str, Sequence[int], str | None, bool]]] = defaultdict(list)
+        """By worker: the tenant, lanes and run of which it was to begin plain tasks, and whether there were enough."""
         self.busy_runs: set[str] = set()
         """Runs in which the short way has begun a task."""
         self.wakeups = Wakeup.NOTHING

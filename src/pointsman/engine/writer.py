@@ -110,7 +110,7 @@ class Writer:
     max_queue: int = MAX_QUEUE
     foresee: Callable[[Sequence[Operation[Any]]], Foresee | None] = lambda _: None
     """What a batch will probably ask of its transaction."""
-    miss: Callable[[int], None] = lambda _: None
+    miss: Callable[[int | None], None] = lambda _: None
     """Learns how much of that was right, when something else was asked."""
     metrics: CommitMetrics = field(default_factory=CommitMetrics)
     _queue: deque[_Waiting] = field(default_factory=deque)
@@ -229,11 +229,17 @@ class Writer:
         return self.clock.monotonic() - first_failed >= LONGEST_AWAY_SECONDS
 
     def _commit(self, operations: Sequence[Operation[Any]]) -> list[Any]:
-        if foresee := self.foresee(operations):
+        foresee = self.foresee(operations)
+        while foresee:
             try:
                 return self._commit_once(operations, foresee)
             except Unforeseen as error:
                 self.miss(error.right)
+                foresee = foresee.alone() if error.right is None else None
+            except StoreBusy:
+                if not foresee.shares:
+                    raise
+                foresee = foresee.alone()
         return self._commit_once(operations, None)
 
     def _commit_once(self, operations: Sequence[Operation[Any]], foresee: Foresee | None) -> list[Any]:

@@ -8,8 +8,9 @@ A method runs the query of its name. A store implements the primitives (`_all`, 
 the databases differ. Nothing here decides anything.
 
 A `Transaction` belongs to the one writer of its store; a store may have many readers. A transaction that changes anything in a
-run first locks the row of the run. Runs are locked in the order of their ids, workers after runs, breakers after workers. What
-is read below a locked run stays true. An allocation cannot keep this order, so it passes over what is locked (`try_lock_…`).
+run first locks the row of the run; turns of workers may share it (`Foresee.shares`). Runs are locked in the order of their ids,
+workers after runs, breakers after workers. What is read below a locked run stays true. An allocation cannot keep this order, so
+it passes over what is locked (`try_lock_…`).
 Quotas are locked before all others.
 Where that does not help (a claim that waits for a run), one of two transactions that wait for each other is ended by the
 database, and the engine tries again.
@@ -1044,6 +1045,12 @@ class Foresee(NamedTuple):
     """Calls methods as they will be called, with the instant as the time of the transaction. What they return means nothing."""
     most: int | None = None
     """How many questions at most."""
+    shares: bool = False
+    """Whether that is all that it will ask, and it writes no run. Then it may go on beside others of that kind."""
+
+    def alone(self) -> Foresee:
+        """The same for a transaction that has its runs for itself."""
+        return self._replace(shares=False)
 
 
 class Store(Protocol):
@@ -1054,7 +1061,10 @@ class Store(Protocol):
     """Whether a network is between: then questions that are asked together save round trips."""
 
     def begin(self, foresee: Foresee | None = None) -> Transaction:
-        """With `foresee`, any method of the transaction may raise `Unforeseen`, and so may this."""
+        """With `foresee`, any method of the transaction may raise `Unforeseen`, and so may this.
+
+        One that shares its runs is `StoreBusy` while another transaction waits for a run.
+        """
         ...
 
     def read(self) -> AbstractContextManager[Reader]: ...

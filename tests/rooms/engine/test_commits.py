@@ -95,7 +95,7 @@ def fit_valve(engine: Engine) -> Valve:
     writer = engine._core.writer
     valve, miss = Valve(writer.store), writer.miss
 
-    def note(right: int) -> None:
+    def note(right: int | None) -> None:
         valve.begun -= 1
         miss(right)
 

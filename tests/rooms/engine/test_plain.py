@@ -27,12 +27,12 @@ from tests.system.faults.prompt import prompt
 from pointsman.engine import plain
 from pointsman.engine.claims import Claim
 from pointsman.engine.engine import Engine
-from pointsman.engine.operation import Caller
+from pointsman.engine.foresight import Foresight
 from pointsman.engine.operations.attempts import AttemptReport, ReportAttempt
 from pointsman.engine.submit import NewRun, NewTask
 from pointsman.engine.work import Work
 from pointsman.errors import LeaseLost, NotFound, PointsmanError, TransitionRefused
-from pointsman.store.rows import PlainReport, Worker
+from pointsman.store.rows import Worker
 
 GLOBEX = "globex"
 TENANTS = ("default", GLOBEX)
@@ -208,14 +208,14 @@ class Stage:
     async def engine(self, *, is_short: bool) -> AsyncIterator[tuple[Engine, ManualClock, list[int]]]:
         """With how many tasks ended the short way, commit by commit; or one where none can go it."""
         short: list[int] = []
-        end = plain.end
+        learn = Foresight.learn
 
-        def count(work: Work, caller: Caller, reports: Sequence[PlainReport]) -> None:
-            end(work, caller, reports)
+        def count(foresight: Foresight, work: Work) -> None:
+            learn(foresight, work)
             short.extend([len(work.ended_plain)] if work.ended_plain else [])
 
         with self.database() as url, self._patch.context() as patch:
-            patch.setattr(plain, "end", count)
+            patch.setattr(Foresight, "learn", count)
             if not is_short:
                 patch.setattr(plain, "list_moves", lambda *_: [])
             clock = ManualClock()

@@ -14,7 +14,7 @@ from pointsman.store.clock import NEVER
 from pointsman.store.columns import RUN_CONDITIONS, TASK_CONDITIONS
 from pointsman.store.contract import FOREVER
 from pointsman.store.postgres.connections import READER_SESSION, WRITER_SESSION
-from pointsman.store.postgres.store import QUERIES as POSTGRES
+from pointsman.store.postgres.queries import QUERIES as POSTGRES
 from pointsman.store.rows import Dependency
 from pointsman.store.sqlite.store import QUERIES as SQLITE
 

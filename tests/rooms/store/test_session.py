@@ -18,9 +18,10 @@ from pointsman.errors import Conflict, LawBroken, StoreError
 from pointsman.store.contract import Query
 from pointsman.store.postgres import session as sessions
 from pointsman.store.postgres.connections import WRITER_SESSION
+from pointsman.store.postgres.queries import QUERIES, SHARED
 from pointsman.store.postgres.session import Session
 from pointsman.store.postgres.statements import Statement
-from pointsman.store.postgres.store import QUERIES, PostgresStore
+from pointsman.store.postgres.store import PostgresStore
 from pointsman.store.rows import Tenant
 from pointsman.world import RandomIds
 
@@ -199,7 +200,7 @@ def alarm_handler(handle: Any) -> Iterator[None]:
 
 def test_postgresql_finds_out_the_types_of_all_parameters(postgres_url: str) -> None:
     with closing(Session(postgres_url, WRITER_SESSION)) as session:
-        for name, statement in QUERIES.items():
+        for name, statement in (*QUERIES.items(), *((f"shared_{name}", statement) for name, statement in SHARED.items())):
             if name != "create_migrations":
                 session.script(f"PREPARE {name} AS {statement.text.decode()}")
         types = session.ask(Statement("SELECT DISTINCT unnest(parameter_types)::text FROM pg_prepared_statements"), {})

@@ -90,6 +90,21 @@ async def work_in_bulk(recorder: Recorder, *, size: int, lease_seconds: float, r
         await recorder.complete_together([(claim.task_id, claim.epoch) for claim in claims or ()])
 
 
+async def take_turns(recorder: Recorder, *, size: int, lease_seconds: float) -> None:
+    """Complete what it holds, and claim the next tasks in the same commit, until there are none."""
+    worker = await recorder.ask("register_worker", name=recorder.client, lease_seconds=lease_seconds, max_concurrent_tasks=size)
+    patience, claims = WAITS, await recorder.ask("claim_tasks", worker_id=worker.id, limit=size)
+    while patience:
+        attempts = [(claim.task_id, claim.epoch) for claim in claims]
+        claiming = recorder.attempt("claim_tasks", worker_id=worker.id, limit=size)
+        if attempts:
+            _, found = await asyncio.gather(recorder.complete_together(attempts), claiming)
+        else:
+            found = await claiming
+        claims = found or []
+        patience = WAITS if claims else patience - 1
+
+
 async def lend_a_hand(recorder: Recorder, *, worker_id: str, rounds: int) -> None:
     """Be one of several that claim and complete for the same worker."""
     for _ in range(rounds):
@@ -224,6 +239,7 @@ ACTORS: dict[str, Callable[..., Awaitable[None]]] = {
         submit_twice,
         work,
         work_in_bulk,
+        take_turns,
         lend_a_hand,
         haunt,
         haunt_in_bulk,

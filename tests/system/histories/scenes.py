@@ -337,6 +337,20 @@ async def runs_that_several_end_together(director: Recorder) -> list[Part]:
     ]
 
 
+async def turns_side_by_side(director: Recorder) -> list[Part]:
+    """Several workers take turns in the same runs, each of which ends in the middle of one."""
+    for number in range(6):
+        await submit(director, new_run(f"run {number}", *(f"task {task}" for task in range(BULK))))
+    return [
+        Part(
+            client=f"taker {number}",
+            actor="take_turns",
+            arguments={"size": 1 + number % 2, "lease_seconds": LONG_LEASE_SECONDS},
+        )
+        for number in range(4)
+    ]
+
+
 SCENES: list[Scene] = [
     idempotent_twins,
     racing_reclaimers,
@@ -355,4 +369,5 @@ SCENES: list[Scene] = [
     bulk_against_bulk,
     bulk_against_cancelled_runs,
     runs_that_several_end_together,
+    turns_side_by_side,
 ]

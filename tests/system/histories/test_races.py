@@ -25,6 +25,7 @@ from tests.system.histories.scenes import (
     many_hands_of_one_worker,
     perform,
     runs_that_several_end_together,
+    turns_side_by_side,
     two_answers,
     two_probes,
     zombie_against_heir,
@@ -99,6 +100,8 @@ SHOWN_BY: dict[str, tuple[Scene, str]] = {
     "workers not locked": (many_hands_of_one_worker, "hands of"),
     "breakers not locked": (two_probes, "breaker"),
     "what was true before the lock taken for true": (runs_that_several_end_together, "run"),
+    "a turn that shares its runs decides about them": (turns_side_by_side, "run"),
+    "a turn leaves a run for another": (turns_side_by_side, "run"),
     "a twin's answer replaced": (idempotent_twins, "idempotency key"),
 }
 BUGGY = """

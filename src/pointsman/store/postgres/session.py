@@ -12,6 +12,7 @@ import select
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from itertools import chain
 from typing import Any, NamedTuple
 
 import psycopg
@@ -53,6 +54,14 @@ class _Call(NamedTuple):
     row_type: type[Struct] | None = None
     ids: Sequence[str] | None = None
     """The rows that it has to change."""
+    follows: bool = False
+    """Whether it belongs to the one before, and nobody reads its answer."""
+
+
+def _follow(call: _Call) -> Iterable[_Call]:
+    yield call
+    if call.statement.then:
+        yield _Call(call.statement.then, [], follows=True)
 
 
 class Session:
@@ -71,6 +80,8 @@ class Session:
         self._remembered: deque[tuple[Question, list[Any]]] = deque()
         self._right = 0
         """How many questions were foreseen rightly."""
+        self._has_asked_all = False
+        """Whether nothing else may be asked in this transaction."""
         self._loaders: dict[Statement, abc.Transformer | None] = {}
         """Of each statement that is prepared: what reads its rows, once there were any."""
         self._status: bytes | None = None
@@ -128,7 +139,8 @@ class Session:
 
         So its error comes from there. With `ids` it has to change so many rows; otherwise the error is a `Conflict`.
         """
-        self._ask_nothing_else()
+        if not self._has_asked_all:
+            self._ask_nothing_else()
         if ids is not None:
             statement, values = statement.counting(), {**values, EXPECTED: len(ids)}
         call = _Call(statement, self._encode(statement, values), ids=ids)
@@ -139,7 +151,7 @@ class Session:
 
     def ask(self, statement: Statement, values: Mapping[str, Any], row_type: type[Struct] | None = None) -> list[Any]:
         """Execute a statement now; its rows, as tuples or as rows of that type."""
-        if self._remembered:
+        if self._remembered or self._has_asked_all:
             return self._recall((statement, values, row_type))
         return self.ask_together([(statement, values, row_type)])[0]
 
@@ -150,20 +162,26 @@ class Session:
         before = len(self._waiting)
         return self._execute(calls)[before:]
 
-    def remember(self, answers: Iterable[tuple[Question, list[Any]]]) -> None:
-        """These questions are answered already, and will be asked next, in this order. Anything else is `Unforeseen`."""
+    def remember(self, answers: Iterable[tuple[Question, list[Any]]], *, are_all: bool = False) -> None:
+        """These questions are answered already, and will be asked next, in this order. Anything else is `Unforeseen`.
+
+        If they are all, nothing else can be asked after them, either. What is written goes along with the commit.
+        """
         self._remembered.extend(answers)
+        self._has_asked_all = are_all
         self._right = 0
 
     def _recall(self, asked: Question) -> list[Any]:
+        if not self._remembered:
+            raise Unforeseen(None)
         if self._remembered[0][0] != asked:
             raise Unforeseen(self._right)
         self._right += 1
         return self._remembered.popleft()[1]
 
     def _ask_nothing_else(self) -> None:
-        if self._remembered:
-            raise Unforeseen(self._right)
+        if self._remembered or self._has_asked_all:
+            raise Unforeseen(self._right if self._remembered else None)
 
     def settle(self) -> None:
         """Execute what waits."""
@@ -172,6 +190,9 @@ class Session:
 
     def commit(self) -> None:
         """Execute what waits, and commit. PostgreSQL reports no error for the commit of a transaction that has failed."""
+        if self._remembered:
+            raise Unforeseen(self._right)
+        self._has_asked_all = False
         self.ask(COMMIT, {})
         if self._status != b"COMMIT":
             raise StoreError(f"{self._shown} rolled the transaction back, because one of its statements had failed.")
@@ -179,6 +200,10 @@ class Session:
     def discard(self) -> None:
         """Forget what waits, and what was foreseen."""
         self._remembered.clear()
+        self._has_asked_all = False
+        self._stop_waiting()
+
+    def _stop_waiting(self) -> None:
         self._waiting.clear()
         self._waiting_bytes = 0
 
@@ -207,13 +232,13 @@ class Session:
     def _execute(self, calls: Sequence[_Call]) -> list[list[Any]]:
         """What waits, and then these; the rows of all of them."""
         calls = [*self._waiting, *calls]
-        self.discard()
+        self._stop_waiting()
         if len(self._loaders) > MOST_PREPARED and self._pgconn.transaction_status != TransactionStatus.INERROR:
             self.script("DEALLOCATE ALL")
             self._loaders.clear()
         steps: list[Statement | _Call] = []
         new = set()
-        for call in calls:
+        for call in chain.from_iterable(map(_follow, calls)):
             # Where it is first used, because it may refer to what comes before it.
             if call.statement not in self._loaders and call.statement not in new:
                 new.add(call.statement)
@@ -242,7 +267,8 @@ class Session:
                 self._check(result)
             else:
                 self._check(result, step.ids)
-                answers.append(self._read(step, result))
+                if not step.follows:
+                    answers.append(self._read(step, result))
         self._status = results[-1].command_status
         return answers
 

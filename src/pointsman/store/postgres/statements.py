@@ -12,7 +12,7 @@ from typing import Any
 import psycopg
 
 _PARAMETER = re.compile(r"(?<!:):(\w+)")
-_RETURNS = re.compile(r"\s*(SELECT|WITH|SHOW|EXPLAIN)\b|.*\bRETURNING\b", re.DOTALL)
+_RETURNS = re.compile(r"\s*(SELECT|SHOW|EXPLAIN)\b|.*\bRETURNING\b|\s*WITH\b(?!.*^INSERT INTO\b)", re.DOTALL | re.MULTILINE)
 _numbers = count(1)
 EXPECTED = "expected count"
 
@@ -20,10 +20,13 @@ EXPECTED = "expected count"
 class Statement:
     """One statement, which each connection prepares once. PostgreSQL finds out the types of its parameters."""
 
-    __slots__ = ("_counting", "name", "names", "returns", "text")
+    __slots__ = ("_counting", "name", "names", "returns", "source", "text", "then")
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, then: Statement | None = None) -> None:
         """`text` has `:name` for a parameter."""
+        self.source = text
+        self.then = then
+        """What is executed after it in the same round trip, without parameters."""
         self.names = tuple(dict.fromkeys(_PARAMETER.findall(text)))
         """The parameters in the order of their numbers."""
         numbers = {name: f"${number}" for number, name in enumerate(self.names, 1)}

@@ -13,11 +13,21 @@ from typing import Any, cast
 import psycopg
 from msgspec import Struct
 
-from pointsman.errors import LawBroken, OutcomeUnknown, StoreBusy, StoreError, StoreUnavailable, StoreUnusable, Unforeseen
+from pointsman.errors import (
+    Conflict,
+    LawBroken,
+    OutcomeUnknown,
+    StoreBusy,
+    StoreError,
+    StoreUnavailable,
+    StoreUnusable,
+    Unforeseen,
+)
 from pointsman.kernel.machine import Kind, Machine
 from pointsman.store.clock import DatabaseTime
 from pointsman.store.columns import Row, to_json
 from pointsman.store.contract import Foresee, Query, Reader, Transaction, Wakeup
+from pointsman.store.postgres import turns
 from pointsman.store.postgres.connections import (
     IDLE_TIMEOUT_SECONDS,
     OLDEST_SERVER,
@@ -27,14 +37,14 @@ from pointsman.store.postgres.connections import (
 )
 from pointsman.store.postgres.foreseen import NOW, Recorder, put_instant
 from pointsman.store.postgres.listener import NOTIFY, Listener
+from pointsman.store.postgres.queries import QUERIES, SHARED, START_COLUMNS
 from pointsman.store.postgres.session import Question, Session
 from pointsman.store.postgres.statements import Statement
-from pointsman.store.postgres.values import DIALECT, in_turns, to_array, update_of
-from pointsman.store.rows import BegunTask, Entity, MachineRow, Task
-from pointsman.store.scripts import Migration, check_version, read_migrations, read_queries, refuse_conversion
+from pointsman.store.postgres.values import in_turns, to_array, update_of
+from pointsman.store.rows import BegunTask, Entity, Lane, MachineRow, Task, Worker
+from pointsman.store.scripts import Migration, check_version, read_migrations, refuse_conversion
 from pointsman.world import Clock, Ids, SystemClock
 
-QUERIES = {name: Statement(DIALECT.write(text)) for name, text in read_queries(__package__).items()}
 PAUSES_SECONDS = (0.0, 0.2, 0.5)
 """The pauses between tries to reach a lost database."""
 SHORTEST_IDLE_SECONDS = 5.0
@@ -45,13 +55,11 @@ MOST_CHARACTERS = 16 << 20
 """Of one statement: PostgreSQL takes a message of at most a gigabyte, and closes the connection for a larger one."""
 MIGRATION_LOCK = 0x706F696E7473
 BEGIN = Statement("BEGIN")
-START = Statement(
-    "SELECT pg_current_xact_id()::text, pg_postmaster_start_time()::text, "
-    "(SELECT count(*) FROM lane), EXISTS (SELECT FROM quota), "
-    "now(), clock_offset.* FROM (VALUES (0)) AS now LEFT JOIN clock_offset ON true"
-)
+START = Statement(f"SELECT {', '.join(START_COLUMNS)}")
 READ = Statement("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
 ROLLBACK = Statement("ROLLBACK")
+GIVE_UP = Statement("ROLLBACK", then=Statement("SELECT pg_advisory_unlock_all()"))
+"""Also of waiting."""
 OUTCOME = Statement("SELECT pg_xact_status(:transaction_id::xid8), pg_postmaster_start_time()::text = :server")
 STREAM_END = Statement("SELECT stream_end()")
 SCHEMA = Statement("SELECT current_schema()")
@@ -150,7 +158,7 @@ class PostgresStore:
         writer.discard()
         if not writer.is_idle:
             with suppress(StoreError):
-                writer.ask(ROLLBACK, {})
+                writer.ask(GIVE_UP, {})
 
     def _was_committed(self) -> bool:
         """Whether a commit succeeded whose answer was lost: the server knows, once it is back.
@@ -177,32 +185,49 @@ class PostgresStore:
 
     def _begin(self, foresee: Foresee | None) -> PostgresTransaction:
         foreseen = self._list_foreseen(foresee) if foresee else []
+        shares = foresee is not None and foresee.shares
         instant = self._clock.now() if self._clock else "now"  # PostgreSQL reads this word as the beginning of the transaction
         try:
             writer = self._reach()
             writer.discard()
             if not writer.is_idle:
-                writer.ask(ROLLBACK, {})
-            questions = [(BEGIN, {}, None), (START, {}, None), *put_instant(foreseen, instant)]
-            _, (start,), *answers = writer.ask_together(questions)
+                writer.ask(GIVE_UP, {})
+            start, answers = self._open(writer, put_instant(foreseen, instant), shares=shares)
         except StoreError as error:
-            if foreseen and self._writer and not self._writer.is_closed:
-                self.rollback()
-                if isinstance(error, StoreBusy):
-                    raise
-                raise Unforeseen(0) from error
-            self._forget()
-            raise
+            if not foreseen or self._writer is None or self._writer.is_closed:
+                self._forget()
+                raise
+            self.rollback()
+            if shares and isinstance(error.__cause__, psycopg.errors.DivisionByZero):
+                raise StoreBusy(f"Another transaction in {self.url} waits for a run that others share.") from error
+            if isinstance(error, StoreBusy):
+                raise
+            raise Unforeseen(None if shares else 0) from error
         self._transaction_id, self._server, lanes, has_quotas, *clock = start
         time = _read_time(clock, self._clock)
         if time.now == time.wall and instant in ("now", time.wall):  # otherwise, no question with the time in it is right
             foreseen = put_instant(foreseen, time.wall)
-        writer.remember(zip(foreseen, answers, strict=True))
-        return PostgresTransaction(self, writer, time, lanes=lanes, has_quotas=has_quotas)
+        writer.remember(zip(foreseen, answers, strict=True), are_all=shares)
+        kind = SharingTransaction if shares else PostgresTransaction
+        return kind(self, writer, time, lanes=lanes, has_quotas=has_quotas)
+
+    def _open(
+        self, writer: Session, foreseen: Sequence[Question], *, shares: bool
+    ) -> tuple[Sequence[Any], Sequence[list[Any]]]:
+        """Begin, and ask what is foreseen: what START says, and the answers."""
+        begin: Question = BEGIN, {}, None
+        if shares and (turn := turns.pack(foreseen)):
+            _, *answers = writer.ask_together([begin, *turn.sent])
+            if dealt := turn.deal(answers):
+                return dealt
+            raise Conflict("There are no such runs.")
+        _, (start,), *answers = writer.ask_together([begin, (turns.START if shares else START, {}, None), *foreseen])
+        return start, answers
 
     def _list_foreseen(self, foresee: Foresee) -> list[Question]:
         recorder = Recorder()
-        foresee.ask(PostgresTransaction(self, cast("Session", recorder), DatabaseTime(NOW), lanes=0, has_quotas=False), NOW)
+        kind = SharingTransaction if foresee.shares else PostgresTransaction
+        foresee.ask(kind(self, cast("Session", recorder), DatabaseTime(NOW), lanes=0, has_quotas=False), NOW)
         return recorder.questions[: foresee.most]
 
     def _reach(self) -> Session:
@@ -278,9 +303,12 @@ class PostgresReader(Reader):
         ((value,),) = self._session.ask(statement, {})
         return value
 
+    def _statement(self, query: str) -> Statement:
+        return QUERIES[query]
+
     def _rows(self, query: str, **values: Any) -> list[Any]:
         """A write without results is executed together with the next statement that has some, or with the commit."""
-        statement = QUERIES[query]
+        statement = self._statement(query)
         if statement.returns:
             return self._session.ask(statement, values)
         self._session.later(statement, values)
@@ -288,7 +316,7 @@ class PostgresReader(Reader):
 
     def _all(self, row_type: type[Row], query: str, **values: Any) -> list[Row]:
         try:
-            return self._session.ask(QUERIES[query], values, row_type)
+            return self._session.ask(self._statement(query), values, row_type)
         except LawBroken:
             if any("\0" in value for value in values.values() if isinstance(value, str)):
                 return []  # PostgreSQL cannot store such text, so no row has it
@@ -405,6 +433,23 @@ class PostgresTransaction(Transaction, PostgresReader):
             self._update_once(rows[middle:], columns, moved=moved)
             return
         self._session.later(statement, values, [row.id for row in rows])
+
+
+class SharingTransaction(PostgresTransaction):
+    """A turn of a worker that goes on beside others in the same runs. Whatever it does not know needs the run for itself.
+
+    A lock that is shared is never made exclusive: two transactions that did so would wait for each other.
+    """
+
+    def _statement(self, query: str) -> Statement:
+        if query not in SHARED:
+            raise Unforeseen(None)
+        return SHARED[query]
+
+    def _update(self, rows: Sequence[Entity], columns: Sequence[str], *, moved: int) -> None:
+        if not all(isinstance(row, Worker) for row in rows):
+            raise Unforeseen(None)
+        super()._update(rows, columns, moved=moved)
 
 
 def _read_time(row: Sequence[Any], clock: Clock | None) -> DatabaseTime:
