@@ -125,7 +125,10 @@ class Task(Entity, kw_only=True):
     """A task in two tables: `task_spec` has what was asked for, `task_state` where it stands. `task` is a view of both."""
 
     MOVING_TABLE = "task_state"
-    SPEC = ("id", "tenant", "run_id", "parent_task_id", "depth", "position", "name", "critical", "policy", "budget_usd", "payload")
+    SPEC = (
+        *("id", "tenant", "run_id", "parent_task_id", "depth", "position", "name"),
+        *("critical", "policy", "budget_usd", "payload"),
+    )
     """The columns of `task_spec`."""
     FIXED = (
         *SPEC,

@@ -9,7 +9,8 @@
     INSERT INTO {new run}
 
 `:id` is a parameter, `IN :ids` compares with a list, `{task}` stands for the columns of a row in the order of its fields
-(`columns.SELECT_LISTS`), `{new run}` for the table, columns and values of rows to insert, and `{rows of task}` for such rows alone.
+(`columns.SELECT_LISTS`), `{new run}` for the table, columns and values of rows to insert, and `{rows of task}` for such rows
+alone.
 """
 
 from __future__ import annotations

@@ -430,7 +430,8 @@ async def test_a_run_that_was_called_a_success_is_put_back_and_follows_its_steps
 
 
 FAIL_SECOND = """
-    UPDATE task_state SET state = 'S_FAILED', outcome = 'failure' WHERE number = (SELECT number FROM task_spec WHERE name = 's2')
+    UPDATE task_state SET state = 'S_FAILED', outcome = 'failure'
+     WHERE number = (SELECT number FROM task_spec WHERE name = 's2')
 """
 
 

@@ -145,7 +145,9 @@ class PostgresOutsider:
 
     @contextmanager
     def unguarded(self, table: str) -> Iterator[None]:
-        guards = "SELECT tgname FROM pg_trigger WHERE tgrelid = CAST(:table AS regclass) AND NOT tgisinternal AND tgtype & 1 = 1"
+        guards = (
+            "SELECT tgname FROM pg_trigger WHERE tgrelid = CAST(:table AS regclass) AND NOT tgisinternal AND tgtype & 1 = 1"
+        )
         for each in TABLES_OF.get(table, (table,)):
             for (name,) in self.ask(guards, table=each):
                 self.ask(f"ALTER TABLE {each} DISABLE TRIGGER {name}")

@@ -353,14 +353,17 @@ BROKEN_ROWS = {
     "update from another": f"{CHANGE} FROM task AS other WHERE other.id = task.id AND task.id = %(task)s",
     "update within a query": f"WITH forged AS ({CHANGE} WHERE id = %(task)s RETURNING id) SELECT id FROM forged",
     "insert or update": (
-        f"INSERT INTO task_state SELECT * FROM task_state WHERE number = {NUMBER} ON CONFLICT (number) DO UPDATE SET retry_count = 99"
+        f"INSERT INTO task_state SELECT * FROM task_state WHERE number = {NUMBER} "
+        "ON CONFLICT (number) DO UPDATE SET retry_count = 99"
     ),
     "merge": (
         "MERGE INTO task USING (SELECT %(task)s AS id) AS own ON own.id = task.id WHEN MATCHED THEN UPDATE SET retry_count = 99"
     ),
     "a view": "UPDATE seen SET retry_count = 99 WHERE id = %(task)s",
     "the table": f"{CHANGE_STATE} WHERE number = {NUMBER}",
-    "the table within a query": f"WITH forged AS ({CHANGE_STATE} WHERE number = {NUMBER} RETURNING number) SELECT number FROM forged",
+    "the table within a query": (
+        f"WITH forged AS ({CHANGE_STATE} WHERE number = {NUMBER} RETURNING number) SELECT number FROM forged"
+    ),
     "merge into the table": (
         f"MERGE INTO task_state USING (SELECT {NUMBER} AS number) AS own ON own.number = task_state.number "
         "WHEN MATCHED THEN UPDATE SET retry_count = 99"

@@ -166,7 +166,8 @@ def test_the_law_probes_other_rows_by_an_index(postgres_url: str) -> None:
         db.move(first, "SUCCEEDED")
         with db.transaction() as begun:
             begun.insert_workers([db.worker(id="worker_idle"), db.worker(id="worker_done")])
-        new = "jsonb_populate_record(task, jsonb_build_object('id', 'task_new', 'name', 'new', 'open_dependencies', 0, 'number', NULL))"
+        changes = "'id', 'task_new', 'name', 'new', 'open_dependencies', 0, 'number', NULL"
+        new = f"jsonb_populate_record(task, jsonb_build_object({changes}))"
         statements = (
             f"UPDATE task SET open_dependencies = 0 WHERE id = '{others[7].id}'",
             f"UPDATE task SET state = 'QUEUED' WHERE id = '{others[7].id}'",

@@ -134,8 +134,8 @@ def test_both_databases_have_the_same_tables_columns_queries_and_migrations(sqli
     migrate(sqlite_url)
     assert columns_of(sqlite_url) == columns_of(postgres_url)
     sqlite, postgres = "pointsman.store.sqlite", "pointsman.store.postgres"
-    # SQLite looks for plain tasks first, those to begin in one lane after the other, and PostgreSQL in the statement that writes.
-    # Tables of SQLite check their rows even without the law. PostgreSQL does not let foreign keys be switched off.
+    # SQLite looks for plain tasks first, those to begin in one lane after the other, and PostgreSQL in the statement that
+    # writes. Tables of SQLite check their rows even without the law. PostgreSQL does not let foreign keys be switched off.
     only_here = {"begin_plain_tasks_of_run", "check_runs", "check_tasks"}
     assert read_queries(postgres).keys() - read_queries(sqlite).keys() == only_here
     only_there = {"drop_stray_rules", "drop_stray_states", "find_plain_to_end", "select_numbered", "tell_begun"}

@@ -41,7 +41,7 @@ from pointsman.store.postgres.queries import QUERIES, SHARED, START_COLUMNS
 from pointsman.store.postgres.session import Question, Session
 from pointsman.store.postgres.statements import Statement
 from pointsman.store.postgres.values import in_turns, to_array, update_of
-from pointsman.store.rows import BegunTask, Entity, Lane, MachineRow, Task, Worker
+from pointsman.store.rows import BegunTask, Entity, MachineRow, Task, Worker
 from pointsman.store.scripts import Migration, check_version, read_migrations, refuse_conversion
 from pointsman.world import Clock, Ids, SystemClock
 

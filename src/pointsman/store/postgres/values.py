@@ -101,17 +101,17 @@ def update_of(rows: Sequence[Entity], columns: Sequence[str], *, moved: int) -> 
 @lru_cache(maxsize=4096)
 def _write_update(row_type: type[Entity], columns: tuple[str, ...], differing: tuple[str, ...], moved: int) -> Statement:
     types = {name: _TYPES[kind] for name, kind in types_of(row_type).items()}
-    table, has_spec = moving_table_of(row_type), hasattr(row_type, "SPEC")
+    table = moving_table_of(row_type)
     values = {name: f"new.{name}" if name in differing else f":{name}::{types[name]}" for name in (*columns, "revision")}
     changes = ", ".join(f"{column} = {values[column]}" for column in columns)
     arrays = ", ".join(f":{name}::{types[name]}[]" for name in differing)
+    by_number = table != table_of(row_type)  # rows that move have no id: that is in the other row
     if differing == ("id",):
-        source, which = "", f"{table}.id = ANY({arrays})"
-        if has_spec:
-            which = f"{table}.number = ANY(ARRAY(SELECT task_spec.number FROM task_spec WHERE task_spec.id = ANY({arrays})))"
+        ids = f"= ANY(ARRAY(SELECT number FROM task_spec WHERE id = ANY({arrays})))" if by_number else f"= ANY({arrays})"  # noqa: S608
+        source, which = "", f"{table}.{'number' if by_number else 'id'} {ids}"
     else:
         source, which = f" FROM unnest({arrays}) AS new ({', '.join(differing)})", f"{table}.id = new.id"
-        if has_spec:
+        if by_number:
             source, which = f"{source} JOIN task_spec ON task_spec.id = new.id", f"{table}.number = task_spec.number"
     # Only names of columns and tables are put in here.
     return Statement(
