@@ -173,7 +173,7 @@ async def test_a_claim_passes_over_what_another_has_begun_since_it_looked(postgr
                     """
                 ).format(Literal(writer.server_pid))
             )
-            stranger.execute("CREATE TRIGGER wait BEFORE UPDATE ON task EXECUTE FUNCTION wait()")
+            stranger.execute("CREATE TRIGGER wait BEFORE UPDATE ON task_state EXECUTE FUNCTION wait()")
             stranger.commit()
             stranger.execute("SELECT pg_advisory_xact_lock(7)")
             with noted(first) as began:
@@ -354,5 +354,5 @@ def test_what_is_shared_is_locked() -> None:
     assert b"advisory" not in SHARED["lock_runs"].text
     assert b"FOR SHARE OF run SKIP LOCKED" in SHARED["begin_plain_tasks"].text
     for query in ("begin_plain_tasks", "begin_plain_tasks_of_run"):
-        assert SHARED[query].text.count(b"FOR NO KEY UPDATE OF task SKIP LOCKED") == 1
+        assert SHARED[query].text.count(b"FOR NO KEY UPDATE OF task_state SKIP LOCKED") == 1
         assert b"FOR NO KEY UPDATE OF run" not in SHARED[query].text

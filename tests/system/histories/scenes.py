@@ -339,8 +339,8 @@ async def runs_that_several_end_together(director: Recorder) -> list[Part]:
 
 async def turns_side_by_side(director: Recorder) -> list[Part]:
     """Several workers take turns in the same runs, each of which ends in the middle of one."""
-    for number in range(6):
-        await submit(director, new_run(f"run {number}", *(f"task {task}" for task in range(BULK))))
+    for number in range(30):
+        await submit(director, new_run(f"run {number}", *(f"task {task}" for task in range(7))))
     return [
         Part(
             client=f"taker {number}",

@@ -32,7 +32,7 @@ from tests.system.histories.scenes import (
 )
 
 by_scene = pytest.mark.parametrize("scene", SCENES, ids=lambda scene: scene.__name__)
-TRIES = 8
+TRIES = 16
 """How often a scene is played with a planted bug before it has to have shown."""
 
 
