@@ -33,7 +33,11 @@ class Wakeups:
         self._waiting: dict[Wakeup, dict[asyncio.Future[None], None]] = {}
         """By what they wait for: in the order in which they came."""
         self._listeners: list[tuple[Wakeup, Callable[[], None]]] = []
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
+        """The event loop changes who waits, and threads of the store look at it.
+
+        Reentrant, because a coroutine that waits may be collected as garbage anywhere.
+        """
         self._heard = Wakeup.NOTHING
         """What the event loop is about to spread."""
         self._stop = listen(self._hear)
@@ -45,14 +49,21 @@ class Wakeups:
     def expect(self, wakeup: Wakeup) -> asyncio.Future[None]:
         """A future for the next such wake-up. Ask for it before you look, so that none is missed in between."""
         future = self._loop.create_future()
-        self._waiting.setdefault(wakeup, {})[future] = None
+        with self._lock:
+            self._waiting.setdefault(wakeup, {})[future] = None
         return future
 
     def listen(self, wakeup: Wakeup, heard: Callable[[], None]) -> Callable[[], None]:
         """Call `heard` at every such wake-up, until the returned function is called."""
         listener = (wakeup, heard)
-        self._listeners.append(listener)
-        return lambda: self._listeners.remove(listener)
+        with self._lock:
+            self._listeners.append(listener)
+
+        def stop() -> None:
+            with self._lock:
+                self._listeners.remove(listener)
+
+        return stop
 
     def pause(self, seconds: float) -> asyncio.Future[None]:
         """A timeout; cancel it when it is no longer needed."""
@@ -66,17 +77,18 @@ class Wakeups:
             self.forget(expected)
 
     def forget(self, expected: asyncio.Future[None]) -> None:
-        for waiting in self._waiting.values():
-            waiting.pop(expected, None)
+        with self._lock:
+            for waiting in self._waiting.values():
+                waiting.pop(expected, None)
 
     def _hear(self, wakeup: Wakeup) -> None:
         """Called in a thread of the store. The event loop is called only if somebody waits for this, and once at a time.
 
         Who begins to wait after a commit looks after it, and so need not be told.
         """
-        if not self._is_awaited(wakeup):
-            return
         with self._lock:
+            if not self._is_awaited(wakeup):
+                return
             is_called, self._heard = bool(self._heard), self._heard | wakeup
         if not is_called:
             with suppress(RuntimeError):  # the loop is closed
@@ -84,9 +96,9 @@ class Wakeups:
 
     def _is_awaited(self, wakeup: Wakeup) -> bool:
         said = int(wakeup)  # the operators of flags take a microsecond each
-        if any(said & int(wanted) for wanted, _ in tuple(self._listeners)):
+        if any(said & int(wanted) for wanted, _ in self._listeners):
             return True
-        return any(waiting and said & int(wanted) for wanted, waiting in tuple(self._waiting.items()))
+        return any(waiting and said & int(wanted) for wanted, waiting in self._waiting.items())
 
     def _spread_heard(self) -> None:
         with self._lock:
@@ -94,7 +106,8 @@ class Wakeups:
         self._spread(heard)
 
     def _spread(self, wakeup: Wakeup) -> None:
-        told = [future for wanted in tuple(self._waiting) if wanted & wakeup for future in self._waiting.pop(wanted)]
+        with self._lock:
+            told = [future for wanted in tuple(self._waiting) if wanted & wakeup for future in self._waiting.pop(wanted)]
         for future in told:
             if not future.done():
                 future.set_result(None)
