@@ -51,15 +51,16 @@ SELECT DISTINCT 'worker', worker.id, 'it has ended, but still holds tasks'
   FROM task JOIN worker ON worker.id = task.attempt_worker_id
  WHERE task.current_attempt IS NOT NULL AND worker.phase = 'done' AND NOT task.lease_expired
 UNION ALL
-SELECT kind, id, 'it is ' || state || ', but its audit trail ends in ' || coalesce(last_state, 'nothing')
+-- A creation has no rule, but leads to the initial state of its machine.
+SELECT kind, traced.id, 'it is ' || state || ', but its audit trail ends in ' || coalesce(to_state, 'nothing')
   FROM (SELECT kind, id, state,
-               (SELECT coalesce(rule.to_state, beginning.name)
-                  FROM trail LEFT JOIN rule ON rule.id = trail.rule_id
-                             LEFT JOIN state AS beginning ON beginning.machine_id = entity.machine_id AND beginning.initial
+               (SELECT coalesce(trail.rule_id, -entity.machine_id)
+                  FROM trail
                  WHERE trail.number = entity.number AND trail.kind = entity.kind_code
-                 ORDER BY trail.revision DESC LIMIT 1) AS last_state
+                 ORDER BY trail.revision DESC LIMIT 1) AS last_move
           FROM entity) AS traced
- WHERE last_state IS DISTINCT FROM state
+  LEFT JOIN (SELECT id, to_state FROM rule UNION ALL SELECT -machine_id, name FROM state WHERE initial) AS move ON move.id = last_move
+ WHERE to_state IS DISTINCT FROM state
 
 -- name: list_contradictions
 -- Document 001, recovery 4. The law forbids it: somebody has switched the law off. The audit trail tells which of the two is right.
