@@ -13,29 +13,44 @@ SELECT CAST(:position AS BIGINT), CAST(:previous AS BIGINT), CAST(:digest AS TEX
 RETURNING position
 
 -- name: list_broken_trails
--- Reads the whole audit trail once by trail_of_entity, and probes it once for each entity.
-SELECT kind, coalesce(entity_id, 'number ' || number), 'move ' || revision || ' of its audit trail does not continue the one before' AS what
-  FROM (SELECT kind, number, entity_id, revision, from_state, lag(to_state) OVER entity AS before, lag(revision) OVER entity AS prior
-          FROM transition WINDOW entity AS (PARTITION BY kind, number ORDER BY revision)) AS trail
- WHERE from_state IS DISTINCT FROM before OR revision <> coalesce(prior + 1, 0)
+-- Reads the whole audit trail once by trail_of_entity, and probes it once for each entity. `transition` would put every line together, so only
+-- metadata that the trail has left out is looked up there. `move` has the creations besides the rules, with the negative number of the machine.
+WITH kind (code, name) AS (
+    VALUES (0, 'run'), (1, 'task'), (2, 'worker'), (3, 'breaker')
+), move AS (
+    SELECT id, machine_id, from_state, to_state, trigger FROM rule
+    UNION ALL
+    SELECT -machine_id, machine_id, NULL, name, 'create' FROM state WHERE initial
+)
+SELECT (SELECT name FROM kind WHERE code = line.kind) AS kind,
+       coalesce((SELECT id FROM entity WHERE entity.number = line.number AND entity.kind_code = line.kind), 'number ' || line.number) AS id,
+       'move ' || line.revision || ' of its audit trail does not continue the one before' AS what
+  FROM (SELECT number, kind, revision, rule_id, lag(rule_id) OVER entity AS prior_rule_id, lag(revision) OVER entity AS prior
+          FROM trail WINDOW entity AS (PARTITION BY number, kind ORDER BY revision)) AS line
+  LEFT JOIN rule ON rule.id = line.rule_id
+  LEFT JOIN move AS before ON before.id = coalesce(line.prior_rule_id, -rule.machine_id)
+ WHERE line.revision <> coalesce(prior + 1, 0) OR (prior IS NULL) <> (rule.id IS NULL)
+    OR (prior IS NOT NULL AND rule.from_state IS DISTINCT FROM before.to_state)
 UNION ALL
-SELECT kind, entity_id, 'no rule of its machine allows move ' || revision || ' of its audit trail, ' || from_state || ' -> ' || to_state
-                        || ' : ' || trigger
-  FROM transition
- WHERE revision > 0 AND entity_id IS NOT NULL
-   AND NOT EXISTS (SELECT 1 FROM entity WHERE entity.kind = transition.kind AND entity.id = entity_id AND entity.machine_id = transition.machine_id)
+SELECT entity.kind, entity.id, 'no rule of its machine allows move ' || trail.revision || ' of its audit trail, ' || rule.from_state || ' -> '
+                               || rule.to_state || ' : ' || rule.trigger
+  FROM entity JOIN trail ON trail.number = entity.number AND trail.kind = entity.kind_code JOIN rule ON rule.id = trail.rule_id
+ WHERE rule.machine_id <> entity.machine_id
 UNION ALL
-SELECT kind, 'number ' || number, 'it has an audit trail, but there is no such ' || kind
-  FROM transition
- WHERE entity_id IS NULL
+SELECT kind.name, 'number ' || number, 'it has an audit trail, but there is no such ' || kind.name
+  FROM trail LEFT JOIN kind ON kind.code = trail.kind
+ WHERE NOT EXISTS (SELECT 1 FROM entity WHERE entity.number = trail.number AND entity.kind_code = trail.kind)
 UNION ALL
 SELECT entity.kind, entity.id, 'its row differs from the last line of its audit trail'
   FROM entity
-  LEFT JOIN transition AS line ON line.number = entity.number AND line.kind = entity.kind AND line.revision = entity.revision
- WHERE line.position IS NULL
-    OR line.machine_id <> entity.machine_id OR line.to_state <> entity.state OR line.trigger <> entity.trigger
+  LEFT JOIN trail AS line ON line.number = entity.number AND line.kind = entity.kind_code AND line.revision = entity.revision
+  LEFT JOIN move ON move.id = coalesce(line.rule_id, -entity.machine_id)
+ WHERE line.position IS NULL OR move.id IS NULL
+    OR move.machine_id <> entity.machine_id OR move.to_state <> entity.state OR move.trigger <> entity.trigger
     OR line.reason IS DISTINCT FROM entity.reason OR line.actor IS DISTINCT FROM entity.actor
-    OR line.metadata IS DISTINCT FROM entity.metadata OR (entity.revision > 0 AND line.at <> entity.entered_at)
+    OR (line.metadata IS DISTINCT FROM entity.metadata
+        AND (SELECT metadata FROM transition WHERE transition.position = line.position) IS DISTINCT FROM entity.metadata)
+    OR (entity.revision > 0 AND line.at <> entity.entered_at)
     OR EXISTS (SELECT 1 FROM trail
                 WHERE trail.number = entity.number AND trail.kind = entity.kind_code AND trail.revision > entity.revision)
 UNION ALL
