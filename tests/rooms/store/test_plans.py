@@ -8,12 +8,12 @@ from typing import Any
 import apsw
 import psycopg
 from tests.databases import open_store
-from tests.rooms.store.store_fixture import open_store_fixture
+from tests.rooms.store.store_fixture import ACME, open_store_fixture
 
 from pointsman.store.clock import NEVER
 from pointsman.store.columns import RUN_CONDITIONS, TASK_CONDITIONS
 from pointsman.store.contract import FOREVER
-from pointsman.store.postgres.connections import WRITER_SESSION
+from pointsman.store.postgres.connections import READER_SESSION, WRITER_SESSION
 from pointsman.store.postgres.store import QUERIES as POSTGRES
 from pointsman.store.rows import Dependency
 from pointsman.store.sqlite.store import QUERIES as SQLITE
@@ -125,6 +125,33 @@ def test_metrics_read_no_task_and_no_worker_that_has_ended(database_url: str) ->
     assert "rowid>?" in tallied or 'Index Cond: (("position" > ' in tallied.replace("10", ""), tallied
 
 
+def test_tasks_end_by_their_ids_although_statistics_were_taken_while_none_was_held(sqlite_url: str) -> None:
+    open_store(sqlite_url).close()
+    with apsw.Connection(sqlite_url.removeprefix("sqlite:///")) as connection:
+        connection.execute("ANALYZE sqlite_schema")
+        statistics = [("task", "sqlite_autoindex_task_1", "1000000 1"), ("task", "task_held", "0 0")]
+        connection.executemany("INSERT INTO sqlite_stat1 VALUES (?, ?, ?)", statistics)
+    plan = explain(sqlite_url, "end_plain_tasks", dict.fromkeys(("reports", "moves", "now", "tenant", "key_id")))
+    assert "SEARCH task USING INDEX sqlite_autoindex_task_1 (id=?)" in plan, plan
+    assert "task_held" not in plan
+
+
+def test_a_page_of_the_events_of_a_tenant_reads_no_more_than_the_page(postgres_url: str) -> None:
+    with open_store_fixture(postgres_url) as db:
+        with db.transaction() as begun:
+            begun.insert_runs([db.run() for _ in range(3_000)])
+        with psycopg.connect(postgres_url, autocommit=True) as session:
+            session.execute("ANALYZE")
+        statement = POSTGRES["list_transitions"]
+        values = {"tenant": ACME, "after": 0, "end": 10**9, "limit": 100}
+        with psycopg.connect(postgres_url) as session:
+            session.execute(f"{READER_SESSION}; SELECT 1".encode())
+            before = count_read(session)
+            rows = psycopg.RawCursor(session).execute(statement.text, [values[name] for name in statement.names]).fetchall()
+            assert len(rows) == 100
+            assert count_read(session) - before < 500
+
+
 def test_the_law_probes_other_rows_by_an_index(postgres_url: str) -> None:
     """Also with plans that were made while the tables were empty, and with those of another session."""
     with open_store_fixture(postgres_url) as db:
@@ -161,7 +188,7 @@ def count_read(session: psycopg.Connection[Any]) -> int:
     """How many rows of these tables the transaction has read."""
     asked = b"""
         SELECT sum(seq_tup_read + coalesce(idx_tup_fetch, 0))::integer FROM pg_stat_xact_user_tables
-         WHERE relname IN ('run', 'task', 'dependency')
+         WHERE relname IN ('run', 'task', 'dependency', 'trail')
     """
     ((read,),) = session.execute(asked).fetchall()
     return int(read)
