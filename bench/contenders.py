@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -80,7 +80,7 @@ class Pace:
 
 
 def take_turns(entries: Sequence[Entry], pace: Pace, tell: Callable[[str], None]) -> dict[str, list[Answer]]:
-    """What each measured in each round; who begins changes from round to round."""
+    """What each measured in each round. Who begins changes, and who follows whom: every second round goes backwards."""
     counts = {}
     for entry in entries:
         tell(f"warming up: {entry.name}")
@@ -88,10 +88,17 @@ def take_turns(entries: Sequence[Entry], pace: Pace, tell: Callable[[str], None]
     results: dict[str, list[Answer]] = {entry.name: [] for entry in entries}
     for turn in range(pace.rounds):
         tell(f"round {turn + 1} of {pace.rounds}")
-        first = turn * len(entries) // pace.rounds
-        for entry in (*entries[first:], *entries[:first]):
+        first = turn // 2 * len(entries) // -(-pace.rounds // 2)
+        order = [*entries[first:], *entries[:first]]
+        for entry in reversed(order) if turn % 2 else order:
             results[entry.name].append(entry.measure(counts[entry.name]))
     return results
+
+
+def alike(entries: Sequence[Entry], pace: Pace) -> list[Entry]:
+    """The same entries, each with as many tasks as the slowest one does: what a task costs may depend on how many there are."""
+    count = min(warm_up(entry, pace) for entry in entries)
+    return [replace(entry, fixed=count) for entry in entries]
 
 
 def warm_up(entry: Entry, pace: Pace) -> int:

@@ -29,6 +29,8 @@ from pointsman.errors import PointsmanError
 IDLE_SECONDS = 0.02
 """Between one task and the next where one is alone: everything has gone to sleep by then."""
 LATENCY_SECONDS = 10.0
+HELD = 1_000
+"""How many tasks a worker holds at most where all are claimed before any is completed: each claim counts them."""
 LEASE_SECONDS = 300.0
 """Longer than by default, because between its turns it stands still."""
 
@@ -84,7 +86,7 @@ class Part:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._runs: list[str] = []
-        self._workers: dict[int, str] = {}
+        self._workers: dict[tuple[int, int], str] = {}
 
     async def versions(self) -> Answer:
         return {
@@ -123,14 +125,15 @@ class Part:
     async def claim(self, count: int, batch: int) -> Answer:
         """Claim everything before anything is completed."""
         await self._submit([count])
+        workers = [await self._worker(HELD, number) for number in range(-(-count // HELD))]
         held: list[Claim] = []
         began = time.perf_counter()
-        worker_id = await self._worker(count)
-        while len(held) < count:
-            held += await turn(self._engine, worker_id, (), batch)
+        for number, worker_id in enumerate(workers, 1):
+            while room := min(batch, number * HELD - len(held), count - len(held)):
+                held += await turn(self._engine, worker_id, (), room)
         seconds = time.perf_counter() - began
         for start in range(0, count, batch):
-            await turn(self._engine, worker_id, held[start : start + batch], 0)
+            await turn(self._engine, workers[0], held[start : start + batch], 0)
         await self.check_runs()
         return {"tasks": count, "seconds": seconds}
 
@@ -175,11 +178,11 @@ class Part:
     async def _submit(self, layers: Sequence[int]) -> None:
         self._runs.append((await self._engine.submit_run(layered_run(layers))).id)
 
-    async def _worker(self, slots: int) -> str:
-        if slots not in self._workers:
+    async def _worker(self, slots: int, number: int = 0) -> str:
+        if (slots, number) not in self._workers:
             worker = await self._engine.register_worker("bench", max_concurrent_tasks=slots, lease_seconds=LEASE_SECONDS)
-            self._workers[slots] = worker.id
-        return self._workers[slots]
+            self._workers[slots, number] = worker.id
+        return self._workers[slots, number]
 
 
 def main() -> None:

@@ -123,6 +123,12 @@ def ratio_of(own: Sequence[float], other: Sequence[float]) -> float:
     return statistics.median(one / another for one, another in zip(own, other, strict=True))
 
 
+def half_of_ratios(own: Sequence[float], other: Sequence[float]) -> str:
+    """Between which the middle half of the rounds' ratios is."""
+    low, _, high = statistics.quantiles([one / another for one, another in zip(own, other, strict=True)], n=4)
+    return f"middle half {low:.2f}–{high:.2f}"
+
+
 def quickest(rates: Mapping[str, Sequence[float]]) -> str:
     """The setting that did best, by its median."""
     return max(rates, key=lambda name: statistics.median(rates[name]))

@@ -38,9 +38,10 @@ READER_SESSION = """
     SET random_page_cost = 1.1;
     SET plan_cache_mode = force_custom_plan
 """
-"""The view `transition` joins nine tables in a good order. To try others would take longer than to read a page of it. What
-people read is in memory mostly, so a row of an index costs little: by default, the planner would rather read all tasks than
-5,000 of them by their numbers."""
+"""The view `transition` joins nine tables in a good order. To try others would take longer than to read a page of it.
+
+Most of what is read is in memory, so a look-up by an index is cheap. By default, the planner would rather read all tasks than
+look up 5,000 of them."""
 LISTENER_SESSION = "LISTEN pointsman; SET synchronous_commit = off"
 """What it announces is committed already."""
 PROBE_SESSION = "SET default_transaction_read_only = on"
