@@ -55,12 +55,16 @@ class Foresight:
     _careful: dict[Kind, tuple[int | None, int]] = field(default_factory=dict)
     """How many questions were right when there was a mistake, and for how many batches no more are foreseen. None is all: then
     more was asked, which is a mistake only if the transaction shares its runs."""
+    _caution: dict[Kind, int] = field(default_factory=dict)
+    """For how many batches nothing is shared after such a mistake: twice as many each time, one less with each that shares."""
+    _shares: bool = False
+    """Whether the last batch does."""
 
     def foresee(self, operations: Sequence[Operation[Any]], needs: Sequence[Needs]) -> Foresee | None:
         """What these operations will probably ask; None if that cannot be foreseen."""
         if any(each.adds_work or each.held_by for each in needs):
             return None
-        self._kind = frozenset(map(type, operations)), any(each.reports for each in needs)
+        self._kind, self._shares = (frozenset(map(type, operations)), any(each.reports for each in needs)), False
         most, left = self._careful.pop(self._kind, (None, 0))
         if left:
             self._careful[self._kind] = most, left - 1
@@ -69,13 +73,15 @@ class Foresight:
         reports = [*plain.find_reports(operations, needs)]
         is_plain = sum(len(told) for _, told in reports) == sum(len(each.task_ids) for each in needs)
         last = self._find_last(operations) if is_plain else None
-        shares = last is not None and last.was_filled and len(last.lane_ids) <= MOST_SHARED_LANES and not left
-        return Foresee(partial(self._ask, operations, needs, reports, last), most, shares)
+        self._shares = last is not None and last.was_filled and len(last.lane_ids) <= MOST_SHARED_LANES and not left
+        return Foresee(partial(self._ask, operations, needs, reports, last), most, self._shares)
 
     def learn(self, work: Work) -> None:
         """Remember what workers have claimed, once that is committed."""
         if len(self._claims) > MOST_WORKERS:
             self._claims.clear()
+        if self._shares:
+            self._caution[self._kind] = max(self._caution.get(self._kind, 0) - 1, 0)
         for worker_id, change in work.held_change.items():
             if worker_id in self._claims:
                 self._claims[worker_id].held += change
@@ -89,7 +95,11 @@ class Foresight:
 
     def miss(self, right: int | None) -> None:
         """The last batch has asked for something else, or for more; so many questions before that were right."""
+        self._shares = False
         self._careful[self._kind] = right, CAREFUL_BATCHES
+        if right is None:
+            caution = min(2 * self._caution.get(self._kind, 0) + 1, CAREFUL_BATCHES)
+            self._caution[self._kind], self._careful[self._kind] = caution, (None, caution)
 
     def _find_last(self, operations: Sequence[Operation[Any]]) -> LastClaim | None:
         """How the only claim of these operations went the last time, if nothing but reports goes along with it."""
