@@ -156,11 +156,11 @@ def _find_candidates(work: Work, worker: Worker, tenant: str, room: int, passed:
     if worker.run_id:
         found = _find_allocated(work, worker.run_id, lane_ids, limit) if run_id in (None, worker.run_id) else []
         return _load(work, _without(found, passed, room))
-    lost = _without(work.transaction.select_reclaimable(tenant, lane_ids, limit, run_id), passed, room)
+    lost = _without(work.transaction.select_reclaimable(lane_ids, limit, run_id), passed, room)
     candidates = _load(work, lost)
     if len(lost) < room:
         if run_id is None:
-            waiting = _find_claimable(work, tenant, lane_ids, room, limit)
+            waiting = _find_claimable(work, lane_ids, room, limit)
         else:
             waiting = work.transaction.select_claimable_of_run(run_id, lane_ids, limit)
         candidates += _load(work, _without(waiting, passed, room - len(lost)))
@@ -175,17 +175,17 @@ def _find_allocated(work: Work, run_id: str, lane_ids: Sequence[int], limit: int
     return work.transaction.select_allocated(run_id, lane_ids, limit)
 
 
-def _find_claimable(work: Work, tenant: str, lane_ids: Sequence[int], room: int, limit: int) -> Sequence[Task]:
+def _find_claimable(work: Work, lane_ids: Sequence[int], room: int, limit: int) -> Sequence[Task]:
     """A claim without locks waits for runs that others have locked (docs/decisions/0004 says why that is safe). A claim that
     holds locks does not wait: the worker is woken to claim again.
     """
-    waiting = work.transaction.select_claimable(tenant, lane_ids, limit)
-    locked = [] if waiting else work.transaction.find_claimable_runs(tenant, lane_ids, room)
+    waiting = work.transaction.select_claimable(lane_ids, limit)
+    locked = [] if waiting else work.transaction.find_claimable_runs(lane_ids, room)
     if locked and work.runs.rows:
         work.wakeups |= Wakeup.TASKS
     elif locked:
         work.load(run_ids=locked)
-        waiting = work.transaction.select_claimable(tenant, lane_ids, limit)
+        waiting = work.transaction.select_claimable(lane_ids, limit)
     return waiting
 
 

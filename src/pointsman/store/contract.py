@@ -798,8 +798,11 @@ class Transaction(Reader):
     ) -> list[BegunTask]: ...
 
     @abstractmethod
-    def select_claimable(self, tenant: str, lane_ids: Sequence[int], limit: int) -> list[Task]:
-        """The first claimable tasks of these lanes by priority and age, without those of runs that other transactions lock."""
+    def select_claimable(self, lane_ids: Sequence[int], limit: int) -> list[Task]:
+        """The first claimable tasks of these lanes by priority and age, without those of runs that other transactions lock.
+
+        A lane belongs to one tenant, so there is no need to ask for that.
+        """
 
     @abstractmethod
     def select_claimable_of_run(self, run_id: str, lane_ids: Sequence[int], limit: int) -> list[Task]:
@@ -810,12 +813,12 @@ class Transaction(Reader):
         """The same for a worker that is allocated to a run."""
 
     @abstractmethod
-    def select_reclaimable(self, tenant: str, lane_ids: Sequence[int], limit: int, run_id: str | None = None) -> list[Task]:
+    def select_reclaimable(self, lane_ids: Sequence[int], limit: int, run_id: str | None = None) -> list[Task]:
         """Active tasks, of one run or of any, whose attempt is lost and whose machine lets the next claim take them over."""
 
-    def find_claimable_runs(self, tenant: str, lane_ids: Sequence[int], limit: int) -> list[str]:
+    def find_claimable_runs(self, lane_ids: Sequence[int], limit: int) -> list[str]:
         """Runs with claimable tasks, locked or not."""
-        return self._column("find_claimable_runs", tenant=tenant, lane_ids=self._list(lane_ids), limit=limit)
+        return self._column("find_claimable_runs", lane_ids=self._list(lane_ids), limit=limit)
 
     def find_waiting_tenants(self, after: str, limit: int) -> list[str]:
         """The next tenants in alphabetical order that have tasks to claim or to reclaim."""

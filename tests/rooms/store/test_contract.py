@@ -186,8 +186,8 @@ def test_an_empty_batch_does_nothing(db: StoreFixture) -> None:
         assert nothing(begun.take_timers([]), begun.release_dependents([]), begun.find_dependents([]))
         assert nothing(begun.assess_runs([]), begun.assess_subtasks([]), begun.lock_runs([]), begun.lock_workers([]))
         assert nothing(begun.lock_breakers(ACME, []), begun.select_tasks([]), begun.select_run_tasks(run.id, []))
-        assert nothing(begun.select_claimable(ACME, [], 9), begun.select_reclaimable(ACME, [], 9))
-        assert nothing(begun.find_claimable_runs(ACME, [], 9), begun.select_allocated(run.id, [], 9))
+        assert nothing(begun.select_claimable([], 9), begun.select_reclaimable([], 9))
+        assert nothing(begun.find_claimable_runs([], 9), begun.select_allocated(run.id, [], 9))
         assert nothing(begun.select_claimable_of_run(run.id, [], 9))
         assert nothing(begun.find_held_tasks([]), begun.find_run_workers([]), begun.count_overstayed(AT, []))
         assert nothing(begun.select_to_claim([]), begun.count_held([]), begun.end_plain_tasks(ACME, [], [], AT))
@@ -228,8 +228,8 @@ def test_tenants_see_nothing_of_each_other(db: StoreFixture) -> None:
             found.id,
         }
         assert not [name for name, *_ in begun.measure_transitions(ACME) if name == "standard.run"]
-        assert nothing(begun.select_claimable(ACME, [db.lane_id], 9), begun.find_claimable_runs(ACME, [db.lane_id], 9))
-        assert ids(begun.select_claimable(GLOBEX, [second.lane_id], 9)) == [second.id]
+        assert nothing(begun.select_claimable([db.lane_id], 9), begun.find_claimable_runs([db.lane_id], 9))
+        assert ids(begun.select_claimable([second.lane_id], 9)) == [second.id]
         assert nothing(begun.find_free_workers(ACME, 9), begun.list_guarded_breakers(ACME))
         assert begun.find_free_workers(GLOBEX, 9) == [worker.id]
         assert [row.tool for row in begun.list_guarded_breakers(GLOBEX)] == ["git"]

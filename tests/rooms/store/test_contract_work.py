@@ -236,7 +236,7 @@ def test_tasks_are_claimed_by_priority_then_by_age_over_all_lanes(db: StoreFixtu
     with db.transaction() as begun:
         for asked in (lanes, lanes[:1], lanes[:0:-1]):
             for limit in (1, 3, 5, 99):
-                found = begun.select_claimable(ACME, asked, limit)
+                found = begun.select_claimable(asked, limit)
                 assert found == [task for task in order if task.lane_id in asked][:limit]
 
 
@@ -268,8 +268,8 @@ def test_a_task_that_is_not_ready_is_not_claimed(db: StoreFixture, what: str) ->
     kept = db.put_task(run, state="QUEUED", run_open=True, allocated=True)
     put_unready(db, what, run, allocated=True)
     with db.transaction() as begun:
-        assert ids(begun.select_claimable(ACME, [db.lane_id], 99)) == [ready.id]
-        assert begun.find_claimable_runs(ACME, [db.lane_id], 99) == [ready.run_id]
+        assert ids(begun.select_claimable([db.lane_id], 99)) == [ready.id]
+        assert begun.find_claimable_runs([db.lane_id], 99) == [ready.run_id]
         assert ids(begun.select_claimable_of_run(ready.run_id, [db.lane_id], 99)) == [ready.id]
         assert ids(begun.select_allocated(run.id, [db.lane_id], 99)) == [kept.id]
 
@@ -282,13 +282,9 @@ def test_claims_return_only_tasks_of_their_tenant_lanes_and_allocation(db: Store
     elsewhere = db.put_task(state="QUEUED", run_open=True, lane_id=other_lane)
     kept = db.put_task(state="QUEUED", run_open=True, allocated=True)
     with db.transaction() as begun:
-        for tenant, lane_id, task in (
-            (ACME, db.lane_id, mine),
-            (GLOBEX, theirs.lane_id, theirs),
-            (ACME, other_lane, elsewhere),
-        ):
-            assert ids(begun.select_claimable(tenant, [lane_id], 99)) == [task.id]
-            assert begun.find_claimable_runs(tenant, [lane_id], 99) == [task.run_id]
+        for lane_id, task in ((db.lane_id, mine), (theirs.lane_id, theirs), (other_lane, elsewhere)):
+            assert ids(begun.select_claimable([lane_id], 99)) == [task.id]
+            assert begun.find_claimable_runs([lane_id], 99) == [task.run_id]
             assert ids(begun.select_claimable_of_run(task.run_id, [lane_id], 99)) == [task.id]
         assert begun.select_claimable_of_run(elsewhere.run_id, [db.lane_id], 99) == []
         assert begun.select_claimable_of_run(kept.run_id, [db.lane_id], 99) == []
@@ -343,12 +339,12 @@ def test_lost_tasks_are_taken_over_by_priority_then_by_age(db: StoreFixture) -> 
     for unfit in ({"lost": False}, {"run_open": False}, {"tenant": GLOBEX}, {"lane_id": db.lane("tpu")}):
         running(**unfit)
     with db.transaction() as begun:
-        assert begun.select_reclaimable(ACME, lanes, 99) == [urgent, early, late]
-        assert begun.select_reclaimable(ACME, lanes, 2) == [urgent, early]
-        assert begun.select_reclaimable(ACME, lanes[:1], 99) == [early, late]
-        assert begun.select_reclaimable(ACME, lanes, 99, early.run_id) == [early]
+        assert begun.select_reclaimable(lanes, 99) == [urgent, early, late]
+        assert begun.select_reclaimable(lanes, 2) == [urgent, early]
+        assert begun.select_reclaimable(lanes[:1], 99) == [early, late]
+        assert begun.select_reclaimable(lanes, 99, early.run_id) == [early]
         db.move_in(begun, early, "RUNNING")
-        assert begun.select_reclaimable(ACME, lanes, 99) == [urgent, late]
+        assert begun.select_reclaimable(lanes, 99) == [urgent, late]
 
 
 def test_what_waits_for_a_worker_is_counted_up_to_a_number(db: StoreFixture) -> None:
@@ -374,8 +370,8 @@ def test_runs_with_claimable_tasks_are_found_once_each(db: StoreFixture) -> None
         for lane_id in lanes:
             db.put_task(run, state="QUEUED", run_open=True, lane_id=lane_id)
     with db.transaction() as begun:
-        assert sorted(begun.find_claimable_runs(ACME, lanes, 99)) == ids(runs)
-        assert len(set(begun.find_claimable_runs(ACME, lanes, 2))) == 2
+        assert sorted(begun.find_claimable_runs(lanes, 99)) == ids(runs)
+        assert len(set(begun.find_claimable_runs(lanes, 2))) == 2
 
 
 # Dependencies and subtasks.

@@ -541,9 +541,9 @@ def test_the_tasks_of_a_locked_run_are_skipped(store: PostgresStore, other: Post
     insert_run(store, "run_2", tasks=2)
     begun, second = store.begin(), other.begin()
     assert [run.id for run in begun.lock_runs(["run_1"])] == ["run_1"]
-    assert [task.run_id for task in second.select_claimable("acme", [1], 3)] == ["run_2", "run_2"]
+    assert [task.run_id for task in second.select_claimable([1], 3)] == ["run_2", "run_2"]
     assert begun.select_allocated("run_2", [1], 1) == []
-    assert set(second.find_claimable_runs("acme", [1], 5)) == {"run_1", "run_2"}
+    assert set(second.find_claimable_runs([1], 5)) == {"run_1", "run_2"}
     begun.rollback()
     second.rollback()
 
@@ -574,11 +574,11 @@ def test_the_runs_of_tasks_are_locked_with_those_that_are_named(store: PostgresS
         insert_run(store, name, tasks=2)
     begun, second = store.begin(), other.begin()
     assert [run.id for run in begun.lock_runs(["run_3"], of_tasks=["task_of_run_1_0", "unknown"])] == ["run_1", "run_3"]
-    assert [task.run_id for task in second.select_claimable("acme", [1], 9)] == ["run_2", "run_2"]
+    assert [task.run_id for task in second.select_claimable([1], 9)] == ["run_2", "run_2"]
     begun.commit()
     second.commit()
     with transaction(other) as third:
-        assert len(third.select_claimable("acme", [1], 9)) == 6
+        assert len(third.select_claimable([1], 9)) == 6
 
 
 def test_lanes_are_counted_as_of_the_start_of_the_transaction(store: PostgresStore, other: PostgresStore) -> None:
@@ -603,8 +603,8 @@ def test_only_the_runs_of_returned_tasks_are_locked(store: PostgresStore, other:
     insert_run(store, "run_1", tasks=2)
     insert_run(store, "run_2", tasks=2)
     begun, second = store.begin(), other.begin()
-    assert [task.run_id for task in begun.select_claimable("acme", [1], 2)] == ["run_1", "run_1"]
-    assert [task.run_id for task in second.select_claimable("acme", [1], 2)] == ["run_2", "run_2"]
+    assert [task.run_id for task in begun.select_claimable([1], 2)] == ["run_1", "run_1"]
+    assert [task.run_id for task in second.select_claimable([1], 2)] == ["run_2", "run_2"]
     begun.rollback()
     second.rollback()
 

@@ -40,7 +40,7 @@ WITH head AS MATERIALIZED (
             ORDER BY priority DESC, number LIMIT :limit::bigint + 200) AS first
      ORDER BY first.priority DESC, first.number
 )
-SELECT task_id(head.number) FROM head JOIN run ON run.number = head.run_number
+SELECT (SELECT id FROM task_spec AS spec WHERE spec.number = head.number) FROM head JOIN run ON run.number = head.run_number
  ORDER BY head.priority DESC, head.number LIMIT :limit
    FOR NO KEY UPDATE OF run SKIP LOCKED
 
@@ -164,13 +164,13 @@ WITH head AS MATERIALIZED (
             ORDER BY priority DESC, number LIMIT :limit) AS first
      ORDER BY first.priority DESC, first.number LIMIT :limit
 )
-SELECT task_id(head.number) FROM head JOIN run ON run.id = :run_id
+SELECT (SELECT id FROM task_spec AS spec WHERE spec.number = head.number) FROM head JOIN run ON run.id = :run_id
  ORDER BY head.priority DESC, head.number
    FOR NO KEY UPDATE OF run SKIP LOCKED
 
 -- name: select_reclaimable
 -- Few attempts are lost at a time, so sorting them is cheap.
-SELECT task_id(task.number) FROM task_state AS task JOIN run ON run.number = task.run_number
+SELECT (SELECT id FROM task_spec AS spec WHERE spec.number = task.number) FROM task_state AS task JOIN run ON run.number = task.run_number
  WHERE lease_expired AND lane_id IN :lane_ids AND run_open
    AND (:run_id::text IS NULL OR run.id = :run_id)
  ORDER BY task.priority DESC, task.number LIMIT :limit

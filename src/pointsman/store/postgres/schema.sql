@@ -2383,7 +2383,7 @@ BEGIN
                 -- Only tasks that have succeeded are no longer waited for. Counts that are too high are the doctor's: they start nothing.
                 WHEN task.open_dependencies = 0 AND was.open_dependencies > 0
                      AND (SELECT true FROM dependency
-                           WHERE dependency.task_id = task_id(task.number)
+                           WHERE dependency.task_id = (SELECT id FROM task_spec AS spec WHERE spec.number = task.number)
                              AND (SELECT outcome FROM task_state WHERE number = (SELECT number FROM task_spec WHERE id = dependency.depends_on_id))
                                  IS DISTINCT FROM 'success'
                            LIMIT 1)

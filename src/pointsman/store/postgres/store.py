@@ -388,8 +388,8 @@ class PostgresTransaction(Transaction, PostgresReader):
             return self._all(BegunTask, "begin_plain_tasks", **told)
         return self._all(BegunTask, "begin_plain_tasks_of_run", **told, run_id=run_id)
 
-    def select_claimable(self, tenant: str, lane_ids: Sequence[int], limit: int) -> list[Task]:
-        locked = self._column("select_claimable", tenant=tenant, lane_ids=to_array(lane_ids), limit=limit)
+    def select_claimable(self, lane_ids: Sequence[int], limit: int) -> list[Task]:
+        locked = self._column("select_claimable", lane_ids=to_array(lane_ids), limit=limit)
         return [task for task in self._in_order(locked) if _may_begin(task) and not task.allocated]
 
     def select_claimable_of_run(self, run_id: str, lane_ids: Sequence[int], limit: int) -> list[Task]:
@@ -399,8 +399,8 @@ class PostgresTransaction(Transaction, PostgresReader):
         locked = self._column("select_allocated", run_id=run_id, lane_ids=to_array(lane_ids), limit=limit)
         return [task for task in self._in_order(locked) if _may_begin(task) and task.allocated]
 
-    def select_reclaimable(self, tenant: str, lane_ids: Sequence[int], limit: int, run_id: str | None = None) -> list[Task]:
-        locked = self._column("select_reclaimable", tenant=tenant, lane_ids=to_array(lane_ids), limit=limit, run_id=run_id)
+    def select_reclaimable(self, lane_ids: Sequence[int], limit: int, run_id: str | None = None) -> list[Task]:
+        locked = self._column("select_reclaimable", lane_ids=to_array(lane_ids), limit=limit, run_id=run_id)
         return [task for task in self._in_order(locked) if task.lease_expired and task.run_open]
 
     def _in_order(self, ids: Sequence[str]) -> Iterator[Task]:

@@ -324,7 +324,7 @@ class SqliteTransaction(Transaction, SqliteReader):
             self._rows(query, machine_id=machine_id)
         return machine_id
 
-    def select_claimable(self, tenant: str, lane_ids: Sequence[int], limit: int) -> list[Task]:  # noqa: ARG002 - lanes have one
+    def select_claimable(self, lane_ids: Sequence[int], limit: int) -> list[Task]:
         return self._select_first("select_claimable", lane_ids, limit)
 
     def select_claimable_of_run(self, run_id: str, lane_ids: Sequence[int], limit: int) -> list[Task]:
@@ -333,7 +333,7 @@ class SqliteTransaction(Transaction, SqliteReader):
     def select_allocated(self, run_id: str, lane_ids: Sequence[int], limit: int) -> list[Task]:
         return self._select_first("select_allocated", lane_ids, limit, run_id=run_id)
 
-    def select_reclaimable(self, tenant: str, lane_ids: Sequence[int], limit: int, run_id: str | None = None) -> list[Task]:  # noqa: ARG002
+    def select_reclaimable(self, lane_ids: Sequence[int], limit: int, run_id: str | None = None) -> list[Task]:
         return self._all(Task, "select_reclaimable", lane_ids=to_json(lane_ids), limit=limit, run_id=run_id)
 
     def _select_first(self, query: str, lane_ids: Sequence[int], limit: int, **values: Any) -> list[Task]:
