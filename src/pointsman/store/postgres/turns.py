@@ -35,7 +35,7 @@ STARTED, ENDED, BEGUN, LOCKED = (
     *(len(row_type.__struct_fields__) for row_type in (EndedTask, BegunTask, Run)),
 )
 MOST_TOGETHER = 20
-"""A claim of more tasks is a statement of its own. What others have begun since the statement began, it locks in vain, and they wait
+"""A claim of more tasks is a statement of its own. It locks in vain what others have begun since the statement began, and they wait
 for that when they end it. So it should be short, and large ones gain little from being one."""
 _PARAMETER = re.compile(r"(?<!:):(\w+)")
 
