@@ -35,8 +35,8 @@ STARTED, ENDED, BEGUN, LOCKED = (
     *(len(row_type.__struct_fields__) for row_type in (EndedTask, BegunTask, Run)),
 )
 MOST_TOGETHER = 20
-"""A claim of more tasks is a statement of its own. It locks in vain what others have begun since it began, and they wait when they
-end it. So that statement should be short, and a large one gains little from being sent with the ends."""
+"""A claim of more tasks is a statement of its own. It locks in vain what others have begun since it began, and they wait when
+they end it. So that statement should be short, and a large one gains little from being sent with the ends."""
 _PARAMETER = re.compile(r"(?<!:):(\w+)")
 
 
