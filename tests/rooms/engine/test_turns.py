@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
@@ -12,6 +15,7 @@ from datetime import datetime
 import psycopg
 import pytest
 from psycopg.sql import SQL, Literal
+from tests.planting import Patch
 from tests.rooms.engine.harness import ManualClock, open_engine, register, state_of, submit
 from tests.rooms.engine.test_foresight import ends, some, turn
 
@@ -25,7 +29,7 @@ from pointsman.store.postgres.queries import NOBODY_WAITS, SHARED, WAITING
 from pointsman.store.postgres.store import PostgresStore, SharingTransaction
 from pointsman.store.rows import Run, Worker
 
-PATIENCE_SECONDS = 30
+PATIENCE_SECONDS = 10
 
 
 class Hand:
@@ -135,14 +139,35 @@ async def test_turns_in_one_run_do_not_wait_for_each_other(postgres_url: str, cl
 async def test_a_run_whose_last_tasks_end_in_several_processes_ends(postgres_url: str, clock: ManualClock) -> None:
     """A turn that begins no task of the run that it leaves is alone in it, so the last one sees what all others did."""
     async with open_hands(postgres_url, clock, count=2, tasks=8, slots=2) as (run, (first, second)):
+        writer = second.store._writer
+        assert writer
         with held_before_its_commit(first.store) as (reached, released), noted(first) as began:
             ending = asyncio.create_task(first.turn())
             await until(reached)
-            assert began == ["shared", "alone"]
             other = asyncio.create_task(second.turn())
+            await until_one_waits(postgres_url, writer.server_pid, or_is_done=other)
             released.set()
             assert [*await ending, *await other] == []
         assert await state_of(first.engine, run) == "SUCCEEDED"
+        assert began == ["shared", "alone"]
+
+
+async def test_a_run_cannot_be_changed_while_it_is_shared(postgres_url: str, clock: ManualClock) -> None:
+    async with open_hands(postgres_url, clock, count=2, tasks=20, slots=2) as (run, (first, second)):
+        writer = second.store._writer
+        assert writer
+        with held_before_its_commit(first.store) as (reached, released):
+            turning = asyncio.create_task(first.turn())
+            await until(reached)
+            canceling = asyncio.create_task(cancel(second.engine, run))
+            await until_one_waits(postgres_url, writer.server_pid)
+            with session(postgres_url) as observer:
+                assert not nobody_waits(observer), "it waits for the run, not for its tasks"
+            released.set()
+            await turning
+            await canceling
+        assert await state_of(first.engine, run) == "CANCELED"
+        assert await first.engine.diagnose() == []
 
 
 async def test_a_new_heartbeat_goes_along_with_a_turn(postgres_url: str, clock: ManualClock) -> None:
@@ -188,12 +213,14 @@ async def test_a_claim_passes_over_what_another_has_begun_since_it_looked(postgr
         assert await first.engine.diagnose() == []
 
 
-async def until_one_waits(url: str, pid: int) -> None:
+async def until_one_waits(url: str, pid: int, or_is_done: asyncio.Task[object] | None = None) -> None:
     with session(url) as observer:
         observer.autocommit = True
         end = time.monotonic() + PATIENCE_SECONDS
         while time.monotonic() < end:
             if observer.execute("SELECT 1 FROM pg_locks WHERE pid = %s AND NOT granted", [pid]).fetchone():
+                return
+            if or_is_done and or_is_done.done():
                 return
             await asyncio.sleep(0.005)
     raise AssertionError("it does not wait")
@@ -356,3 +383,55 @@ def test_what_is_shared_is_locked() -> None:
     for query in ("begin_plain_tasks", "begin_plain_tasks_of_run"):
         assert SHARED[query].text.count(b"FOR NO KEY UPDATE OF task_state SKIP LOCKED") == 1
         assert b"FOR NO KEY UPDATE OF run" not in SHARED[query].text
+
+
+# a test that lets a bug pass has no teeth
+
+
+BUGS = {
+    "a turn that shares its runs decides about them": (
+        Patch(
+            "store.postgres.store",
+            "are_all=shares)\n        kind = SharingTransaction if shares else PostgresTransaction\n",
+            """)
+        kind = PostgresTransaction
+        if shares:
+            allowed = {"_statement": lambda _, query: {**QUERIES, **SHARED}[query], "_update": PostgresTransaction._update}
+            kind = type("Unbound", (SharingTransaction,), allowed)
+""",
+        ),
+        test_a_run_whose_last_tasks_end_in_several_processes_ends,
+    ),
+    "a turn that shares its runs writes them": (
+        Patch(
+            "store.postgres.store", "        if not all(isinstance(row, Worker) for row in rows):\n", "        if not rows:\n"
+        ),
+        test_a_transaction_that_shares_its_runs_does_nothing_else,
+    ),
+    "nobody looks who waits": (
+        Patch("store.postgres.queries", "ELSE false END", "ELSE true END"),
+        test_nobody_begins_to_share_while_another_waits,
+    ),
+    "each takes the same tasks": (
+        Patch("store.postgres.queries", "OF task SKIP LOCKED) AS first", "OF task) AS first"),
+        test_turns_in_one_run_do_not_wait_for_each_other,
+    ),
+}
+"""What is doubly kept shows nothing alone: a run is locked for the tasks that end, and for those that begin."""
+BUGGY = """
+import sys
+import pytest
+from tests.planting import Patch, plant
+plant(Patch(*sys.argv[2:]))
+sys.exit(pytest.main(["-q", "-n", "0", "-p", "no:cacheprovider", sys.argv[1]]))
+"""
+
+
+@pytest.mark.parametrize("name", BUGS)
+def test_a_planted_bug_is_caught(name: str) -> None:
+    patch, caught_by = BUGS[name]
+    command = [sys.executable, "-c", BUGGY, f"{__file__}::{caught_by.__name__}", patch.place, patch.old, patch.new]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=120)
+    assert result.returncode == 1, result.stdout + result.stderr
+    assert "1 failed" in result.stdout

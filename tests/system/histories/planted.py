@@ -55,16 +55,6 @@ ON_POSTGRES = {
     "what was true before the lock taken for true": Patch(
         "store.postgres.store", 'Statement("BEGIN")', 'Statement("BEGIN ISOLATION LEVEL REPEATABLE READ")'
     ),
-    "a turn that shares its runs decides about them": Patch(
-        "store.postgres.store",
-        "are_all=shares)\n        kind = SharingTransaction if shares else PostgresTransaction\n",
-        """)
-        kind = PostgresTransaction
-        if shares:
-            allowed = {"_statement": lambda _, query: {**QUERIES, **SHARED}[query], "_update": PostgresTransaction._update}
-            kind = type("Unbound", (SharingTransaction,), allowed)
-""",
-    ),
     "a turn leaves a run for another": Patch(
         "engine.runs",
         "busy = work.busy_runs | {",

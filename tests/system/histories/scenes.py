@@ -338,14 +338,14 @@ async def runs_that_several_end_together(director: Recorder) -> list[Part]:
 
 
 async def turns_side_by_side(director: Recorder) -> list[Part]:
-    """Several workers take turns in the same runs, each of which ends in the middle of one."""
-    for number in range(30):
-        await submit(director, new_run(f"run {number}", *(f"task {task}" for task in range(7))))
+    """Several workers take turns in the same runs. Many end in the turns of several of them, which go on with the next run."""
+    for number in range(24):
+        await submit(director, new_run(f"run {number}", *(f"task {task}" for task in range(BULK if number % 8 == 0 else 4))))
     return [
         Part(
             client=f"taker {number}",
             actor="take_turns",
-            arguments={"size": 1 + number % 2, "lease_seconds": LONG_LEASE_SECONDS},
+            arguments={"size": 1 + number // 3, "lease_seconds": LONG_LEASE_SECONDS},
         )
         for number in range(4)
     ]

@@ -100,7 +100,6 @@ SHOWN_BY: dict[str, tuple[Scene, str]] = {
     "workers not locked": (many_hands_of_one_worker, "hands of"),
     "breakers not locked": (two_probes, "breaker"),
     "what was true before the lock taken for true": (runs_that_several_end_together, "run"),
-    "a turn that shares its runs decides about them": (turns_side_by_side, "run"),
     "a turn leaves a run for another": (turns_side_by_side, "run"),
     "a twin's answer replaced": (idempotent_twins, "idempotency key"),
 }

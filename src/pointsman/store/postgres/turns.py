@@ -34,6 +34,9 @@ STARTED, ENDED, BEGUN, LOCKED = (
     len(START_COLUMNS),
     *(len(row_type.__struct_fields__) for row_type in (EndedTask, BegunTask, Run)),
 )
+MOST_TOGETHER = 20
+"""A claim of more tasks is a statement of its own. It locks in vain what others have begun since it began, and they wait when
+they end it. So that statement should be short, and a large one gains little from being sent with the ends."""
 _PARAMETER = re.compile(r"(?<!:):(\w+)")
 
 
@@ -64,11 +67,12 @@ class Turn(NamedTuple):
 
 
 def pack(questions: Sequence[Question]) -> Turn | None:
-    """The turn that asks these questions, if it is a usual one."""
+    """The turn that asks these questions, if it is a usual one and not too large."""
     asked = {question[0]: question for question in questions}
-    if len(asked) < len(questions) or not {LOCK_WORKERS, COUNT_HELD} <= asked.keys() or questions[-1][0] not in CLAIMS:
-        return None
     claim, values, _ = questions[-1]
+    is_usual = len(asked) == len(questions) and {LOCK_WORKERS, COUNT_HELD} <= asked.keys() and claim in CLAIMS
+    if not is_usual or values["limit"] > MOST_TOGETHER:
+        return None
     values = {**values, **asked[COUNT_HELD][1]}
     if END in asked:
         values |= {f"end_{name}": value for name, value in asked[END][1].items()}
