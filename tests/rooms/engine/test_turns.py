@@ -413,7 +413,7 @@ BUGS = {
         test_nobody_begins_to_share_while_another_waits,
     ),
     "each takes the same tasks": (
-        Patch("store.postgres.queries", "OF task SKIP LOCKED) AS first", "OF task) AS first"),
+        Patch("store.postgres.queries", "OF task_state SKIP LOCKED) AS first", "OF task_state) AS first"),
         test_turns_in_one_run_do_not_wait_for_each_other,
     ),
 }
