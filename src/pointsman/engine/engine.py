@@ -147,10 +147,8 @@ class TenantEngine(Queries):
 
     async def _submit(self, operation: Operation[Answer]) -> Answer:
         """Commit a valid operation."""
-        answer: asyncio.Future[Answer] = self._core.writer.submit(operation)
-        if operation.begins_work:
-            self._core.claim_at_once(operation.tenant)
-        return await answer
+        answer: Answer = await self._core.submit(operation)
+        return answer
 
     def _address(self, operation: Op) -> Op:
         if operation.caller is not ANYBODY and operation.caller != self._caller:
@@ -258,6 +256,10 @@ class TenantEngine(Queries):
         self._around.waiting_claims[early] = operation
         try:
             await asyncio.wait({expected, over, turn, early}, return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            if early.done():
+                early.result().cancel()  # as for any claim that is canceled while it commits
+            raise
         finally:
             turn.cancel()
             del self._around.waiting_claims[early]

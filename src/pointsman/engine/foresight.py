@@ -42,7 +42,7 @@ class LastClaim:
     lane_ids: Sequence[int]
     run_id: str | None
     was_filled: bool
-    """Whether there were as many tasks as it had room for, all of them plain."""
+    """Whether the short way alone has begun as many tasks as the worker had room for."""
     held: int
 
 
@@ -52,36 +52,35 @@ class Foresight:
     _claims: dict[str, LastClaim] = field(default_factory=dict)
     _kind: Kind = (frozenset(), False)
     """Of the batch that was foreseen last."""
-    _careful: dict[Kind, tuple[int | None, int]] = field(default_factory=dict)
+    _limits: dict[Kind, tuple[int | None, int]] = field(default_factory=dict)
     """How many questions were right when there was a mistake, and for how many batches no more are foreseen. None is all: then
     more was asked, which is a mistake only if the transaction shares its runs."""
-    _caution: dict[Kind, int] = field(default_factory=dict)
+    _pauses: dict[Kind, int] = field(default_factory=dict)
     """For how many batches nothing is shared after such a mistake: twice as many each time, one less with each that shares."""
-    _shares: bool = False
-    """Whether the last batch does."""
 
     def foresee(self, operations: Sequence[Operation[Any]], needs: Sequence[Needs]) -> Foresee | None:
         """What these operations will probably ask; None if that cannot be foreseen."""
         if any(each.adds_work or each.held_by for each in needs):
             return None
-        self._kind, self._shares = (frozenset(map(type, operations)), any(each.reports for each in needs)), False
-        most, left = self._careful.pop(self._kind, (None, 0))
+        self._kind = frozenset(map(type, operations)), any(each.reports for each in needs)
+        most, left = self._limits.pop(self._kind, (None, 0))
         if left:
-            self._careful[self._kind] = most, left - 1
+            self._limits[self._kind] = most, left - 1
         if most == 0:
             return None
         reports = [*plain.find_reports(operations, needs)]
         is_plain = sum(len(told) for _, told in reports) == sum(len(each.task_ids) for each in needs)
         last = self._find_last(operations) if is_plain else None
-        self._shares = last is not None and last.was_filled and len(last.lane_ids) <= MOST_SHARED_LANES and not left
-        return Foresee(partial(self._ask, operations, needs, reports, last), most, self._shares)
+        is_usual = last is not None and last.was_filled and len(last.lane_ids) <= MOST_SHARED_LANES
+        shares = is_usual and most is None and not left
+        return Foresee(partial(self._ask, operations, needs, reports, last), most, shares)
 
     def learn(self, work: Work) -> None:
         """Remember what workers have claimed, once that is committed."""
         if len(self._claims) > MOST_WORKERS:
             self._claims.clear()
-        if self._shares:
-            self._caution[self._kind] = max(self._caution.get(self._kind, 0) - 1, 0)
+        if work.transaction.shares_runs:
+            self._pauses[self._kind] = max(self._pauses.get(self._kind, 0) - 1, 0)
         for worker_id, change in work.held_change.items():
             if worker_id in self._claims:
                 self._claims[worker_id].held += change
@@ -90,16 +89,16 @@ class Foresight:
             if len(asked) == 1:
                 held = work.count_held([worker_id])[worker_id]
                 last = self._claims[worker_id] = LastClaim(work.workers.rows[worker_id], *asked[0], held)
-                if not last.was_filled and self._careful.get(self._kind, (0, 0))[0] is None:
-                    del self._careful[self._kind]  # it was out of tasks: that is why it asked more
+                if not last.was_filled and self._limits.get(self._kind, (0, 0))[0] is None:
+                    del self._limits[self._kind]  # it was out of tasks: that is why it asked more
 
     def miss(self, right: int | None) -> None:
         """The last batch has asked for something else, or for more; so many questions before that were right."""
-        self._shares = False
-        self._careful[self._kind] = right, CAREFUL_BATCHES
+        pause = CAREFUL_BATCHES
         if right is None:
-            caution = min(2 * self._caution.get(self._kind, 0) + 1, CAREFUL_BATCHES)
-            self._caution[self._kind], self._careful[self._kind] = caution, (None, caution)
+            pause = min(2 * self._pauses.get(self._kind, 0) + 1, CAREFUL_BATCHES)
+            self._pauses[self._kind] = pause
+        self._limits[self._kind] = right, pause
 
     def _find_last(self, operations: Sequence[Operation[Any]]) -> LastClaim | None:
         """How the only claim of these operations went the last time, if nothing but reports goes along with it."""

@@ -86,7 +86,7 @@ class Surroundings:
         self.hooks = Hooks()
         self.wakeups = wakeups
         self.waiting_claims: dict[asyncio.Future[asyncio.Future[Any]], Operation[Any]] = {}
-        """Claims that have found nothing, the longest first. What makes one again sets the future to the answer."""
+        """Claims that have found nothing, the one that has looked longest ago first. What submits one again sets the future."""
         self.is_closed = False
 
     async def pause(self, expected: asyncio.Future[None], seconds: float) -> None:
@@ -121,12 +121,15 @@ class Core(Surroundings):
             decider.foresight.miss,
         )
 
-    def claim_at_once(self, tenant: str) -> None:
-        """Let one of the workers that wait claim in the commit of an operation that was just submitted."""
-        for waiting, operation in self.waiting_claims.items():
-            if operation.tenant == tenant and not waiting.done():
-                waiting.set_result(self.writer.submit(operation))
-                return
+    def submit(self, operation: Operation[Answer]) -> asyncio.Future[Answer]:
+        """Queue an operation. If it begins work, one of the workers that wait claims in its commit."""
+        if operation.begins_work:
+            for early, claim in self.waiting_claims.items():
+                if claim.tenant == operation.tenant and not early.done():
+                    answer, claimed = self.writer.submit_together([operation, claim])
+                    early.set_result(claimed)
+                    return answer
+        return self.writer.submit(operation)
 
     async def ask(self, query: Callable[[Reader], Answer]) -> Answer:
         """Answer a query in a thread, from a connection that only reads."""

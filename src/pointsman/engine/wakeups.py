@@ -82,9 +82,9 @@ class Wakeups:
                 waiting.pop(expected, None)
 
     def _hear(self, wakeup: Wakeup) -> None:
-        """Called in a thread of the store. The event loop is called only if somebody waits for this, and once at a time.
+        """Called in a thread of the store. The event loop is called only if a future or a listener expects this, and once.
 
-        Who begins to wait after a commit looks after it, and so need not be told.
+        A caller that begins to wait after a commit queries the database after it, and so need not be told.
         """
         with self._lock:
             if not self._is_awaited(wakeup):

@@ -125,18 +125,23 @@ class Writer:
 
     def submit(self, operation: Operation[Any]) -> asyncio.Future[Any]:
         """Queue an operation; must be called from a running event loop, which gets the answer."""
+        return self.submit_together([operation])[0]
+
+    def submit_together(self, operations: Sequence[Operation[Any]]) -> list[asyncio.Future[Any]]:
+        """Queue operations that share a transaction if they may, and a batch if it has room for them."""
         loop = asyncio.get_running_loop()
-        future = loop.create_future()
+        futures = [loop.create_future() for _ in operations]
         with self._arrived:
-            length = len(self._queue)
-            if self._is_over:
-                future.set_exception(EngineClosed(CLOSED))
-            elif length < self.max_queue or not operation.is_bounded:
-                self._queue.append(_Waiting(operation, self.clock.monotonic(), loop, future))
-                self._arrived.notify()
-            else:
-                future.set_exception(self._refuse(length))
-        return future
+            for operation, future in zip(operations, futures, strict=True):
+                length = len(self._queue)
+                if self._is_over:
+                    future.set_exception(EngineClosed(CLOSED))
+                elif length < self.max_queue or not operation.is_bounded:
+                    self._queue.append(_Waiting(operation, self.clock.monotonic(), loop, future))
+                else:
+                    future.set_exception(self._refuse(length))
+            self._arrived.notify()
+        return futures
 
     @property
     def queue_length(self) -> int:

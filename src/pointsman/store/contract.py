@@ -589,6 +589,8 @@ class Transaction(Reader):
 
     has_quotas: bool
     """Whether any tenant had a quota when the transaction began: read with the clock, so it costs no statement."""
+    shares_runs = False
+    """Whether it goes on beside others in the same runs (`Foresee.shares`)."""
     _is_over = False
     _lanes: int
     """Read with the clock, too."""
@@ -758,7 +760,7 @@ class Transaction(Reader):
     ) -> list[EndedTask]:
         """End those of these tasks, whose runs are locked, that are plain and still belong to the attempt that reports.
 
-        Who reports with a key ends only what workers of that key hold.
+        A report with a key ends only what workers of that key hold.
         Nothing is read first: the statement that writes verifies what is assumed, and leaves out whatever differs.
         """
         if not reports or not moves:

@@ -49,7 +49,7 @@ class Dialect(NamedTuple):
     parameter: str
     any_of: str
     insert: Callable[[type[Struct]], str]
-    rows: Callable[[type[Struct]], str] = lambda row_type: f"no rows of {row_type}"
+    rows: Callable[[type[Struct]], str] | None = None
     """Where one statement takes all rows of a batch: what it takes them from."""
 
     def write(self, query: str) -> str:
@@ -59,7 +59,9 @@ class Dialect(NamedTuple):
     def _fill(self, kind: str | None, name: str) -> str:
         if kind is None:
             return SELECT_LISTS[name]
-        return (self.insert if kind == "new " else self.rows)(ROW_TYPES[name])
+        fill = self.insert if kind == "new " else self.rows
+        assert fill, f"{{{kind}{name}}}: a statement takes one row at a time here"
+        return fill(ROW_TYPES[name])
 
 
 def read_migrations(package: str) -> list[Migration]:

@@ -60,6 +60,15 @@ async def test_only_those_decide_whom_a_gate_names(database_url: str, clock: Man
         assert (passed.state, passed.actor, passed.reason) == ("SUCCEEDED", "ben", "go")
 
 
+async def test_a_person_who_may_not_approve_every_open_gate_approves_none(database_url: str, clock: ManualClock) -> None:
+    async with proved_engine(database_url, clock) as engine:
+        gates = [NewTask(name=name, gate=True, approvers=approvers) for name, approvers in (("a", ("ada",)), ("b", ("ben",)))]
+        run = await submit(engine, *gates)
+        with pytest.raises(NotAllowed, match="ada may not decide about b"):
+            await engine.for_tenant(actor="ada").approve_run(run.id)
+        assert {(await task_of(engine, run, name)).state for name in "ab"} == {"WAITING_APPROVAL"}
+
+
 async def test_a_quorum_needs_different_people_and_the_trail_has_each_of_them(database_url: str, clock: ManualClock) -> None:
     async with proved_engine(database_url, clock) as engine:
         worker = await register(engine)

@@ -25,9 +25,9 @@ from tests.rows import each_row
 from tests.system.faults.prompt import prompt
 
 from pointsman.engine import plain
+from pointsman.engine.batch import Decider
 from pointsman.engine.claims import Claim
 from pointsman.engine.engine import Engine
-from pointsman.engine.foresight import Foresight
 from pointsman.engine.operations.attempts import AttemptReport, ReportAttempt
 from pointsman.engine.submit import NewRun, NewTask
 from pointsman.engine.work import Work
@@ -208,14 +208,14 @@ class Stage:
     async def engine(self, *, is_short: bool) -> AsyncIterator[tuple[Engine, ManualClock, list[int]]]:
         """With how many tasks ended the short way, commit by commit; or one where none can go it."""
         short: list[int] = []
-        learn = Foresight.learn
+        after_commit = Decider._remember_allocations
 
-        def count(foresight: Foresight, work: Work) -> None:
-            learn(foresight, work)
+        def count(decider: Decider, work: Work) -> None:
+            after_commit(decider, work)
             short.extend([len(work.ended_plain)] if work.ended_plain else [])
 
         with self.database() as url, self._patch.context() as patch:
-            patch.setattr(Foresight, "learn", count)
+            patch.setattr(Decider, "_remember_allocations", count)
             if not is_short:
                 patch.setattr(plain, "list_moves", lambda *_: [])
             clock = ManualClock()

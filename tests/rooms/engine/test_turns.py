@@ -25,7 +25,7 @@ from pointsman.engine.submit import NewTask
 from pointsman.errors import StoreBusy, Unforeseen
 from pointsman.store.contract import Foresee, Transaction, Wakeup
 from pointsman.store.postgres.connections import LOCK_TIMEOUT_SECONDS
-from pointsman.store.postgres.queries import NOBODY_WAITS, SHARED, WAITING
+from pointsman.store.postgres.queries import NO_WAITER, SHARED, WAITING
 from pointsman.store.postgres.store import PostgresStore, SharingTransaction
 from pointsman.store.rows import Run, Worker
 
@@ -264,7 +264,7 @@ async def test_a_command_gets_through_while_processes_take_turns_without_a_pause
 
 def nobody_waits(session: psycopg.Connection) -> bool:
     """What a transaction that shares asks before it does."""
-    return session.execute(f"SELECT {NOBODY_WAITS}".encode()).fetchone() == (True,)
+    return session.execute(f"SELECT {NO_WAITER}".encode()).fetchone() == (True,)
 
 
 def share_in_relay(url: str, run: Run, begun: threading.Event, ended: threading.Event) -> None:

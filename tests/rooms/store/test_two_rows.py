@@ -68,6 +68,7 @@ FORGERIES: dict[str, tuple[str, dict[str, str]]] = {
     "a spec of another run by its id": ("task_spec", {**OTHER_SPEC, "run_id": "'run_unknown'"}),
     "a spec with a parent that has no number": ("task_spec", {**OTHER_SPEC, "depth": "1", "parent_task_id": "id"}),
     "a spec with the number of a parent alone": ("task_spec", {**OTHER_SPEC, "parent_number": "number"}),
+    "a spec with a number that no parent has yet": ("task_spec", {**OTHER_SPEC, "parent_number": "99999999"}),
     "a state in place of another": ("task_state", FRESH),
     "a state without a spec": ("task_state", {**FRESH, "number": "99999999"}),
     "a state without a number": ("task_state", {**FRESH, "number": "NULL"}),
@@ -95,16 +96,23 @@ def test_no_row_is_forged_in_place_of_another(sqlite: StoreFixture, insertion: s
 
 
 def test_a_spec_alone_is_refused(db: StoreFixture) -> None:
-    """SQLite refuses it with the commit."""
+    """SQLite refuses it with the commit, and only if foreign keys are on: otherwise the audit finds it."""
     number = number_of(db, db.put_task(db.put(db.run())))
     before = whole(db.prompt)
+    alone = copied(db.prompt, "task_spec", number, **OTHER_SPEC)
     if db.prompt.dialect == "sqlite":
         db.prompt.ask("PRAGMA foreign_keys = ON")
     with pytest.raises(Refused, match=r"FOREIGN KEY|stored in two rows"):
-        db.prompt.ask(copied(db.prompt, "task_spec", number, **OTHER_SPEC))
+        db.prompt.ask(alone)
+    assert whole(db.prompt) == before
     if db.prompt.dialect == "sqlite":
         db.prompt.ask("PRAGMA foreign_keys = OFF")
-    assert whole(db.prompt) == before
+        db.prompt.ask(alone)
+        with db.store.read() as reader:
+            found = ("task", "task_x", "it has no row in task_state, and so no audit trail")
+            assert found in [tuple(each) for each in reader.list_broken_trails()]
+        with db.prompt.lawless("task"):
+            db.prompt.ask("DELETE FROM task_spec WHERE id = 'task_x'")
 
 
 MISFITS = {
@@ -207,9 +215,16 @@ def test_a_state_that_is_typed_into_the_table_is_a_move(db: StoreFixture) -> Non
     assert (last.from_state, last.to_state, last.actor, last.reason) == ("RUNNING", "CANCELED", "sql", "enough")
 
 
+LEFT_OUT = {
+    *("number", "run_number", "parent_number", "revision", "trigger", "tokens_in", "tokens_out", "cost_is_estimated"),
+    *("attempt_tokens_in", "attempt_tokens_out", "attempt_cost_is_estimated"),
+}
+"""What has a default."""
+
+
 def test_a_task_that_is_typed_into_the_view_has_both_rows(db: StoreFixture) -> None:
     task = db.put_task(db.put(db.run()))
-    names = [name for name in columns(db.prompt, "task") if name not in ("number", "run_number", "parent_number")]
+    names = [name for name in columns(db.prompt, "task") if name not in LEFT_OUT]
     values = [{"id": "'task_typed'", "name": "'typed'"}.get(name, name) for name in names]
     typed = f"INSERT INTO task ({', '.join(names)}) SELECT {', '.join(values)} FROM task WHERE id = :id"
     db.prompt.ask(typed, id=task.id)

@@ -215,6 +215,32 @@ def test_the_columns_of_a_view_have_the_types_of_those_of_the_table(request: pyt
             assert older.execute(f"EXECUTE a_{table}".encode()).fetchall() == []
 
 
+STRAYS = {
+    "a run or a parent that does not exist": "UPDATE task SET run_id = 'run_unknown' WHERE name = 'waits'",
+    "the lane of another tenant": (
+        "UPDATE task SET lane_id = (SELECT max(id) FROM lane WHERE tenant = 'acme') WHERE name = 'waits'"
+    ),
+}
+
+
+@pytest.mark.parametrize("schema", [12], indirect=True)
+@pytest.mark.parametrize("what", STRAYS)
+def test_a_task_that_refers_to_what_it_cannot_have_is_not_converted(former_url: str, schema: int, what: str) -> None:
+    """The owner of the tables has switched the law off."""
+    with outsider(former_url) as prompt:
+        if prompt.dialect == "sqlite":
+            for (name,) in prompt.ask("SELECT name FROM sqlite_schema WHERE type = 'trigger' AND tbl_name = 'task'"):
+                prompt.ask(f"DROP TRIGGER {name}")
+        else:
+            prompt.ask("ALTER TABLE task DISABLE TRIGGER USER")
+        prompt.ask(STRAYS[what])
+    with pytest.raises(StoreUnusable, match=f"cannot be converted.*a task has {what}"):
+        open_store(former_url).close()
+    with outsider(former_url) as prompt:
+        assert prompt.ask("SELECT max(number) FROM migration") == [(schema,)]
+        assert prompt.ask("SELECT count(*) FROM task WHERE name = 'waits'") == [(1,)]
+
+
 @pytest.mark.parametrize("schema", [10], indirect=True)
 def test_a_trail_that_the_law_did_not_write_is_not_converted(former_url: str, schema: int) -> None:
     with outsider(former_url) as prompt, prompt.lawless("attempt"):

@@ -295,7 +295,7 @@ BUGS = (
     _bug(
         "a plain task ends whoever reports",
         "sqlite:find_plain_to_end",
-        "task.current_attempt = told.value ->> 1 AND NOT task.lease_expired",
+        "task.current_attempt IS told.value ->> 1 AND NOT task.lease_expired",
         "task.current_attempt IS NOT NULL",
         "a stale epoch is refused",
         TRUE,

@@ -252,7 +252,9 @@ class ApproveRun(Recorded[Run], frozen=True):
         run = work.run(self.tenant, self.run_id)
         found = work.transaction.select_run_tasks(run.id, (Phase.HELD.value,))
         work.tasks.hold(found)
-        for task in (work.tasks.rows[task.id] for task in found if task.is_gate and work.takes(task, "approve")):
+        opened = [work.tasks.rows[task.id] for task in found if task.is_gate and work.takes(task, "approve")]
+        for task in opened:  # all of them before any is approved: a refusal changes nothing
             gates.check_decider(task, run, "approve", self.caller.actor)
+        for task in opened:
             tasks.refuse(approve_gate(work, task, self.cause))
         return lambda: run

@@ -18,7 +18,7 @@ from pointsman.store.scripts import read_queries
 WAITING = "hashtext(current_schema()), 1"
 """The key of the lock of those who wait for a run. One of two numbers is never a key of `stream_lock`."""
 STOP_WAITING = Statement(f"SELECT pg_advisory_unlock_shared({WAITING})")
-NOBODY_WAITS = f"CASE WHEN pg_try_advisory_lock({WAITING}) THEN pg_advisory_unlock({WAITING}) ELSE false END"
+NO_WAITER = f"CASE WHEN pg_try_advisory_lock({WAITING}) THEN pg_advisory_unlock({WAITING}) ELSE false END"
 """Takes the lock for a moment, so that those who share do not look as if they waited."""
 START_COLUMNS = (
     "pg_current_xact_id()::text",
@@ -43,11 +43,13 @@ def _share(query: str, *changes: tuple[str, str]) -> Statement:
     """The same query with other locks."""
     text = _SAYS_THAT_IT_WAITS.sub("", _TEXTS[query])
     for old, new in changes:
+        assert old in text, f"{query}: {old}"
         text = text.replace(old, new)
     return Statement(DIALECT.write(text))
 
 
 QUERIES = {name: Statement(DIALECT.write(text)) for name, text in _TEXTS.items()}
+assert _TEXTS["lock_runs"].count(f"pg_try_advisory_lock_shared({WAITING})") == 2
 QUERIES["lock_runs"].then = STOP_WAITING
 SHARED = {name: QUERIES[name] for name in ("end_plain_tasks", "lock_workers", "count_held", "set_timers", "drop_timers")} | {
     "lock_runs": _share("lock_runs", ("FOR NO KEY UPDATE", "FOR SHARE")),

@@ -2,8 +2,9 @@
 
 -- name: lock_runs
 -- In the order of their ids, so that two transactions that lock several runs never wait for each other. Foreign keys may still
--- refer to a locked run. Meanwhile it holds a lock that says so, until `STOP_WAITING`: who shares a run would pass it for ever. Who looks for this
--- lock takes it for a moment, hence the second try; and any role can take it, so nobody waits for it.
+-- refer to a locked run. A transaction that waits here holds a shared advisory lock until `STOP_WAITING`. A turn that wants to share a run
+-- checks that lock first; otherwise turns that share would overtake this transaction for ever. The check holds the lock exclusively for a
+-- moment, hence the second try. No transaction waits for it, because any role can take it.
 SELECT {run} FROM run
  WHERE id = ANY(ARRAY(SELECT unnest(:ids::text[]) UNION SELECT run_id FROM task_spec WHERE task_spec.id IN :task_ids))
    AND (SELECT (pg_try_advisory_lock_shared(hashtext(current_schema()), 1)

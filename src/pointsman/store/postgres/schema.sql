@@ -2100,6 +2100,17 @@ CREATE TABLE task_state (
     output              text
 ) WITH (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.02, autovacuum_analyze_scale_factor = 0.02);
 
+-- Claims ask for lanes only, so from now on a lane belongs to the tenant of its tasks. The engine has never done anything else.
+DO $$
+BEGIN
+    IF EXISTS (SELECT FROM former_task AS task LEFT JOIN run ON run.id = task.run_id LEFT JOIN former_task AS parent ON parent.id = task.parent_task_id
+                WHERE run.id IS NULL OR (task.parent_task_id IS NOT NULL AND parent.id IS NULL)) THEN
+        RAISE EXCEPTION 'pointsman: a task has a run or a parent that does not exist';
+    ELSIF EXISTS (SELECT FROM former_task AS task LEFT JOIN lane ON lane.id = task.lane_id WHERE lane.tenant IS DISTINCT FROM task.tenant) THEN
+        RAISE EXCEPTION 'pointsman: a task has the lane of another tenant';
+    END IF;
+END $$;
+
 INSERT INTO task_spec (number, run_number, parent_number, position, depth, critical, id, tenant, run_id, name, parent_task_id, budget_usd, policy, payload)
 SELECT task.number, run.number, parent.number, task.position, task.depth, task.critical, task.id, task.tenant, task.run_id, task.name, task.parent_task_id,
        task.budget_usd, task.policy, task.payload
@@ -2122,14 +2133,6 @@ SELECT task.number, spec.run_number, spec.parent_number, entered_at, created_at,
        comment, error, output
   FROM former_task AS task JOIN task_spec AS spec ON spec.number = task.number
  ORDER BY task.number;
-
--- Claims ask for lanes only, so from now on a lane belongs to the tenant of its tasks. The engine has never done anything else.
-DO $$
-BEGIN
-    IF EXISTS (SELECT FROM task_state JOIN task_spec USING (number) JOIN lane ON lane.id = lane_id WHERE lane.tenant <> task_spec.tenant) THEN
-        RAISE EXCEPTION 'pointsman: a task has the lane of another tenant';
-    END IF;
-END $$;
 
 SELECT setval('task_number', last_value, is_called) FROM task_number_seq;
 ALTER SEQUENCE task_number OWNED BY task_spec.number;
@@ -2165,6 +2168,11 @@ SELECT spec.id, spec.tenant, state.machine_id, state.state, state.phase, state.o
        spec.payload, state.output, state.tokens_in, state.tokens_out, state.cost_is_estimated, state.attempt_tokens_in, state.attempt_tokens_out,
        state.attempt_cost_is_estimated, state.number, state.run_number, state.parent_number
   FROM task_state AS state JOIN task_spec AS spec ON spec.number = state.number;
+
+-- What an INSERT by hand leaves out.
+ALTER VIEW task ALTER COLUMN revision SET DEFAULT 0, ALTER COLUMN trigger SET DEFAULT 'create', ALTER COLUMN tokens_in SET DEFAULT 0,
+    ALTER COLUMN tokens_out SET DEFAULT 0, ALTER COLUMN cost_is_estimated SET DEFAULT false, ALTER COLUMN attempt_tokens_in SET DEFAULT 0,
+    ALTER COLUMN attempt_tokens_out SET DEFAULT 0, ALTER COLUMN attempt_cost_is_estimated SET DEFAULT false;
 
 CREATE VIEW entity AS
 SELECT 'run' AS kind, 0 AS kind_code, number, id, tenant, machine_id, state, revision, trigger, reason, actor, metadata, entered_at FROM run
@@ -2211,10 +2219,11 @@ CREATE TRIGGER attempt_is_written_by_law INSTEAD OF INSERT OR UPDATE OR DELETE O
 
 -- The law
 
--- The row of a task that is refused has its number at hand; its id is looked up only then.
+-- A row that moves has no id, only a number. The id is looked up when the row is refused, and not before.
 CREATE OR REPLACE FUNCTION refuse_row(kind text, entity_id text, rule text) RETURNS text LANGUAGE plpgsql STRICT SET search_path FROM CURRENT AS $$
 DECLARE
-    called text := coalesce((SELECT id FROM task_spec WHERE kind = 'task' AND entity_id ~ '^-?[0-9]{1,18}$' AND number::text = entity_id), entity_id);
+    called text := coalesce((SELECT id FROM task_spec WHERE number = CASE WHEN entity_id ~ '^#-?[0-9]{1,18}$' THEN substr(entity_id, 2)::bigint END),
+                            entity_id);
 BEGIN
     IF rule LIKE '%\_fkey' THEN
         RAISE EXCEPTION 'pointsman: % % refers to a row that does not exist: it breaks the rule "%"', kind, called, rule
@@ -2377,7 +2386,7 @@ BEGIN
      CROSS JOIN LATERAL (SELECT was.current_attempt IS NOT NULL AND task.current_attempt IS DISTINCT FROM was.current_attempt AS ends,
                                 was.current_attempt IS NOT NULL AND task.current_attempt <> was.current_attempt AS hands_over) AS attempt
      WHERE CASE WHEN task.number <> was.number THEN NULL -- whatever the planner evaluates first
-                WHEN refuse_row('task', task.number::text, task_breaks(ROW(task.*)::task_state)) IS NOT NULL THEN NULL
+                WHEN refuse_row('task', '#' || task.number, task_breaks(ROW(task.*)::task_state)) IS NOT NULL THEN NULL
                 WHEN was.lease_expired AND NOT task.lease_expired AND task.current_attempt IS NOT DISTINCT FROM was.current_attempt
                 THEN refuse_change('an attempt that has lost its lease does not get it back')
                 -- Only tasks that have succeeded are no longer waited for. Counts that are too high are the doctor's: they start nothing.
@@ -2507,8 +2516,8 @@ END $$;
 CREATE TRIGGER task_moved_by_hand BEFORE UPDATE OF state ON task_state FOR EACH ROW
     WHEN (new.state IS DISTINCT FROM old.state AND new.revision = old.revision) EXECUTE FUNCTION task_moved_by_hand();
 
--- What is written to the view by hand goes to the two tables. Only the columns that the statement has changed are written, and only if nobody else
--- has changed these since it found the row.
+-- What is written to the view by hand goes to the two tables. Only the columns that the statement has changed are written, and only if no other
+-- transaction has changed these since it found the row.
 CREATE FUNCTION task_written_by_hand() RETURNS trigger LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
 DECLARE
     wanted  jsonb;
@@ -2631,6 +2640,9 @@ BEGIN
            END = 'moves';
     RETURN NULL;
 END $$;
+
+-- Sessions plan their statements once: not before there are statistics.
+ANALYZE task_spec, task_state;
 
 -- A process of the version before asks for the correction of the clock at the beginning of each transaction, and then learns why it cannot go on.
 

@@ -55,7 +55,7 @@ class _Call(NamedTuple):
     ids: Sequence[str] | None = None
     """The rows that it has to change."""
     follows: bool = False
-    """Whether it belongs to the one before, and nobody reads its answer."""
+    """Whether it belongs to the one before. Its answer is ignored."""
 
 
 def _follow(call: _Call) -> Iterable[_Call]:

@@ -441,6 +441,8 @@ class SharingTransaction(PostgresTransaction):
     A lock that is shared is never made exclusive: two transactions that did so would wait for each other.
     """
 
+    shares_runs = True
+
     def _statement(self, query: str) -> Statement:
         if query not in SHARED:
             raise Unforeseen(None)

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
-from pointsman.store.postgres.queries import NOBODY_WAITS, SHARED, START_COLUMNS
+from pointsman.store.postgres.queries import NO_WAITER, SHARED, START_COLUMNS
 from pointsman.store.postgres.session import Question
 from pointsman.store.postgres.statements import Statement
 from pointsman.store.postgres.values import reader_of
@@ -24,10 +24,10 @@ LOCK_RUNS, LOCK_WORKERS, COUNT_HELD, END = (
 )
 CLAIMS = SHARED["begin_plain_tasks"], SHARED["begin_plain_tasks_of_run"]
 # Before anything is locked.
-START = Statement(f"SELECT {', '.join(START_COLUMNS)} WHERE 1 / ({NOBODY_WAITS})::integer = 1")
+START = Statement(f"SELECT {', '.join(START_COLUMNS)} WHERE 1 / ({NO_WAITER})::integer = 1")
 OPEN = Statement(
     LOCK_RUNS.source.replace("SELECT ", f"SELECT {', '.join(START_COLUMNS)}, ", 1).replace(
-        " WHERE ", f" WHERE (SELECT 1 / ({NOBODY_WAITS})::integer) = 1 AND ", 1
+        " WHERE ", f" WHERE (SELECT 1 / ({NO_WAITER})::integer) = 1 AND ", 1
     )
 )
 STARTED, ENDED, BEGUN, LOCKED = (

@@ -54,6 +54,10 @@ SELECT entity.kind, entity.id, 'its row differs from the last line of its audit 
     OR EXISTS (SELECT 1 FROM trail
                 WHERE trail.number = entity.number AND trail.kind = entity.kind_code AND trail.revision > entity.revision)
 UNION ALL
+SELECT 'task', id, 'it has no row in task_state, and so no audit trail'
+  FROM task_spec
+ WHERE NOT EXISTS (SELECT 1 FROM task_state WHERE task_state.number = task_spec.number)
+UNION ALL
 SELECT 'task', id, 'it has had ' || begun || ' attempts that have ended, but ' || stored || ' are stored'
   FROM (SELECT id, epoch - CASE WHEN current_attempt IS NULL THEN 0 ELSE 1 END AS begun,
                (SELECT count(*) FROM trail WHERE trail.number = task.number AND trail.kind = 1 AND trail.started_at IS NOT NULL) AS stored

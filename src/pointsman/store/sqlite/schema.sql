@@ -1,5 +1,5 @@
 -- The schema of a new database, and for readers: what all migrations come to. `make docs` writes it; never edit it.
--- f78b0732ffcead1f5713823c8189fadf8e183a23de49831a3f4e333f74adb39b
+-- 8859b90ddd90876fd1b2cbb2308dfb36d96e2fd63d6332f407719bcdfed905ab
 
 CREATE TABLE tenant (
     id         TEXT PRIMARY KEY,
@@ -738,7 +738,8 @@ CREATE TABLE task_spec (
     policy         TEXT NOT NULL CHECK (json_valid(policy)),
     payload        TEXT NOT NULL,
     UNIQUE (run_id, name),
-    CHECK ((depth = 0) = (parent_task_id IS NULL))
+    CHECK ((depth = 0) = (parent_task_id IS NULL)),
+    CHECK ((depth = 0) = (parent_number IS NULL))
 ) STRICT;
 
 CREATE TABLE task_state (

@@ -353,12 +353,12 @@ class SqliteTransaction(Transaction, SqliteReader):
             return []
         told = {report.task_id: report for report in reports}
         attempts = to_json([(report.task_id, report.epoch) for report in reports])
-        alike: dict[tuple[int, str], list[Any]] = defaultdict(list)
+        by_state: dict[tuple[int, str], list[Any]] = defaultdict(list)
         for row in self._rows("find_plain_to_end", reports=attempts, tenant=tenant, key_id=key_id):
-            alike[row[:2]].append(row[2:])
+            by_state[row[:2]].append(row[2:])
         ended: list[EndedTask] = []
         for move in moves:
-            if rows := alike.get((move.machine_id, move.from_state)):
+            if rows := by_state.get((move.machine_id, move.from_state)):
                 ends = [_end(number, told[task_id], move) for number, task_id, *_ in rows]
                 values = {"to_state": move.to_state, "trigger": move.trigger, "now": self._from_instant(now)}
                 self._rows("end_plain_tasks", ends=to_json(ends), **values)

@@ -32,7 +32,7 @@ CREATE TABLE task_spec (
     policy         TEXT NOT NULL CHECK (json_valid(policy)),
     payload        TEXT NOT NULL,
     UNIQUE (run_id, name),
-    CHECK ((depth = 0) = (parent_task_id IS NULL))
+    CHECK ((depth = 0) = (parent_task_id IS NULL) AND (depth = 0) = (parent_number IS NULL))
 ) STRICT;
 
 -- What claims look at stands first, and long texts last: SQLite reads a row from its beginning.
