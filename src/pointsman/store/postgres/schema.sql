@@ -2641,8 +2641,13 @@ BEGIN
     RETURN NULL;
 END $$;
 
--- Sessions plan their statements once: not before there are statistics.
-ANALYZE task_spec, task_state;
+-- Sessions plan their statements once: not before there are statistics. Those of empty tables would be worse than none.
+DO $$
+BEGIN
+    IF EXISTS (SELECT FROM task_spec) THEN
+        ANALYZE task_spec, task_state;
+    END IF;
+END $$;
 
 -- A process of the version before asks for the correction of the clock at the beginning of each transaction, and then learns why it cannot go on.
 

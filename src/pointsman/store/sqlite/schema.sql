@@ -1,5 +1,5 @@
 -- The schema of a new database, and for readers: what all migrations come to. `make docs` writes it; never edit it.
--- 8859b90ddd90876fd1b2cbb2308dfb36d96e2fd63d6332f407719bcdfed905ab
+-- 9318c849543a1a911f409260d84b07a9669a97a6e1a5bb69c0d7840b5a5f8198
 
 CREATE TABLE tenant (
     id         TEXT PRIMARY KEY,
@@ -738,8 +738,7 @@ CREATE TABLE task_spec (
     policy         TEXT NOT NULL CHECK (json_valid(policy)),
     payload        TEXT NOT NULL,
     UNIQUE (run_id, name),
-    CHECK ((depth = 0) = (parent_task_id IS NULL)),
-    CHECK ((depth = 0) = (parent_number IS NULL))
+    CHECK ((depth = 0) = (parent_task_id IS NULL) AND (depth = 0) = (parent_number IS NULL))
 ) STRICT;
 
 CREATE TABLE task_state (
