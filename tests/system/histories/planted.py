@@ -49,7 +49,7 @@ BUGS = {
     ),
 }
 ON_POSTGRES = {
-    "runs not locked": Patch("postgres:lock_runs", "ORDER BY id FOR NO KEY UPDATE", "ORDER BY id"),
+    "runs not locked": Patch("postgres:lock_runs", "ORDER BY id FOR NO KEY UPDATE", "ORDER BY id -- FOR NO KEY UPDATE"),
     "workers not locked": Patch("postgres:lock_workers", "ORDER BY id FOR NO KEY UPDATE", "ORDER BY id"),
     "breakers not locked": Patch("postgres:lock_breakers", "ORDER BY id FOR NO KEY UPDATE", "ORDER BY id"),
     "what was true before the lock taken for true": Patch(
