@@ -103,6 +103,7 @@ async def test_a_turn_of_runs_of_one_task_takes_four_round_trips(
     usual = [count for count in counts if count.round_trips == 4]
     assert len(usual) >= len(counts) / 2
     assert max(count.statements for count in usual) <= 14
+    assert max(count.round_trips for count in counts) <= 6, "a turn that shares in vain, and then the usual way"
 
 
 async def test_a_submission_takes_two_round_trips(
